@@ -1,0 +1,42 @@
+"""The child's entry: ignore Ctrl-C, watch the exit stream, serve the calls."""
+
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what Ctrl-C means
+
+import asyncio  # noqa: E402
+import logging  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+
+from child.exit_watch import ExitWatch  # noqa: E402
+from child.host import ChildHost  # noqa: E402
+from rpc.lifeline import die_with_parent  # noqa: E402
+
+
+async def run() -> None:
+    """Serve until the main process asks to end, or can't be talked to."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def stop(why: str) -> None:
+        logging.getLogger(__name__).info("Ending: %s", why)
+        asked.set()
+
+    host = ChildHost(on_lost=stop)
+    watch = ExitWatch(loop, stop)
+    watch.start()
+    await host.open()
+    await asked.wait()
+    await host.close()
+    watch.ended()
+
+
+def main() -> None:
+    die_with_parent(os.getppid())
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()

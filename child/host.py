@@ -1,0 +1,197 @@
+"""The child's work: a TunnelCommunity between the control and the data stream."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.tunnel import Circuit
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
+from ipv8.peer import Peer
+
+from child.control import ControlStream
+from child.snapshot import take_snapshot
+from overlay.community import NOWHERE, PoolTunnelCommunity
+from overlay.config import COMMUNITY_ID_BYTES, HostPort, OverlayConfig, slot_of
+from overlay.node import open_overlay, socket_warning
+from overlay.udp import CannotBindError, receive_buffer_bytes
+from rpc import control_pb2 as pb
+from rpc.descriptors import DATA_IN, DATA_OUT
+from rpc.errors import RemoteError
+from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
+from rpc.sync import SyncEncoder
+from socks5.address import Socks5Error, decode_address, encode_address
+
+MIN_SYNC_INTERVAL_S = 0.05
+
+logger = logging.getLogger(__name__)
+
+
+class ChildHost:
+    """Owns the community; `on_lost(why)` is called when the main process can't be talked to any more."""
+
+    def __init__(self, on_lost: Callable[[str], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_lost = on_lost
+        self._community: PoolTunnelCommunity | None = None
+        self._encoder = SyncEncoder()
+        self._counters = {"data_in_unknown_circuit": 0, "data_in_malformed": 0, "data_out_full": 0}
+        self._loop_delay_s = 0.0
+        self._ticker: asyncio.Task[None] | None = None
+        self._reader: DatagramReader | None = None
+        enlarge_pipe(DATA_OUT)
+        self._writer = DatagramWriter(DATA_OUT, self._loop)
+        self._control = ControlStream(
+            {
+                "create": self._on_create,
+                "circuit": self._on_circuit,
+                "remove_circuit": self._on_remove_circuit,
+                "heartbeat": self._on_heartbeat,
+            },
+            on_lost,
+        )
+
+    async def open(self) -> None:
+        """Start listening to the main process."""
+        await self._control.open()
+        self._reader = DatagramReader(DATA_IN, self._loop, self._on_datagram, self._on_lost)
+
+    async def close(self) -> None:
+        """Tell the neighbours that our circuits end."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._community is not None:
+            await self._community.unload()
+
+    # Calls of the main process
+
+    async def _on_create(self, message: pb.Create) -> pb.Created:
+        if self._community is not None:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, "already created")
+        if len(message.community_id) != COMMUNITY_ID_BYTES:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, f"a community id has {COMMUNITY_ID_BYTES} bytes")
+        logging.getLogger().setLevel(message.log_level or logging.WARNING)
+        try:
+            community = await open_overlay(_config(message))
+        except CannotBindError as error:
+            raise RemoteError(pb.ERROR_CANNOT_START, str(error)) from None
+        community.on_raw_data = self._on_raw_data
+        community.on_circuit_removed = self._on_circuit_removed
+        self._community = community
+        if warning := socket_warning(community):
+            self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
+        interval_s = max(message.sync_interval_s, MIN_SYNC_INTERVAL_S)
+        self._ticker = self._loop.create_task(self._sync_forever(interval_s))
+        host, port = community.endpoint.get_address()
+        return pb.Created(
+            listen=pb.Address(host=host, port=port),
+            receive_buffer_bytes=receive_buffer_bytes(community.endpoint.sock),
+        )
+
+    async def _on_circuit(self, message: pb.BuildCircuit) -> pb.CircuitAccepted:
+        community = self._created()
+        if slot_of(message.circuit_id) != community.slot or message.circuit_id in community.circuits:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, f"circuit id {message.circuit_id:08x} is not free in this slot")
+        arguments: dict[str, Any] = {}
+        if message.has_exit_flags:
+            arguments["exit_flags"] = list(message.exit_flags)
+        if message.HasField("required_exit"):
+            arguments["required_exit"] = _peer(message.required_exit)
+        circuit = community.create_circuit_with_id(
+            message.circuit_id,
+            message.goal_hops,
+            ctype=message.ctype,
+            info_hash=message.infohash or None,
+            **arguments,
+        )
+        if circuit is None:
+            raise RemoteError(pb.ERROR_NO_CANDIDATES, f"no peers for a circuit of {message.goal_hops} hops yet")
+        return pb.CircuitAccepted()
+
+    async def _on_remove_circuit(self, message: pb.RemoveCircuit) -> pb.CircuitRemoved:
+        community = self._created()
+        if message.circuit_id not in community.circuits:
+            raise RemoteError(pb.ERROR_NO_CIRCUIT, f"no circuit {message.circuit_id:08x}")
+        destroy = message.destroy_reason or False
+        await community.remove_circuit(message.circuit_id, message.reason, destroy=destroy)
+        return pb.CircuitRemoved()
+
+    async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
+        return pb.HeartbeatReply(loop_delay_s=self._loop_delay_s)
+
+    def _created(self) -> PoolTunnelCommunity:
+        if self._community is None:
+            raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
+        return self._community
+
+    # What the main process hears unasked
+
+    async def _sync_forever(self, interval_s: float) -> None:
+        while True:
+            self._sync()
+            due_s = self._loop.time() + interval_s
+            await asyncio.sleep(interval_s)
+            self._loop_delay_s = max(0.0, self._loop.time() - due_s)
+
+    def _sync(self) -> None:
+        """Send what changed, unless the frame before is still waiting: the next one carries it, too."""
+        if self._control.unsent_bytes:
+            return
+        self._counters["data_out_full"] = self._writer.dropped
+        frame = self._encoder.encode(take_snapshot(self._created(), self._counters))
+        if frame is not None:
+            self._control.send_event("sync", frame)
+
+    def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
+        self._control.send_event(
+            "circuit_dead",
+            pb.CircuitDead(
+                circuit_id=circuit.circuit_id,
+                reason=reason,
+                bytes_up=circuit.bytes_up,
+                bytes_down=circuit.bytes_down,
+            ),
+        )
+
+    # The data stream
+
+    def _on_datagram(self, circuit_id: int, address: bytes, payload: bytes) -> None:
+        community = self._community
+        circuit = community.circuits.get(circuit_id) if community is not None else None
+        if community is None or circuit is None:
+            self._counters["data_in_unknown_circuit"] += 1
+            return
+        try:
+            destination = decode_address(address)
+        except Socks5Error:
+            self._counters["data_in_malformed"] += 1
+            return
+        community.send_data(circuit.hop.address, circuit_id, destination[1:], NOWHERE, payload)
+
+    def _on_raw_data(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+        try:
+            address = encode_address(origin[0], origin[1])
+            self._writer.send(circuit.circuit_id, address, data)
+        except ValueError:
+            self._counters["data_in_malformed"] += 1
+
+
+def _config(message: pb.Create) -> OverlayConfig:
+    return OverlayConfig(
+        slot=message.slot,
+        member_key=message.member_key,
+        listen=HostPort(message.listen.host, message.listen.port),
+        peer_flags=frozenset(message.peer_flags),
+        community_id=message.community_id,
+        bootstrap_default=message.bootstrap_default,
+        bootstrap=tuple(HostPort(address.host, address.port) for address in message.bootstrap),
+        known_peers=tuple(HostPort(address.host, address.port) for address in message.known_peers),
+        allow_private=message.allow_private,
+        max_joined_circuits=message.max_joined_circuits,
+    )
+
+
+def _peer(message: pb.PeerInfo) -> Peer:
+    key = default_eccrypto.key_from_public_bin(message.public_key)
+    return Peer(key, UDPv4Address(message.address.host, message.address.port))

@@ -1,0 +1,206 @@
+"""The TunnelCommunity that a child or a single-process node runs."""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ipv8.messaging.anonymization.community import TunnelCommunity, TunnelSettings
+from ipv8.messaging.anonymization.payload import CreatePayload
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, CIRCUIT_TYPE_DATA, Circuit, RelayRoute
+from ipv8.peer import Peer
+from ipv8.taskmanager import task
+
+from overlay.config import SLOT_SHIFT
+from overlay.crypto_endpoint import DataCellEndpoint, pack_address, packed_address_end, unpack_address
+from overlay.exit_socket import PolicedExitSocket
+
+CANDIDATE_DELAY_S = 0.2
+REBUILD_DELAY_S = 1.0
+NOWHERE = ("0.0.0.0", 0)
+
+# py-ipv8 logs a warning for each datagram that a remote peer can provoke.
+for _name in ("PoolTunnelCommunity", "PolicedExitSocket", "DataCellEndpoint", "TunnelExitSocket"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
+
+class PoolTunnelSettings(TunnelSettings):  # type: ignore[misc]
+    """py-ipv8's settings, and what this project adds."""
+
+    slot = 0
+    allow_private = False
+    exit_host = "0.0.0.0"
+    counters: Counter[str]
+
+    # py-ipv8 keeps removed circuits for 5 seconds, for payments that this
+    # project does not make.
+    remove_tunnel_delay = 0
+
+
+class PoolTunnelCommunity(TunnelCommunity):  # type: ignore[misc]
+    """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
+
+    `on_raw_data` and `on_circuit_removed` may be replaced by a caller.
+    """
+
+    settings_class = PoolTunnelSettings
+
+    def __init__(self, settings: PoolTunnelSettings) -> None:
+        self.slot = settings.slot
+        self.allow_private = settings.allow_private
+        self.exit_host = settings.exit_host
+        self.counters = settings.counters
+        self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
+        self.carried_before = Counter[str]()
+        self._next_circuit_id: int | None = None
+        super().__init__(settings)
+        self.endpoint.remove_listener(self.crypto_endpoint)
+        self.crypto_endpoint = DataCellEndpoint(self.endpoint, self.counters)
+        self.crypto_endpoint.setup_tunnels(self, settings)
+        self.circuits = self.crypto_endpoint.circuits
+        self.relay_from_to = self.crypto_endpoint.relays
+        self.exit_sockets = self.crypto_endpoint.exit_sockets
+
+    async def unload(self) -> None:
+        """Tell the neighbours that our circuits end, then close the socket."""
+        await super().unload()
+        await asyncio.sleep(0)
+        self.endpoint.close()
+
+    def _generate_circuit_id(self) -> int:
+        """Random within the slot; unused here as circuit, relay or exit."""
+        if self._next_circuit_id is not None:
+            return self._next_circuit_id
+        while True:
+            circuit_id = self.slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
+            if not any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets)):
+                return circuit_id
+
+    def create_circuit_with_id(self, circuit_id: int, goal_hops: int, **kwargs: Any) -> Circuit | None:
+        """`create_circuit`, with the id chosen by the caller."""
+        self._next_circuit_id = circuit_id
+        try:
+            return self.create_circuit(goal_hops, **kwargs)
+        finally:
+            self._next_circuit_id = None
+
+    def create_circuit(self, goal_hops: int, *args: Any, **kwargs: Any) -> Circuit | None:
+        """As in py-ipv8; refuses a required exit that is ourselves."""
+        required_exit = kwargs.get("required_exit")
+        if required_exit is not None and self._is_me(required_exit):
+            return None
+        circuit: Circuit | None = super().create_circuit(goal_hops, *args, **kwargs)
+        return circuit
+
+    def _is_me(self, peer: Peer) -> bool:
+        """Whether the peer has our key: this process or another child of this node."""
+        return bool(peer.mid == self.my_peer.mid)
+
+    def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
+        if not self._is_me(peer):
+            super().introduction_request_callback(peer, dist, payload)
+            self._build_soon(CANDIDATE_DELAY_S)
+
+    def introduction_response_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
+        if not self._is_me(peer):
+            super().introduction_response_callback(peer, dist, payload)
+            self._build_soon(CANDIDATE_DELAY_S)
+
+    def _build_soon(self, delay_s: float) -> None:
+        """Build what is wanted, where py-ipv8 would wait for its next 5-second tick."""
+        wanted = any(self.tunnels_ready(hops) < 1 for hops in self.circuits_needed)
+        if wanted and not self.is_pending_task_active("build soon"):
+            self.register_task("build soon", self.do_circuits, delay=delay_s)
+
+    def send_ping(self, peer: Peer) -> None:
+        """RandomChurn's question whether a peer lives; only py-ipv8's DiscoveryCommunity has real pings."""
+        self.send_introduction_request(peer)
+
+    def get_candidates(self, *requested_flags: int) -> list[Peer]:
+        return [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
+
+    def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
+        super().join_circuit(create_payload, previous_node_address)
+        circuit_id = create_payload.circuit_id
+        plain = self.exit_sockets[circuit_id]
+        self.exit_sockets[circuit_id] = PolicedExitSocket(circuit_id, plain.hop, self)
+
+    def send_data(
+        self,
+        target: tuple[str, int],
+        circuit_id: int,
+        dest_address: tuple[str, int],
+        source_address: tuple[str, int],
+        data: bytes,
+    ) -> None:
+        """Send a datagram over a circuit, or back over one that we exit."""
+        self.crypto_endpoint.send_data(
+            target, circuit_id, pack_address(*dest_address) + pack_address(*source_address) + data
+        )
+
+    def on_data_message(self, source: tuple[str, int], circuit_id: int, message: bytes) -> None:
+        """A decrypted data message: for us over our circuit, or to leave from our exit (py-ipv8's on_data)."""
+        try:
+            origin_at = packed_address_end(message, 1)
+            data_at = packed_address_end(message, origin_at)
+            destination = unpack_address(message[1:origin_at])
+            origin = unpack_address(message[origin_at:data_at])
+        except ValueError:
+            self.counters["cell_data_malformed"] += 1
+            return
+        data = message[data_at:]
+        circuit = self.circuits.get(circuit_id)
+        if circuit is not None and source == circuit.hop.address:
+            if circuit.ctype == CIRCUIT_TYPE_DATA and data.startswith(self._prefix):
+                self.on_packet_from_circuit(origin, data, circuit_id)
+            else:
+                self.on_raw_data(circuit, origin, data)
+        elif destination != NOWHERE:
+            self.exit_data(circuit_id, source, destination, data)
+        else:
+            self.counters["exit_destination_refused"] += 1
+
+    @task
+    async def remove_circuit(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> None:
+        circuit = self.circuits.get(circuit_id)
+        was_closing = circuit is not None and circuit.state == CIRCUIT_STATE_CLOSING
+        await super().remove_circuit(circuit_id, additional_info, remove_now, destroy)
+        if circuit is not None and not was_closing:
+            self.on_circuit_removed(circuit, additional_info)
+            self._build_soon(REBUILD_DELAY_S)
+
+    @task
+    async def remove_relay(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> RelayRoute | None:
+        relay: RelayRoute | None = await super().remove_relay(circuit_id, additional_info, remove_now, destroy)
+        if relay is not None:
+            self.carried_before["relayed_bytes"] += relay.bytes_up
+        return relay
+
+    @task
+    async def remove_exit_socket(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> PolicedExitSocket | None:
+        exit_socket: PolicedExitSocket | None = await super().remove_exit_socket(
+            circuit_id, additional_info, remove_now, destroy
+        )
+        if exit_socket is not None:
+            self.carried_before["exited_bytes"] += exit_socket.bytes_up + exit_socket.bytes_down
+        return exit_socket
+
+    def carried(self) -> dict[str, int]:
+        """What we relay and exit for others: routes open now, bytes since the start."""
+        # Two routes, one each way, make a relayed circuit.
+        relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
+        exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
+        return {
+            "relays": len(self.relay_from_to) // 2,
+            "exits": sum(exit_.enabled for exit_ in self.exit_sockets.values()),
+            "relayed_bytes": self.carried_before["relayed_bytes"] + relayed,
+            "exited_bytes": self.carried_before["exited_bytes"] + exited,
+        }

@@ -1,0 +1,128 @@
+"""UDP sockets without asyncio's transport: many datagrams a wake-up, bounded everywhere.
+
+asyncio's datagram transport asks for 256 KiB of memory per datagram and
+queues without limit what the kernel does not take; here one buffer is reused
+and what does not fit is dropped and counted.
+"""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
+from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
+
+BUFFER_BYTES = 4 << 20
+MAX_DATAGRAM_BYTES = 65535
+DATAGRAMS_PER_WAKE_UP = 64
+
+
+class CannotBindError(Exception):
+    """The address can't be bound; the text says which and why, in one line."""
+
+
+def bind_udp(host: str, port: int, family: int = socket.AF_INET) -> socket.socket:
+    """A bound non-blocking socket with buffers as large as the kernel gives. Raises CannotBindError."""
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise CannotBindError(f"cannot listen on UDP {host}:{port}: {error.strerror or error}") from None
+    return sock
+
+
+def receive_buffer_bytes(sock: socket.socket) -> int:
+    """What the kernel gave of the BUFFER_BYTES asked for; Linux reports twice the usable size."""
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+class UdpSocket:
+    """A bound socket on the loop; `on_datagram(data, source)` gets each datagram."""
+
+    def __init__(
+        self, sock: socket.socket, on_datagram: Callable[[bytes, tuple[str, int]], None], counters: Counter[str]
+    ) -> None:
+        self.sock = sock
+        self._on_datagram = on_datagram
+        self._counters = counters
+        self._buffer = bytearray(MAX_DATAGRAM_BYTES)
+        self._view = memoryview(self._buffer)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        receive, buffer, view = self.sock.recvfrom_into, self._buffer, self._view
+        for _ in range(DATAGRAMS_PER_WAKE_UP):
+            try:
+                size, source = receive(buffer)
+            except BlockingIOError:
+                return
+            except OSError:  # an ICMP error for something sent before
+                self._counters["udp_receive_error"] += 1
+                continue
+            self._on_datagram(bytes(view[:size]), source)
+            if self.sock.fileno() < 0:
+                return
+
+    def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
+        try:
+            self.sock.sendto(data, destination)
+        except BlockingIOError:
+            self._counters["udp_send_full"] += 1
+        except OSError:
+            self._counters["udp_send_error"] += 1
+
+    def close(self) -> None:
+        if self.sock.fileno() >= 0:
+            self._loop.remove_reader(self.sock.fileno())
+            self.sock.close()
+
+
+class BatchedEndpoint(UDPEndpoint):  # type: ignore[misc]
+    """py-ipv8's UDP endpoint on a UdpSocket, on exactly the port asked for."""
+
+    def __init__(self, host: str, port: int, counters: Counter[str]) -> None:
+        super().__init__(port, host)
+        self._counters = counters
+        self._udp: UdpSocket | None = None
+
+    async def open(self) -> bool:
+        """Bind. Raises CannotBindError, where py-ipv8 would try the next 10,000 ports."""
+        if not self._running:
+            self._udp = UdpSocket(bind_udp(self._ip, self._port), self._received, self._counters)
+            self._port = self._udp.sock.getsockname()[1]
+            self._running = True
+        return True
+
+    @property
+    def sock(self) -> socket.socket:
+        return cast(UdpSocket, self._udp).sock
+
+    def _received(self, data: bytes, source: tuple[str, int]) -> None:
+        if self._running:
+            self.bytes_down += len(data)
+            self.notify_listeners((UDPv4Address(*source), data))
+
+    def send(self, socket_address: tuple[str, int], packet: bytes) -> None:
+        if self._udp is None or not self._running:
+            return
+        self._udp.sendto(packet, socket_address)
+        self.bytes_up += len(packet)
+
+    def assert_open(self) -> None:
+        assert self._running, "the endpoint is not open"
+
+    def close(self) -> None:
+        self._running = False
+        if self._udp is not None:
+            self._udp.close()
+
+    def get_address(self) -> tuple[str, int]:
+        return cast(tuple[str, int], self.sock.getsockname()[:2])

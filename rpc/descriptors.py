@@ -1,0 +1,8 @@
+"""Descriptor numbers of the streams, as the child sees them."""
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+CONTROL_IN, CONTROL_OUT = 3, 4
+DATA_IN, DATA_OUT = 5, 6
+EXIT_IN, EXIT_OUT = 7, 8
+
+ALL = frozenset(range(EXIT_OUT + 1))

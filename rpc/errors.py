@@ -1,0 +1,39 @@
+"""Errors of the streams. Everything raised by this package is an RpcError."""
+
+from rpc import control_pb2 as pb
+
+
+class RpcError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class BrokenStreamError(RpcError):
+    """The other side sent bytes that cannot be a frame; the stream is unusable from here on."""
+
+
+class CallError(RpcError):
+    """A call did not succeed."""
+
+
+class CallTimeoutError(CallError):
+    """No answer came in time. The call may still take effect."""
+
+
+class ConnectionLostError(CallError):
+    """The other side is gone; raised once for each pending call and for each new one."""
+
+
+class TooManyCallsError(CallError):
+    """The other side does not keep up: refused here, nothing was sent."""
+
+
+class RemoteError(CallError):
+    """The other side refused. `code` is one of ErrorCode in control.proto."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    def __str__(self) -> str:
+        name = pb.ErrorCode.Name(self.code) if self.code in pb.ErrorCode.values() else f"error {self.code}"
+        return f"{name}: {super().__str__()}"

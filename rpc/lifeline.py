@@ -1,0 +1,33 @@
+"""Ending with the process that started us, however it ends."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+POLL_S = 0.5
+EXIT_CODE_ORPHANED = 70
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Let the kernel kill us when the parent dies, even while we are stopped; poll where it can't.
+
+    Call it from the main thread. Ends the process when the parent is gone already.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_poll, args=(parent_pid,), name="lifeline", daemon=True).start()
+    if os.getppid() != parent_pid:
+        os._exit(EXIT_CODE_ORPHANED)
+
+
+def _poll(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(POLL_S)
+    os._exit(EXIT_CODE_ORPHANED)

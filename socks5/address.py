@@ -1,0 +1,98 @@
+"""Addresses as ATYP, ADDR, PORT (RFC 1928 section 5).
+
+    +------+----------------------------+------+
+    | ATYP | 1: 4 bytes   IPv4          | PORT |
+    |      | 3: 1 + n     domain name   |      |
+    |      | 4: 16 bytes  IPv6          |      |
+    +------+----------------------------+------+
+"""
+
+import socket
+import struct
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+MAX_DOMAIN_BYTES = 255  # the length is one byte
+MAX_ENCODED_BYTES = 255  # what the data frame's address length can say, so a domain name of 251 at most
+
+
+class Socks5Error(Exception):
+    """The other side sent what RFC 1928 does not allow; the only error parsers here let out."""
+
+
+class AddressType(IntEnum):
+    IPV4 = 1
+    DOMAIN = 3
+    IPV6 = 4
+
+
+class Address(NamedTuple):
+    """A destination or an origin; `host` is an IP in its usual form or a domain name."""
+
+    kind: AddressType
+    host: str
+    port: int
+
+
+ANY = Address(AddressType.IPV4, "0.0.0.0", 0)
+
+
+def address_length(data: bytes, offset: int = 0) -> int | None:
+    """Bytes the address at `offset` takes, None when too few are there to tell.
+
+    Raises Socks5Error for an unknown ATYP and an empty domain name.
+    """
+    if len(data) <= offset:
+        return None
+    kind = data[offset]
+    if kind == AddressType.IPV4:
+        return 7
+    if kind == AddressType.IPV6:
+        return 19
+    if kind != AddressType.DOMAIN:
+        raise Socks5Error(f"unknown address type {kind}")
+    if len(data) <= offset + 1:
+        return None
+    if data[offset + 1] == 0:
+        raise Socks5Error("empty domain name")
+    return 4 + data[offset + 1]
+
+
+@lru_cache(maxsize=4096)
+def decode_address(data: bytes) -> Address:
+    """The address that `data` holds, to the byte. Raises Socks5Error."""
+    length = address_length(data)
+    if length is None or length != len(data):
+        raise Socks5Error(f"address of {len(data)} bytes where {length or 'more'} are needed")
+    port = int.from_bytes(data[-2:], "big")
+    if data[0] == AddressType.IPV4:
+        return Address(AddressType.IPV4, socket.inet_ntop(socket.AF_INET, data[1:5]), port)
+    if data[0] == AddressType.IPV6:
+        return Address(AddressType.IPV6, socket.inet_ntop(socket.AF_INET6, data[1:17]), port)
+    try:
+        host = data[2:-2].decode("ascii")
+    except UnicodeDecodeError:
+        raise Socks5Error("domain name is not ASCII") from None
+    if not host.isprintable() or " " in host:
+        raise Socks5Error("domain name holds unprintable characters")
+    return Address(AddressType.DOMAIN, host, port)
+
+
+@lru_cache(maxsize=4096)
+def encode_address(host: str, port: int) -> bytes:
+    """The bytes of an address; what is not an IP is taken as a domain name.
+
+    Raises ValueError for a host or port that can't be encoded: ours, so a bug.
+    """
+    if not 0 <= port <= 0xFFFF:
+        raise ValueError(f"port {port}")
+    for kind, family in ((AddressType.IPV4, socket.AF_INET), (AddressType.IPV6, socket.AF_INET6)):
+        try:
+            return bytes([kind]) + socket.inet_pton(family, host) + struct.pack("!H", port)
+        except OSError:
+            continue
+    name = host.encode("ascii")
+    if not 0 < len(name) <= MAX_DOMAIN_BYTES:
+        raise ValueError(f"domain name of {len(name)} bytes")
+    return bytes([AddressType.DOMAIN, len(name)]) + name + struct.pack("!H", port)

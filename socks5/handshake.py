@@ -1,0 +1,123 @@
+"""One client's TCP connection up to its association, without I/O.
+
+    GREETING --methods--> REQUEST --UDP ASSOCIATE--> ASSOCIATED
+        |                    |                           |
+        +-- bad version,     +-- CONNECT, BIND,          +-- further bytes are
+            no method            bad address                  passed over
+            -> CLOSED            -> CLOSED
+
+`receive` returns what the shell must do, in order.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from socks5.address import ANY, Address, Socks5Error, address_length, decode_address, encode_address
+from socks5.messages import VERSION, Command, Method, ReplyCode, method_selection, reply
+
+_NO_ADDRESS = encode_address(ANY.host, ANY.port)
+MAX_HANDSHAKE_BYTES = 2 + 255 + 4 + 259  # a greeting and a request sent at once
+
+
+class State(Enum):
+    GREETING = auto()
+    REQUEST = auto()
+    ASSOCIATED = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Associate:
+    """Open a UDP association; `client` is where its datagrams come from, or ANY when not known yet."""
+
+    client: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Send what was sent, then close; `why` is for the log."""
+
+    why: str
+
+
+Step = Send | Associate | Close
+
+
+class Handshake:
+    """The server's side of sections 3 to 6."""
+
+    def __init__(self) -> None:
+        self.state = State.GREETING
+        self._buffer = b""
+
+    def receive(self, data: bytes) -> list[Step]:
+        """Feed any piece of the stream. Never raises: bad input ends in Close."""
+        if self.state in (State.ASSOCIATED, State.CLOSED):
+            return []
+        self._buffer += data
+        steps: list[Step] = []
+        try:
+            if self.state is State.GREETING:
+                steps += self._greeting()
+            if self.state is State.REQUEST:
+                steps += self._request()
+        except Socks5Error as error:
+            steps += self._close(str(error))
+        if self.state in (State.GREETING, State.REQUEST) and len(self._buffer) > MAX_HANDSHAKE_BYTES:
+            steps += self._close("handshake too long")
+        return steps
+
+    def associated(self, host: str, port: int) -> list[Step]:
+        """The association is open; its datagrams go to `host`, `port`."""
+        return [Send(reply(ReplyCode.SUCCEEDED, encode_address(host, port)))]
+
+    def failed(self, why: str) -> list[Step]:
+        """The association could not be opened."""
+        return self._refuse(ReplyCode.GENERAL_FAILURE, why)
+
+    def _greeting(self) -> list[Step]:
+        if self._buffer and self._buffer[0] != VERSION:
+            raise Socks5Error(f"SOCKS version {self._buffer[0]}")
+        if len(self._buffer) < 2 or len(self._buffer) < 2 + self._buffer[1]:
+            return []
+        methods = self._take(2 + self._buffer[1])[2:]
+        if Method.NO_AUTHENTICATION not in methods:
+            return [Send(method_selection(Method.NONE_ACCEPTABLE)), *self._close("no acceptable method")]
+        self.state = State.REQUEST
+        return [Send(method_selection(Method.NO_AUTHENTICATION))]
+
+    def _request(self) -> list[Step]:
+        if len(self._buffer) < 4:
+            return []
+        version, command = self._buffer[:2]
+        if version != VERSION:
+            raise Socks5Error(f"SOCKS version {version}")
+        try:
+            length = address_length(self._buffer, 3)
+            if length is None or len(self._buffer) < 3 + length:
+                return []
+            client = decode_address(self._take(3 + length)[3:])
+        except Socks5Error as error:
+            return self._refuse(ReplyCode.ADDRESS_TYPE_NOT_SUPPORTED, str(error))
+        if command != Command.UDP_ASSOCIATE:
+            return self._refuse(ReplyCode.COMMAND_NOT_SUPPORTED, f"command {command} is not offered")
+        self.state = State.ASSOCIATED
+        self._buffer = b""
+        return [Associate(client)]
+
+    def _take(self, count: int) -> bytes:
+        taken, self._buffer = self._buffer[:count], self._buffer[count:]
+        return taken
+
+    def _refuse(self, code: ReplyCode, why: str) -> list[Step]:
+        return [Send(reply(code, _NO_ADDRESS)), *self._close(why)]
+
+    def _close(self, why: str) -> list[Step]:
+        self.state = State.CLOSED
+        self._buffer = b""
+        return [Close(why)]

@@ -1,0 +1,165 @@
+"""The Twisted shell: a loopback listener and one UDP socket per association."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections import Counter
+from typing import Protocol, cast
+
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort, IReactorTCP, IReactorUDP, ITransport
+from twisted.internet.protocol import DatagramProtocol, Factory
+from twisted.internet.protocol import Protocol as StreamProtocol
+
+from socks5.address import Address, AddressType, Socks5Error
+from socks5.handshake import Associate, Close, Handshake, Send, Step
+from socks5.messages import join_udp_request, split_udp_request
+
+LOOPBACK = "127.0.0.1"
+BUFFER_BYTES = 4 << 20
+MAX_ASSOCIATIONS = 64
+
+logger = logging.getLogger(__name__)
+
+
+class Reactor(IReactorTCP, IReactorUDP):
+    """What is asked of the reactor."""
+
+
+class DatagramConsumer(Protocol):
+    """Who carries the datagrams of this server's associations."""
+
+    def association_opened(self, association: "Association") -> None: ...
+
+    def association_closed(self, association: "Association") -> None: ...
+
+    def datagram_received(self, association: "Association", address: bytes, payload: bytes) -> None:
+        """A datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
+
+
+class Association(DatagramProtocol):
+    """One UDP association. Only its client, once known, may use it."""
+
+    def __init__(self, consumer: DatagramConsumer, client: Address, counters: Counter[str]) -> None:
+        self._consumer = consumer
+        self._client: tuple[str, int] | None = None
+        self._announced = client
+        self._counters = counters
+
+    def startProtocol(self) -> None:
+        handle = cast(socket.socket, self.transport.getHandle())  # type: ignore[union-attr]
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            handle.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        self._consumer.association_opened(self)
+
+    def stopProtocol(self) -> None:
+        self._consumer.association_closed(self)
+
+    def datagramReceived(self, datagram: bytes, addr: tuple[str, int]) -> None:
+        if addr != self._client and not self._accept(addr):
+            self._counters["socks5_foreign_source"] += 1
+            return
+        try:
+            address, payload = split_udp_request(datagram)
+        except Socks5Error:
+            self._counters["socks5_malformed"] += 1
+            return
+        self._consumer.datagram_received(self, address, payload)
+
+    def _accept(self, addr: tuple[str, int]) -> bool:
+        """The first datagram tells the client's port, unless the request did (libtorrent's does not)."""
+        known_port = self._announced.kind is not AddressType.DOMAIN and self._announced.port
+        if self._client is not None or (known_port and addr[1] != known_port) or addr[0] != LOOPBACK:
+            return False
+        self._client = addr
+        return True
+
+    def send(self, address: bytes, payload: bytes) -> None:
+        """Give the client a datagram that came from `address` (encoded)."""
+        if self._client is None or self.transport is None:
+            self._counters["socks5_no_client"] += 1
+            return
+        try:
+            self.transport.write(join_udp_request(address, payload), self._client)  # type: ignore[attr-defined]
+        except OSError:
+            self._counters["socks5_client_full"] += 1
+
+
+class Connection(StreamProtocol):
+    """A client's TCP connection; the association lives exactly as long (section 7)."""
+
+    def __init__(self, server: "Socks5Server") -> None:
+        self._server = server
+        self._handshake = Handshake()
+        self._udp: IListeningPort | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        self._perform(self._handshake.receive(data))
+
+    def connectionLost(self, reason: object = None) -> None:
+        self._server.connections.discard(self)
+        if self._udp is not None:
+            self._udp.stopListening()
+            self._udp = None
+
+    def connectionMade(self) -> None:
+        self._server.connections.add(self)
+
+    def _perform(self, steps: list[Step]) -> None:
+        transport = cast(ITransport, self.transport)
+        for step in steps:
+            match step:
+                case Send(data):
+                    transport.write(data)
+                case Associate(client):
+                    self._perform(self._associate(client))
+                case Close(why):
+                    logger.info("SOCKS5 client turned away: %s", why)
+                    transport.loseConnection()
+
+    def _associate(self, client: Address) -> list[Step]:
+        try:
+            self._udp = self._server.open_association(client)
+        except (CannotListenError, Socks5Error) as error:
+            return self._handshake.failed(str(error))
+        return self._handshake.associated(LOOPBACK, self._udp.getHost().port)  # type: ignore[attr-defined]
+
+
+class Socks5Server:
+    """Listens on loopback for one consumer: one server per hop count."""
+
+    def __init__(self, reactor: Reactor, consumer: DatagramConsumer) -> None:
+        self._reactor = reactor
+        self._consumer = consumer
+        self._port: IListeningPort | None = None
+        self.connections: set[Connection] = set()
+        self.counters: Counter[str] = Counter()
+
+    def listen(self, port: int = 0) -> int:
+        """Start listening; returns the port. Raises twisted's CannotListenError."""
+        factory = Factory.forProtocol(Connection)
+        factory.buildProtocol = lambda addr: Connection(self)  # type: ignore[method-assign]
+        self._port = self._reactor.listenTCP(port, factory, interface=LOOPBACK)
+        return cast(int, self._port.getHost().port)  # type: ignore[attr-defined]
+
+    def open_association(self, client: Address) -> IListeningPort:
+        """A UDP socket for `client`. Raises Socks5Error, CannotListenError."""
+        if len(self.connections) > MAX_ASSOCIATIONS:
+            raise Socks5Error(f"more than {MAX_ASSOCIATIONS} associations")
+        if client.kind is not AddressType.DOMAIN:
+            source = ipaddress.ip_address(client.host)
+            if not (source.is_unspecified or source.is_loopback):
+                raise Socks5Error("only clients on loopback are served")
+        association = Association(self._consumer, client, self.counters)
+        return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=65535)
+
+    async def close(self) -> None:
+        """Stop listening and end every association."""
+        if self._port is not None:
+            stopped = maybeDeferred(self._port.stopListening)
+            self._port = None
+            await stopped.asFuture(asyncio.get_running_loop())
+        for connection in list(self.connections):
+            cast(ITransport, connection.transport).loseConnection()

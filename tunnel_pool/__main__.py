@@ -1,0 +1,25 @@
+"""The executable: a command, or, with the switch, a child of a running pool.
+
+A child must stay small and know nothing of the main process, so the switch
+runs the package `child` before anything else of tunnel_pool is imported.
+"""
+
+import sys
+
+from tunnel_pool import CHILD_SWITCH
+
+
+def main() -> int:
+    """Entry of the console script; returns the exit code."""
+    if sys.argv[1:2] == [CHILD_SWITCH]:
+        import runpy
+
+        runpy.run_module("child", run_name="__main__", alter_sys=False)
+        return 0
+    from tunnel_pool.cli.main import run
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The commands: what they are told, what they print, how they end."""

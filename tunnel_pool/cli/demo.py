@@ -1,0 +1,159 @@
+"""tunnel-pool demo: a private swarm on loopback, and a download through it."""
+
+import argparse
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+from ipv8.messaging.anonymization.tunnel import Circuit
+
+from overlay.config import HostPort
+from tunnel_pool.cli import options
+from tunnel_pool.cli.progress import ProgressDisplay
+from tunnel_pool.downloader import Downloader
+from tunnel_pool.errors import UserError
+from tunnel_pool.measure import Meter
+from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.tunnels import NodeOptions
+
+METER_INTERVAL_S = 0.5
+
+DESCRIPTION = """Download a random file through onion-routed circuits on this machine alone.
+
+Starts seeders (libtorrent), exits and relays (tunnel-pool node), each its own
+process on its own loopback address, then downloads through them and compares
+the file byte for byte. Leaves nothing behind."""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="a private swarm on loopback, and a download through it",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_workers_option(parser, default="2")
+    options.add_hops_option(parser)
+    number = options.whole_number
+    parser.add_argument("--size", type=number(1, 1 << 20), default=100, metavar="MB", help="default: %(default)s")
+    parser.add_argument("--seeders", type=number(1, 64), default=2, metavar="S", help="default: %(default)s")
+    parser.add_argument("--exits", type=number(1, 64), default=2, metavar="E", help="default: %(default)s")
+    parser.add_argument(
+        "--relays", type=number(0, 64), default=None, metavar="R", help="default: 2, none with one hop"
+    )
+    options.add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The demo's report. Raises UserError."""
+    relays = arguments.relays if arguments.relays is not None else (0 if arguments.hops == 1 else 2)
+    if relays + arguments.exits < arguments.hops:
+        raise UserError(f"{arguments.hops} hops need as many nodes: raise --relays or --exits")
+    swarm = LocalSwarm(arguments.size << 20, arguments.seeders, arguments.exits, relays, arguments.log_level)
+    async with swarm:
+        return await _download(arguments, swarm)
+
+
+async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[str, Any]:
+    node = NodeOptions(
+        workers=arguments.workers,
+        state_dir=swarm.state_dir,
+        listen=HostPort(swarm.client_host, 0),
+        bootstrap=tuple(swarm.nodes),
+        community_id=swarm.community_id,
+        circuits=arguments.circuits,
+    )
+    meter = Meter()
+    async with Downloader(node, arguments.hops) as downloader:
+
+        def pids() -> dict[str, list[int]]:
+            return {"main": [os.getpid()], "workers": list(downloader.pool_pids.values()), **swarm.pids()}
+
+        next_sample_s = 0.0
+
+        def on_progress(downloader: Downloader) -> None:
+            nonlocal next_sample_s
+            if time.monotonic() >= next_sample_s:
+                next_sample_s = time.monotonic() + METER_INTERVAL_S
+                meter.sample(pids())
+            display(downloader)
+
+        with ProgressDisplay(quiet=False, pids=pids) as display:
+            await downloader.wait_first_circuit(display)
+            meter.sample(pids())
+            start_s = time.monotonic()
+            downloader.add(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
+            await downloader.wait_finished(on_progress)
+        seconds = time.monotonic() - start_s
+        meter.sample(pids())
+        seen_by_seeders = await swarm.peers_of_seeders()
+        verified = same_bytes(swarm.file, swarm.download_dir / swarm.file.name)
+        return _report(arguments, swarm, downloader, meter, seconds, verified, seen_by_seeders)
+
+
+def _report(
+    arguments: argparse.Namespace,
+    swarm: LocalSwarm,
+    downloader: Downloader,
+    meter: Meter,
+    seconds: float,
+    verified: bool,
+    seen_by_seeders: list[list[str]],
+) -> dict[str, Any]:
+    exits = {address.host for address in swarm.exits}
+    # A check that saw nobody is no check: some seeder must have seen some exit.
+    seen = {host for peers in seen_by_seeders for host in peers}
+    only_exits = bool(seen) and seen <= exits
+    size_bytes = arguments.size << 20
+    rss = meter.peak_rss_mb("workers")
+    return {
+        "ok": verified and only_exits,
+        "bytes": size_bytes,
+        "seconds": round(seconds, 3),
+        "mb_per_s": round(size_bytes / 1e6 / seconds, 2),
+        "verified": verified,
+        "seeders_saw_only_exits": only_exits,
+        "hops": arguments.hops,
+        "workers": arguments.workers,
+        "circuits": [circuit_report(circuit, downloader) for circuit in downloader.circuits_seen.values()],
+        "cpu_seconds": {role: meter.cpu_seconds().get(role, 0.0) for role in ROLES},
+        "worker_restarts": downloader.restarts,
+        "worker_rss_mb": rss,
+        "seconds_to_first_circuit": round(downloader.seconds_to_first_circuit or 0.0, 3),
+        "dropped": dict(downloader.counters()),
+    }
+
+
+ROLES = ("main", "workers", "exits", "relays", "seeders")
+
+
+def circuit_report(circuit: Circuit, downloader: Downloader) -> dict[str, Any]:
+    return {
+        "id": f"{circuit.circuit_id:08x}",
+        "child": downloader.child_of(circuit),
+        "hops": len(circuit.hops),
+        "bytes": circuit.bytes_up + circuit.bytes_down,
+    }
+
+
+def describe(report: dict[str, Any]) -> str:
+    """The report for people."""
+    cpu = "  ".join(f"{role} {seconds:.1f}" for role, seconds in report["cpu_seconds"].items())
+    children = sorted({str(c["child"]) for c in report["circuits"] if c["child"] is not None})
+    with suppress(ValueError):
+        children.sort(key=int)
+    carried_by = f"children {', '.join(children)}" if children else "the main process"
+    return "\n".join(
+        [
+            f"{report['bytes'] / 1e6:.1f} MB in {report['seconds']:.1f} s: {report['mb_per_s']:.1f} MB/s "
+            f"over {report['hops']} hop(s), {len(report['circuits'])} circuits carried by {carried_by}",
+            f"file is the same byte for byte: {'yes' if report['verified'] else 'NO'}",
+            f"seeders saw only exits as peers: {'yes' if report['seeders_saw_only_exits'] else 'NO'}",
+            f"first circuit after {report['seconds_to_first_circuit']:.1f} s, "
+            f"{report['worker_restarts']} worker restarts",
+            f"CPU seconds: {cpu}",
+        ]
+    )

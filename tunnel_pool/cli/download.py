@@ -1,0 +1,103 @@
+"""tunnel-pool download: a user's own torrents, anonymously."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tunnel_pool.cli import options
+from tunnel_pool.cli.demo import circuit_report
+from tunnel_pool.cli.progress import ProgressDisplay
+from tunnel_pool.downloader import Downloader
+from tunnel_pool.errors import UserError
+from tunnel_pool.measure import Meter
+from tunnel_pool.torrents import parse_torrent
+
+DESCRIPTION = """Download torrents over onion-routed circuits.
+
+Nothing leaves outside the tunnels: without a circuit, the download waits.
+Interrupted, it goes on where it was when started again with the same --state
+and --save."""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "download",
+        help="download torrents anonymously",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="+", metavar="WHAT", help="a magnet link, a .torrent file or an infohash")
+    parser.add_argument("--save", type=Path, default=Path(), metavar="DIR", help="where to (default: here)")
+    parser.add_argument(
+        "--peer",
+        type=options.peer_address,
+        action="append",
+        default=[],
+        metavar="IP:PORT",
+        help="a BitTorrent peer to ask, through the tunnels; may be repeated",
+    )
+    options.add_hops_option(parser)
+    options.add_workers_option(parser, default="auto")
+    options.add_network_options(parser)
+    options.add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def writable_folder(folder: Path) -> Path:
+    """The folder, made if it is not there. Raises UserError."""
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot save in {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot save in {folder}: not writable")
+    return folder
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The download's report. Raises UserError."""
+    torrents = [parse_torrent(what) for what in arguments.what]
+    folder = writable_folder(arguments.save)
+    node = options.node_options(arguments)
+    meter = Meter()
+    async with Downloader(node, arguments.hops) as downloader:
+
+        def pids() -> dict[str, list[int]]:
+            return {"main": [os.getpid()], "workers": list(downloader.pool_pids.values())}
+
+        with ProgressDisplay(quiet=False, pids=pids) as display:
+            await downloader.wait_first_circuit(display)
+            meter.sample(pids())
+            start_s = time.monotonic()
+            for torrent in torrents:
+                downloader.add(torrent, folder, arguments.peer)
+            await downloader.wait_finished(display)
+        seconds = time.monotonic() - start_s
+        meter.sample(pids())
+        size_bytes = sum(status.wanted_bytes for status in downloader.statuses)
+        return {
+            "ok": True,
+            "bytes": size_bytes,
+            "seconds": round(seconds, 3),
+            "mb_per_s": round(size_bytes / 1e6 / seconds, 2),
+            "hops": arguments.hops,
+            "workers": arguments.workers,
+            "torrents": [
+                {"infohash": status.infohash, "name": status.name, "bytes": status.wanted_bytes}
+                for status in downloader.statuses
+            ],
+            "circuits": [circuit_report(circuit, downloader) for circuit in downloader.circuits_seen.values()],
+            "cpu_seconds": meter.cpu_seconds(),
+            "worker_restarts": downloader.restarts,
+            "worker_rss_mb": meter.peak_rss_mb("workers"),
+            "seconds_to_first_circuit": round(downloader.seconds_to_first_circuit or 0.0, 3),
+            "dropped": dict(downloader.counters()),
+        }
+
+
+def describe(report: dict[str, Any]) -> str:
+    names = ", ".join(torrent["name"] for torrent in report["torrents"])
+    return f"{names}: {report['bytes'] / 1e6:.1f} MB in {report['seconds']:.1f} s, {report['mb_per_s']:.1f} MB/s"

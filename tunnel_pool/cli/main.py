@@ -1,0 +1,61 @@
+"""The command line: parse, run, print, and an exit code.
+
+0 done · 1 failed, one line says why · 2 wrong usage · 130 interrupted
+"""
+
+import argparse
+import json
+import logging
+import sys
+from types import ModuleType
+from typing import Any
+
+from tunnel_pool import __version__, runner
+from tunnel_pool.cli import demo, download, node, options, seeder
+from tunnel_pool.errors import UserError
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = options.OneLineParser(
+        prog="tunnel-pool", description="The anonymous BitTorrent daemon that uses every core."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in COMMANDS.values():
+        module.add_parser(commands)
+    seeder.add_parser(commands)
+    return parser
+
+
+def run(argv: list[str]) -> int:
+    """Run one command; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+    if arguments.command == "seeder":
+        return seeder.run(arguments)
+    options.set_up_logging(arguments.log_level)
+    try:
+        report = runner.run(arguments.run(arguments))
+    except UserError as error:
+        return _end(arguments, {"ok": False, "error": str(error)}, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _end(arguments, {"ok": False, "error": "interrupted"}, EXIT_INTERRUPTED)
+    except Exception as error:
+        logging.getLogger(__name__).debug("The traceback of the failure", exc_info=True)
+        why = f"unexpected {type(error).__name__}: {error}; --log-level debug shows where, please report it"
+        return _end(arguments, {"ok": False, "error": why}, EXIT_FAILED)
+    return _end(arguments, report, 0 if report["ok"] else EXIT_FAILED)
+
+
+def _end(arguments: argparse.Namespace, report: dict[str, Any], code: int) -> int:
+    if "error" in report:
+        print(f"tunnel-pool {arguments.command}: {report['error']}", file=sys.stderr)
+    elif not arguments.json:
+        print(COMMANDS[arguments.command].describe(report))
+    if arguments.json:
+        print(json.dumps(report), flush=True)
+    return code

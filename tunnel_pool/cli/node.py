@@ -1,0 +1,130 @@
+"""tunnel-pool node: a headless relay, and exit where asked."""
+
+import argparse
+import asyncio
+import logging
+import time
+from collections import Counter
+from typing import Any
+
+from overlay.community import PoolTunnelCommunity
+from overlay.node import socket_warning
+from rpc.lifeline import die_with_parent
+from rpc.sync import CarriedState
+from tunnel_pool.cli import options
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.errors import UserError
+from tunnel_pool.tunnels import open_tunnels
+
+REPORT_INTERVAL_S = 60.0
+CHECK_INTERVAL_S = 1.0
+
+DESCRIPTION = """Relay circuits for others until told to stop (Ctrl-C or SIGTERM).
+
+With --exit, datagrams also leave from this machine to the internet, in its
+name; never to loopback or private addresses unless --allow-private."""
+
+logger = logging.getLogger(__name__)
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "node",
+        help="relay, and exit where asked, until told to stop",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--exit", action="store_true", help="let BitTorrent and IPv8 datagrams leave from here")
+    options.add_workers_option(parser, default="0")
+    options.add_network_options(parser)
+    options.add_output_options(parser, log_level="info")
+    parser.add_argument("--with-parent", type=int, default=None, metavar="PID", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+class _Carried:
+    """What the node carried in all, and since the last report."""
+
+    def __init__(self, tunnels: PoolTunnelCommunity | PooledTunnelCommunity) -> None:
+        self._tunnels = tunnels
+        self._last = self.total()
+
+    def total(self) -> CarriedState:
+        if isinstance(self._tunnels, PoolTunnelCommunity):
+            return CarriedState(**self._tunnels.carried())
+        return self._tunnels.pool.carried()
+
+    def counters(self) -> Counter[str]:
+        tunnels = self._tunnels
+        return tunnels.counters if isinstance(tunnels, PoolTunnelCommunity) else tunnels.counters()
+
+    def log(self) -> None:
+        now, before = self.total(), self._last
+        self._last = now
+        logger.info(
+            "Carried %.1f MB for others in the last minute (relayed %.1f, exited %.1f); "
+            "%d relayed circuits, %d exits, %d nodes known, %d datagrams dropped in all",
+            (now.relayed_bytes + now.exited_bytes - before.relayed_bytes - before.exited_bytes) / 1e6,
+            (now.relayed_bytes - before.relayed_bytes) / 1e6,
+            (now.exited_bytes - before.exited_bytes) / 1e6,
+            now.relays,
+            now.exits,
+            len(self._tunnels.candidates),
+            self.counters().total(),
+        )
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs until it is stopped; the report is what it carried. Raises UserError."""
+    if arguments.with_parent is not None:
+        die_with_parent(arguments.with_parent)
+    tunnels = await open_tunnels(options.node_options(arguments, exit_node=arguments.exit))
+    carried = _Carried(tunnels)
+    started_s = time.monotonic()
+    try:
+        await _announce(tunnels, arguments.exit)
+        while True:
+            await _watch_for(REPORT_INTERVAL_S, tunnels)
+            carried.log()
+    except asyncio.CancelledError:
+        # Being told to stop is how a node ends well.
+        total = carried.total()
+        return {
+            "ok": True,
+            "seconds": round(time.monotonic() - started_s, 3),
+            "workers": arguments.workers,
+            "exit": arguments.exit,
+            "relayed_bytes": total.relayed_bytes,
+            "exited_bytes": total.exited_bytes,
+            "dropped": dict(carried.counters()),
+        }
+    finally:
+        await tunnels.unload()
+
+
+async def _announce(tunnels: PoolTunnelCommunity | PooledTunnelCommunity, exit_node: bool) -> None:
+    if isinstance(tunnels, PoolTunnelCommunity):
+        addresses = [tunnels.endpoint.get_address()]
+        if warning := socket_warning(tunnels):
+            logger.warning("%s", warning)
+    else:
+        await tunnels.pool.all_settled()
+        addresses = [address for slot in tunnels.pool.records if (address := tunnels.pool.listen_address(slot))]
+    where = ", ".join(f"{host}:{port}" for host, port in addresses)
+    logger.info("%s, listening on UDP %s", "Relay and exit" if exit_node else "Relay", where)
+
+
+async def _watch_for(seconds: float, tunnels: PoolTunnelCommunity | PooledTunnelCommunity) -> None:
+    """Sleep, unless the pool can't go on. Raises UserError."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        if isinstance(tunnels, PooledTunnelCommunity) and (why := tunnels.pool.failure()):
+            raise UserError(why)
+        await asyncio.sleep(CHECK_INTERVAL_S)
+
+
+def describe(report: dict[str, Any]) -> str:
+    return (
+        f"stopped after {report['seconds']:.0f} s: relayed {report['relayed_bytes'] / 1e6:.1f} MB, "
+        f"exited {report['exited_bytes'] / 1e6:.1f} MB"
+    )

@@ -1,0 +1,165 @@
+"""Every option once: its name, type, default and help."""
+
+import argparse
+import ipaddress
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import platformdirs
+
+from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
+from tunnel_pool.errors import UserError
+from tunnel_pool.tunnels import MAX_WORKERS, NodeOptions, physical_cores
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line; exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def workers(text: str) -> int:
+    """--workers: a number, or the physical cores."""
+    if text == "auto":
+        return min(physical_cores(), MAX_WORKERS)
+    return whole_number(0, MAX_WORKERS, "or auto")(text)
+
+
+def whole_number(least: int, most: int, otherwise: str = "") -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most} {otherwise}".rstrip())
+        return value
+
+    return parse
+
+
+def host_port(text: str) -> HostPort:
+    """HOST:PORT with an IPv4 address: a name would be looked up outside the tunnels."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = HostPort(str(ipaddress.IPv4Address(host)), int(port))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IPV4:PORT") from None
+    if not 0 <= address.port <= 0xFFFF:
+        raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
+    return address
+
+
+def peer_address(text: str) -> HostPort:
+    address = host_port(text)
+    if address.port == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} has no port")
+    return address
+
+
+def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
+    """(whether py-ipv8's own addresses, further addresses)."""
+    if text in ("default", "none"):
+        return text == "default", ()
+    return False, tuple(peer_address(part) for part in text.split(","))
+
+
+def community_id(text: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != COMMUNITY_ID_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {2 * COMMUNITY_ID_BYTES} hexadecimal digits")
+    return value
+
+
+def add_output_options(parser: argparse.ArgumentParser, log_level: str = "warning") -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help="default: %(default)s")
+
+
+def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--workers",
+        type=workers,
+        default=default,
+        metavar="N",
+        help="child processes that carry circuits; auto: physical cores; 0: none, one process (default: %(default)s)",
+    )
+
+
+def add_hops_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hops", type=whole_number(1, MAX_HOPS), default=1, metavar="H", help="1 to 3 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--circuits",
+        type=whole_number(1, 1024),
+        default=0,
+        metavar="C",
+        help="circuits to keep (default: 8, or two a worker)",
+    )
+
+
+def add_network_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        type=host_port,
+        default=HostPort("0.0.0.0", 0),
+        metavar="IP:PORT",
+        help="UDP address; with N workers also the N-1 ports above (default: any address, any port)",
+    )
+    parser.add_argument(
+        "--bootstrap",
+        type=bootstrap,
+        default="default",
+        metavar="WHERE",
+        help="default, none, or IP:PORT[,IP:PORT...] of nodes to start from",
+    )
+    parser.add_argument(
+        "--community-id",
+        type=community_id,
+        default=TRIBLER_COMMUNITY_ID,
+        metavar="HEX",
+        help="network to join (default: Tribler's)",
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=platformdirs.user_state_path("tunnel-pool"),
+        metavar="DIR",
+        help="where key and resume data are kept (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allow-private", action="store_true", help="exit to loopback and private addresses, too; for tests"
+    )
+
+
+def node_options(arguments: argparse.Namespace, exit_node: bool = False) -> NodeOptions:
+    """What add_network_options and add_workers_option were given."""
+    bootstrap_default, addresses = arguments.bootstrap
+    port = arguments.listen.port
+    if port and port + max(arguments.workers, 1) - 1 > 0xFFFF:
+        raise UserError(f"--listen {arguments.listen} leaves no ports for {arguments.workers} workers")
+    return NodeOptions(
+        workers=arguments.workers,
+        state_dir=arguments.state.absolute(),
+        listen=arguments.listen,
+        bootstrap_default=bootstrap_default,
+        bootstrap=addresses,
+        community_id=arguments.community_id,
+        allow_private=arguments.allow_private,
+        exit=exit_node,
+        circuits=getattr(arguments, "circuits", 0),
+    )
+
+
+def set_up_logging(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -1,0 +1,110 @@
+"""What a person sees on stderr while a download runs."""
+
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tunnel_pool.downloader import Downloader
+
+LINE_INTERVAL_S = 2.0
+REFRESH_INTERVAL_S = 0.5
+MAX_CIRCUIT_ROWS = 16
+
+
+def circuit_rows(downloader: Downloader) -> list[Circuit]:
+    """The circuits by id, which is by child."""
+    circuits = downloader.tunnels.circuits.values()
+    return sorted((c for c in circuits if c.goal_hops == downloader.hops), key=lambda c: c.circuit_id)
+
+
+def summary(downloader: Downloader) -> str:
+    """One line: done, speed, circuits."""
+    statuses = downloader.statuses
+    ready = len(downloader.tunnels.find_circuits(hops=downloader.hops))
+    done = sum(status.done_bytes for status in statuses)
+    wanted = sum(status.wanted_bytes for status in statuses)
+    rate = sum(status.download_bytes_per_s for status in statuses)
+    peers = sum(status.peers for status in statuses)
+    if not statuses:
+        return f"building circuits: {ready} ready, {len(downloader.tunnels.candidates)} nodes known"
+    share = f"{done / 1e6:.1f} of {wanted / 1e6:.1f} MB" if wanted else "waiting for metadata"
+    return f"{share}  {rate / 1e6:.1f} MB/s  {ready} circuits  {peers} peers"
+
+
+class _CpuTable:
+    """CPU of each process between two refreshes, in percent of one core."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, psutil.Process] = {}
+
+    def percent(self, pid: int) -> str:
+        try:
+            process = self._processes.get(pid)
+            if process is None:
+                process = self._processes[pid] = psutil.Process(pid)
+            return f"{process.cpu_percent():.0f} %"
+        except psutil.Error:
+            return "-"
+
+
+class ProgressDisplay:
+    """A context manager; call it with the downloader as often as you like.
+
+    A table that is redrawn on a terminal; elsewhere a line every few seconds.
+    """
+
+    def __init__(self, quiet: bool, pids: Callable[[], dict[str, list[int]]]) -> None:
+        self._quiet = quiet
+        self._pids = pids
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._next_s = 0.0
+        self._cpu = _CpuTable()
+
+    def __enter__(self) -> "ProgressDisplay":
+        if self._console.is_terminal and not self._quiet:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def __call__(self, downloader: Downloader) -> None:
+        now_s = time.monotonic()
+        if self._quiet or now_s < self._next_s:
+            return
+        if self._console.is_terminal:
+            self._next_s = now_s + REFRESH_INTERVAL_S
+            self._live.update(self._table(downloader), refresh=True)
+        else:
+            self._next_s = now_s + LINE_INTERVAL_S
+            print(summary(downloader), file=sys.stderr, flush=True)
+
+    def _table(self, downloader: Downloader) -> Group:
+        done = sum(status.done_bytes for status in downloader.statuses)
+        wanted = sum(status.wanted_bytes for status in downloader.statuses)
+        circuits = Table("circuit", "child", "hops", "state", "MB", box=None, pad_edge=False)
+        for circuit in circuit_rows(downloader)[:MAX_CIRCUIT_ROWS]:
+            child = downloader.child_of(circuit)
+            circuits.add_row(
+                f"{circuit.circuit_id:08x}",
+                "main" if child is None else str(child),
+                f"{len(circuit.hops)}/{circuit.goal_hops}",
+                "ready" if circuit.state == CIRCUIT_STATE_READY else circuit.state.lower(),
+                f"{(circuit.bytes_up + circuit.bytes_down) / 1e6:.1f}",
+            )
+        processes = Text("CPU  ")
+        for role, pids in self._pids().items():
+            if pids:
+                processes.append(f"{role} " + ", ".join(self._cpu.percent(pid) for pid in pids) + "   ")
+        return Group(
+            Text(summary(downloader)), ProgressBar(total=wanted or None, completed=done, width=60), circuits, processes
+        )

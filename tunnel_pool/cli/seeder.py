@@ -1,0 +1,20 @@
+"""tunnel-pool seeder: started by the demo, not by people."""
+
+import argparse
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("seeder")
+    parser.add_argument("torrent")
+    parser.add_argument("folder")
+    parser.add_argument("host")
+    parser.add_argument("--with-parent", type=int, required=True)
+    parser.add_argument("--log-level")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tunnel_pool import seeder
+
+    seeder.main(arguments.torrent, arguments.folder, arguments.host, arguments.with_parent)
+    return 0

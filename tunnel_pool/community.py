@@ -1,0 +1,310 @@
+"""A TunnelCommunity whose circuits live in the children of a pool."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.community import TunnelCommunity
+from ipv8.messaging.anonymization.crypto import TunnelCrypto
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_CLOSING,
+    CIRCUIT_TYPE_DATA,
+    PEER_FLAG_EXIT_BT,
+    Circuit,
+    Hop,
+)
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
+from ipv8.peer import Peer
+
+from overlay.config import SLOT_SHIFT, HostPort, OverlayConfig, slot_of
+from rpc import control_pb2 as pb
+from rpc.errors import CallError
+from rpc.sync import CandidateState, CircuitState, HopState
+from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
+from tunnel_pool.pool.policy import Load, least_loaded
+from tunnel_pool.pool.pool import ProcessPool
+
+BUILD_INTERVAL_S = 0.5
+SYNC_INTERVAL_S = 0.25
+MAX_KNOWN_PEERS = 20
+
+logger = logging.getLogger(__name__)
+
+
+class PooledSettings:
+    """The part of py-ipv8's TunnelSettings that is decided on this side."""
+
+    def __init__(self, max_circuits: int) -> None:
+        self.max_circuits = max_circuits
+
+
+class PooledTunnelCommunity:
+    """Looks like a TunnelCommunity; circuits are mirrors, kept in step by RPC_SYNC."""
+
+    # One truth for what these mean: py-ipv8's own code, on the mirrored tables.
+    find_circuits = TunnelCommunity.find_circuits
+    build_tunnels = TunnelCommunity.build_tunnels
+    tunnels_ready = TunnelCommunity.tunnels_ready
+    get_candidates = TunnelCommunity.get_candidates
+    select_exit = TunnelCommunity.select_exit
+
+    def __init__(
+        self, config: OverlayConfig, slots: Sequence[int], max_circuits: int, command: Sequence[str] | None = None
+    ) -> None:
+        """`config` is what each child gets, but for its slot and port."""
+        self._config = config
+        self.logger = logger
+        self.settings = PooledSettings(max_circuits)
+        self.crypto = TunnelCrypto()
+        self.my_peer = Peer(default_eccrypto.key_from_private_bin(config.member_key))
+        self.circuits: dict[int, Circuit] = {}
+        self.circuits_needed: dict[int, int] = defaultdict(int)
+        self.candidates: dict[Peer, list[int]] = {}
+        self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
+        self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
+        self.drops: Counter[str] = Counter()
+        self._peers: dict[bytes, Peer] = {}
+        self._builder: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self.pool = ProcessPool(slots, self._create_message, self, command)
+
+    async def start(self) -> None:
+        """Return when the first child is ready. Raises UserError when none can start."""
+        await self.pool.start()
+        self._build_regularly()
+
+    async def unload(self) -> None:
+        """End all children; their circuits go with them."""
+        if self._builder is not None:
+            self._builder.cancel()
+        self.circuits_needed.clear()
+        await self.pool.stop()
+
+    def counters(self) -> Counter[str]:
+        """Dropped datagrams by reason, here and in the children."""
+        return self.pool.counters() + self.drops
+
+    # Circuits
+
+    def create_circuit(
+        self,
+        goal_hops: int,
+        ctype: str = CIRCUIT_TYPE_DATA,
+        exit_flags: Collection[int] | None = None,
+        required_exit: Peer | None = None,
+        info_hash: bytes | None = None,
+    ) -> Circuit | None:
+        """Have the least loaded child build a circuit; None when no child knows the peers for it."""
+        if required_exit is not None and required_exit.mid == self.my_peer.mid:
+            return None
+        slot = self._slot_for_circuit(set(exit_flags or {PEER_FLAG_EXIT_BT}), required_exit)
+        if slot is None:
+            return None
+        circuit_id = self._unused_circuit_id(slot)
+        circuit = Circuit(circuit_id, goal_hops, ctype, required_exit, info_hash)
+        self.circuits[circuit_id] = circuit
+        message = pb.BuildCircuit(
+            circuit_id=circuit_id,
+            goal_hops=goal_hops,
+            ctype=ctype,
+            has_exit_flags=exit_flags is not None,
+            exit_flags=exit_flags or (),
+            infohash=info_hash or b"",
+        )
+        if required_exit is not None:
+            address = pb.Address(host=required_exit.address[0], port=required_exit.address[1])
+            message.required_exit.CopyFrom(
+                pb.PeerInfo(public_key=required_exit.public_key.key_to_bin(), address=address)
+            )
+        self.pool.call(slot, "circuit", message).add_done_callback(
+            lambda future: self._on_circuit_answered(circuit, future)
+        )
+        return circuit
+
+    def remove_circuit(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "asyncio.Future[Any]":
+        """Close here at once and have the child remove it."""
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            logger.warning("Cannot remove unknown circuit %08x", circuit_id)
+            done = self._loop.create_future()
+            done.set_result(None)
+            return done
+        circuit.close(additional_info)
+        return self._loop.create_task(self._remove_circuit(circuit, additional_info, int(destroy)))
+
+    async def _remove_circuit(self, circuit: Circuit, reason: str, destroy_reason: int) -> None:
+        message = pb.RemoveCircuit(
+            circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason
+        )
+        try:
+            await self.pool.call(slot_of(circuit.circuit_id), "remove_circuit", message)
+        except (CallError, KeyError) as error:
+            logger.info("Circuit %08x is removed here alone: %s", circuit.circuit_id, error)
+        self._forget_circuit(circuit.circuit_id, reason)
+
+    def do_circuits(self) -> None:
+        """Build what is wanted and missing."""
+        for hops, wanted in self.circuits_needed.items():
+            for _ in range(wanted - len(self.find_circuits(state=None, hops=hops))):
+                if self.create_circuit(hops) is None:
+                    break
+
+    def _build_regularly(self) -> None:
+        self.do_circuits()
+        self._builder = self._loop.call_later(BUILD_INTERVAL_S, self._build_regularly)
+
+    def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None) -> int | None:
+        """The least loaded of the children that know an exit to use."""
+        able = [
+            slot
+            for slot in self.pool.running()
+            if required_exit is not None
+            or any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
+        ]
+        loads = {slot: [0, 0] for slot in able}
+        recent_s = time.time() - 5
+        for circuit in self.circuits.values():
+            load = loads.get(slot_of(circuit.circuit_id))
+            if load is not None and circuit.state != CIRCUIT_STATE_CLOSING:
+                load[0] += 1
+                load[1] += circuit.bytes_down + circuit.bytes_up if circuit.last_activity > recent_s else 0
+        return least_loaded(Load(count, recent, slot) for slot, (count, recent) in loads.items())
+
+    def _unused_circuit_id(self, slot: int) -> int:
+        while True:
+            circuit_id = slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
+            if circuit_id not in self.circuits:
+                return circuit_id
+
+    def _on_circuit_answered(self, circuit: Circuit, future: "asyncio.Future[Any]") -> None:
+        error = future.exception()
+        if error is not None:
+            logger.info("Circuit %08x was not built: %s", circuit.circuit_id, error)
+            self._forget_circuit(circuit.circuit_id, str(error))
+
+    def _forget_circuit(self, circuit_id: int, reason: str) -> None:
+        circuit = self.circuits.pop(circuit_id, None)
+        if circuit is not None:
+            circuit.close(reason)
+            self.on_circuit_removed(circuit, reason)
+
+    # Datagrams
+
+    def send_data(
+        self,
+        target: tuple[str, int],
+        circuit_id: int,
+        dest_address: tuple[str, int],
+        source_address: tuple[str, int],
+        data: bytes,
+    ) -> None:
+        """Hand the datagram to the child that has the circuit; target and source are its business."""
+        if circuit_id not in self.circuits:
+            self.drops["unknown_circuit"] += 1
+            return
+        try:
+            self.pool.send_datagram(slot_of(circuit_id), circuit_id, encode_address(*dest_address), data)
+        except ValueError:
+            self.drops["datagram_malformed"] += 1
+
+    def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            self.drops["unknown_circuit"] += 1
+            return
+        try:
+            origin = decode_address(address)
+        except Socks5Error:
+            self.drops["datagram_malformed"] += 1
+            return
+        self.on_raw_data(circuit, _py_ipv8_address(origin), payload)
+
+    # What the pool tells (PoolListener)
+
+    def child_ready(self, slot: int) -> None:
+        logger.info("Child %d is ready", slot)
+
+    def child_gone(self, slot: int, how: str) -> None:
+        for circuit_id in [circuit_id for circuit_id in self.circuits if slot_of(circuit_id) == slot]:
+            self._forget_circuit(circuit_id, f"child {slot} is gone: {how}")
+
+    def circuit_died(self, slot: int, message: pb.CircuitDead) -> None:
+        circuit = self.circuits.get(message.circuit_id)
+        if circuit is not None:
+            circuit.bytes_up, circuit.bytes_down = message.bytes_up, message.bytes_down
+        self._forget_circuit(message.circuit_id, message.reason)
+
+    def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
+        picture = self.pool.pictures[slot]
+        for circuit_id in circuit_ids:
+            self._mirror(picture.circuits[circuit_id])
+        self._merge_candidates()
+
+    def _mirror(self, state: CircuitState) -> None:
+        circuit = self.circuits.get(state.circuit_id)
+        if circuit is None:
+            circuit = Circuit(state.circuit_id, state.goal_hops, state.ctype, info_hash=state.infohash or None)
+            self.circuits[state.circuit_id] = circuit
+        circuit.bytes_up, circuit.bytes_down = state.bytes_up, state.bytes_down
+        circuit.creation_time, circuit.last_activity = state.creation_time, state.last_activity
+        circuit.e2e = state.e2e
+        circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
+        for hop in state.hops[len(circuit.hops) :]:
+            circuit.add_hop(self._hop(hop))
+        if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
+            circuit.close("closing")
+
+    def _merge_candidates(self) -> None:
+        merged: dict[Peer, list[int]] = {}
+        for picture in self.pool.pictures.values():
+            for candidate in picture.candidates.values():
+                merged[self._peer(candidate)] = list(candidate.flags)
+        self.candidates.clear()
+        self.candidates.update(merged)
+
+    def _hop(self, hop: HopState) -> Hop:
+        return Hop(self._peer(hop), flags=list(hop.flags))
+
+    def _peer(self, state: HopState | CandidateState) -> Peer:
+        """Parsing a key is slow, so peers are kept while they are candidates or hops of late."""
+        peer = self._peers.get(state.public_key)
+        if peer is None:
+            if len(self._peers) > 4096:
+                self._peers.clear()
+            peer = self._peers[state.public_key] = Peer(state.public_key)
+        if state.port:
+            peer.add_address(UDPv4Address(state.host, state.port))
+        return peer
+
+    def _create_message(self, slot: int) -> pb.Create:
+        """RPC_CREATE for a child: what the node is, and whom its other children know."""
+        config = self._config
+        port = config.listen.port + slot if config.listen.port else 0
+        known = {HostPort(*peer.address) for peer in self.candidates}
+        return pb.Create(
+            slot=slot,
+            member_key=config.member_key,
+            listen=pb.Address(host=config.listen.host, port=port),
+            community_id=config.community_id,
+            peer_flags=config.peer_flags,
+            bootstrap_default=config.bootstrap_default,
+            bootstrap=[pb.Address(host=host, port=port) for host, port in config.bootstrap],
+            allow_private=config.allow_private,
+            known_peers=[pb.Address(host=host, port=port) for host, port in list(known)[:MAX_KNOWN_PEERS]],
+            sync_interval_s=SYNC_INTERVAL_S,
+            log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+            max_joined_circuits=config.max_joined_circuits,
+        )
+
+
+def _py_ipv8_address(address: Address) -> tuple[str, int]:
+    if address.kind is AddressType.IPV6:
+        return UDPv6Address(address.host, address.port)
+    return UDPv4Address(address.host, address.port)

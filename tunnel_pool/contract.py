@@ -1,0 +1,75 @@
+"""What callers of a TunnelCommunity rely on, written down.
+
+Two classes keep it: overlay.community.PoolTunnelCommunity in one process, and
+tunnel_pool.community.PooledTunnelCommunity over children. tests/test_contract.py
+runs the same tests against both. Names and meanings are py-ipv8's
+(messaging/anonymization/community.py).
+"""
+
+from asyncio import Future
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
+from ipv8.peer import Peer
+
+Address = tuple[str, int]
+
+
+class Tunnels(Protocol):
+    """Circuits, and datagrams over them."""
+
+    circuits: dict[int, Circuit]
+    circuits_needed: dict[int, int]
+
+    @property
+    def candidates(self) -> Mapping[Peer, list[int]]:
+        """Peers that a circuit may use, with their peer flags; never ourselves."""
+
+    on_raw_data: Callable[[Circuit, Address, bytes], None]
+    """Called with each datagram that comes in: over which circuit, from where outside, what."""
+
+    on_circuit_removed: Callable[[Circuit, str], None]
+    """Called once for each circuit that is gone, with the reason."""
+
+    def find_circuits(
+        self,
+        ctype: str | None = CIRCUIT_TYPE_DATA,
+        state: str | None = CIRCUIT_STATE_READY,
+        exit_flags: Collection[int] | None = None,
+        hops: int | None = None,
+    ) -> list[Circuit]: ...
+
+    def create_circuit(
+        self,
+        goal_hops: int,
+        ctype: str = CIRCUIT_TYPE_DATA,
+        exit_flags: Collection[int] | None = None,
+        required_exit: Peer | None = None,
+        info_hash: bytes | None = None,
+    ) -> Circuit | None:
+        """Start building; the circuit is EXTENDING, its `ready` future ends with it, or with None.
+
+        None when no peer is known for it, or the required exit is ourselves.
+        """
+
+    def remove_circuit(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "Future[Any]":
+        """Close at once; when the future ends the circuit is gone from `circuits`."""
+
+    def build_tunnels(self, hops: int) -> None:
+        """Keep `settings.max_circuits` circuits of this many hops from now on."""
+
+    def tunnels_ready(self, hops: int) -> float:
+        """Which share of the wanted circuits is ready; 1.0 when none are wanted."""
+
+    def get_candidates(self, *requested_flags: int) -> list[Peer]: ...
+
+    def send_data(
+        self, target: Address, circuit_id: int, dest_address: Address, source_address: Address, data: bytes
+    ) -> None:
+        """Send a datagram out of the circuit's exit. Dropped and counted when that can't be."""
+
+    async def unload(self) -> None:
+        """Remove all circuits and close everything."""

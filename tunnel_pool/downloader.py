@@ -1,0 +1,120 @@
+"""Downloads of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+
+import libtorrent as lt
+from ipv8.messaging.anonymization.tunnel import Circuit
+
+from overlay.community import PoolTunnelCommunity
+from overlay.config import slot_of
+from socks5.server import Socks5Server
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.contract import Address
+from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.errors import UserError
+from tunnel_pool.session import TorrentSession, TorrentStatus
+from tunnel_pool.tunnels import NodeOptions, open_tunnels
+
+RESUME_DIR = "resume"
+FIRST_CIRCUIT_POLL_S = 0.02
+
+
+class Downloader:
+    """An async context: inside it, everything runs; after it, nothing does.
+
+    `circuits_seen` keeps every circuit that was ever there, for the report.
+    """
+
+    def __init__(self, options: NodeOptions, hops: int) -> None:
+        self.options = options
+        self.hops = hops
+        self.seconds_to_first_circuit: float | None = None
+        self.circuits_seen: dict[int, Circuit] = {}
+        self._stack = AsyncExitStack()
+        self.tunnels: PoolTunnelCommunity | PooledTunnelCommunity
+        self._server: Socks5Server
+        self._dispatcher: Dispatcher
+        self._session: TorrentSession
+
+    async def __aenter__(self) -> "Downloader":
+        from twisted.internet import reactor
+
+        async with AsyncExitStack() as stack:
+            self._opened_s = time.monotonic()
+            self.tunnels = await open_tunnels(self.options)
+            stack.push_async_callback(self.tunnels.unload)
+            self._dispatcher = Dispatcher(self.tunnels, self.hops, self._on_orphans)
+            connect(self.tunnels, [self._dispatcher])
+            self._server = Socks5Server(reactor, self._dispatcher)  # type: ignore[arg-type]
+            port = self._server.listen()
+            stack.push_async_callback(self._server.close)
+            self._session = TorrentSession(port, self.options.state_dir / RESUME_DIR)
+            stack.push_async_callback(self._session.stop)
+            self._session.start()
+            self.tunnels.build_tunnels(self.hops)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def add(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> str:
+        """Start a torrent; returns its infohash. Raises UserError."""
+        return self._session.add(parameters, save_dir, peers)
+
+    async def wait_first_circuit(self, on_progress: Callable[["Downloader"], None]) -> None:
+        """Return when a circuit is ready. Raises UserError when the pool can't work."""
+        while not self.tunnels.find_circuits(hops=self.hops):
+            self._check_pool()
+            on_progress(self)
+            await asyncio.sleep(FIRST_CIRCUIT_POLL_S)
+        self.seconds_to_first_circuit = time.monotonic() - self._opened_s
+
+    async def wait_finished(self, on_progress: Callable[["Downloader"], None]) -> None:
+        """Return when every torrent is complete. Raises UserError."""
+        while not all(status.finished for status in self._session.statuses):
+            self._check_pool()
+            await self._session.wait_changed(0.25)
+            self.circuits_seen.update(self.tunnels.circuits)
+            on_progress(self)
+
+    @property
+    def statuses(self) -> list[TorrentStatus]:
+        return self._session.statuses
+
+    @property
+    def pool_pids(self) -> dict[int, int]:
+        """Process of each child, by slot; empty in one process."""
+        if isinstance(self.tunnels, PoolTunnelCommunity):
+            return {}
+        pids = {slot: self.tunnels.pool.pid(slot) for slot in self.tunnels.pool.records}
+        return {slot: pid for slot, pid in pids.items() if pid is not None}
+
+    @property
+    def restarts(self) -> int:
+        return 0 if isinstance(self.tunnels, PoolTunnelCommunity) else self.tunnels.pool.restarts()
+
+    def child_of(self, circuit: Circuit) -> int | None:
+        """The slot that has the circuit, None in one process."""
+        return None if isinstance(self.tunnels, PoolTunnelCommunity) else slot_of(circuit.circuit_id)
+
+    def counters(self) -> Counter[str]:
+        """Dropped datagrams by reason, everywhere."""
+        own = self._dispatcher.drops + self._server.counters
+        tunnels = self.tunnels
+        return own + (tunnels.counters if isinstance(tunnels, PoolTunnelCommunity) else tunnels.counters())
+
+    def _check_pool(self) -> None:
+        if isinstance(self.tunnels, PooledTunnelCommunity) and (why := self.tunnels.pool.failure()):
+            raise UserError(why)
+
+    def _on_orphans(self, orphans: list[Address]) -> None:
+        self._session.reconnect(orphans)

@@ -1,0 +1,65 @@
+"""How to run this same executable again, and with which descriptors. Pure."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from rpc.descriptors import (
+    CONTROL_IN,
+    CONTROL_OUT,
+    DATA_IN,
+    DATA_OUT,
+    EXIT_IN,
+    EXIT_OUT,
+    STDERR,
+    STDIN,
+    STDOUT,
+)
+from tunnel_pool import CHILD_SWITCH
+
+# asyncio asks glibc for 256 KiB at a time, which it would map and unmap each
+# time; relays and exits on the Python path are 2 to 3 times as fast with these.
+MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "268435456"}
+
+
+def executable_again(argv0: str, python: str, python_flags: Sequence[str], frozen: bool) -> list[str]:
+    """The command that runs this program: frozen, as console script, or as `python -m`.
+
+    A program that embeds the pool is neither; its children run `python -m tunnel_pool`.
+    """
+    if frozen:
+        return [python]
+    name = os.path.basename(argv0)
+    if name == "tunnel-pool" and os.path.isfile(argv0):
+        return [python, *python_flags, os.path.abspath(argv0)]
+    return [python, *python_flags, "-m", "tunnel_pool"]
+
+
+def child_command(argv0: str, python: str, python_flags: Sequence[str], frozen: bool) -> list[str]:
+    return [*executable_again(argv0, python, python_flags, frozen), CHILD_SWITCH]
+
+
+def child_environment(environment: Mapping[str, str], package_parent: str) -> dict[str, str]:
+    """The parent's environment, able to import what the parent imported from `package_parent`."""
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if package_parent not in paths:
+        paths.append(package_parent)
+    return {**MALLOC_SETTINGS, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def descriptor_map(null: int, data_in: int, data_out: int) -> dict[int, int | str]:
+    """Twisted's childFDs: the child gets these and nothing else.
+
+    "w" and "r" are pipes that Twisted makes and the parent writes and reads;
+    numbers are descriptors of the parent.
+    """
+    return {
+        STDIN: null,
+        STDOUT: "r",
+        STDERR: "r",
+        CONTROL_IN: "w",
+        CONTROL_OUT: "r",
+        DATA_IN: data_in,
+        DATA_OUT: data_out,
+        EXIT_IN: "w",
+        EXIT_OUT: "r",
+    }

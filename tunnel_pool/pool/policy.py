@@ -1,0 +1,213 @@
+"""When to spawn, question, stop and replace children. Pure: events and times in, commands out.
+
+    WAITING --spawn--> STARTING --created--> RUNNING
+       ^                  |                     |
+       |                  +-- too long ---------+-- hangs, told to stop
+       |                  v                     v
+       +--- ended ----- ENDING <----------------+
+       |                  +-- ended, told to stop ---> STOPPED
+       +--> FAILED: it cannot start, or failed to MAX_START_FAILURES times
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+START_TIMEOUT_S = 30.0
+HEARTBEAT_INTERVAL_S = 1.0
+HEARTBEAT_TIMEOUT_S = 4.0
+EXIT_GRACE_S = 1.5
+FIRST_RESTART_DELAY_S = 0.25
+MAX_RESTART_DELAY_S = 30.0
+STABLE_S = 30.0
+MAX_START_FAILURES = 5
+
+
+class ChildState(Enum):
+    WAITING = auto()  # to be spawned when its delay is over
+    STARTING = auto()  # spawned, RPC_CREATE not answered yet
+    RUNNING = auto()
+    ENDING = auto()  # asked to end
+    STOPPED = auto()
+    FAILED = auto()
+
+
+ALIVE_STATES = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.ENDING})
+FINAL_STATES = frozenset({ChildState.STOPPED, ChildState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExit:
+    slot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    slot: int
+
+
+Command = Spawn | SendHeartbeat | RequestExit | Kill
+
+
+@dataclass(slots=True)
+class SlotRecord:
+    """One place in the pool and the child that holds it."""
+
+    slot: int
+    state: ChildState = ChildState.WAITING
+    since_s: float = 0.0
+    spawn_at_s: float = 0.0
+    spawned_at_s: float = 0.0
+    heartbeat_due_s: float = 0.0
+    heartbeat_sent_s: float | None = None
+    start_failures: int = 0
+    quick_deaths: int = 0
+    restarts: int = 0
+    killed: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Load:
+    """What a child carries now; fewer circuits count first, then fewer bytes."""
+
+    circuits: int
+    recent_bytes: int
+    slot: int
+
+
+def least_loaded(loads: Iterable[Load]) -> int | None:
+    """The slot that builds the next circuit, None when there is no child for it."""
+    least = min(loads, default=None)
+    return None if least is None else least.slot
+
+
+def restart_delay_s(quick_deaths: int) -> float:
+    """Doubles with each death soon after the start."""
+    return min(FIRST_RESTART_DELAY_S * 2 ** min(quick_deaths, 16), MAX_RESTART_DELAY_S)
+
+
+@dataclass
+class PoolPolicy:
+    """The state of every slot. Report what happened by the past-tense methods, then carry out `decide`."""
+
+    slots: dict[int, SlotRecord] = field(default_factory=dict)
+    stopping: bool = False
+
+    def add_slots(self, slots: Iterable[int], now_s: float) -> None:
+        for slot in slots:
+            self.slots[slot] = SlotRecord(slot, since_s=now_s, spawn_at_s=now_s)
+
+    def decide(self, now_s: float) -> list[Command]:
+        """What to do now; each command is returned once and recorded as done."""
+        commands = []
+        for record in self.slots.values():
+            command = self._decide_slot(record, now_s)
+            if command is not None:
+                commands.append(command)
+        return commands
+
+    def stop(self, now_s: float) -> None:
+        """From now on children are only ended, never spawned."""
+        self.stopping = True
+        for record in self.slots.values():
+            if record.state is ChildState.WAITING:
+                self._change_state(record, ChildState.STOPPED, now_s)
+
+    def created(self, slot: int, now_s: float) -> None:
+        record = self.slots[slot]
+        if record.state is ChildState.STARTING:
+            record.start_failures = 0
+            record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
+            self._change_state(record, ChildState.RUNNING, now_s)
+
+    def cannot_start(self, slot: int, why: str) -> None:
+        """The child says that it can't work as configured: it is not tried again once it ended."""
+        record = self.slots[slot]
+        record.start_failures = MAX_START_FAILURES
+        record.why = why
+
+    def heartbeat_answered(self, slot: int, now_s: float) -> None:
+        record = self.slots[slot]
+        record.heartbeat_sent_s = None
+        record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
+
+    def lost(self, slot: int, why: str, now_s: float) -> RequestExit | None:
+        """A stream of the child broke while it runs: it is replaced."""
+        record = self.slots[slot]
+        if record.state not in (ChildState.STARTING, ChildState.RUNNING):
+            return None
+        return self._request_exit(record, why, now_s)
+
+    def ended(self, slot: int, how: str, now_s: float) -> None:
+        """The process is gone."""
+        record = self.slots[slot]
+        started = record.state is not ChildState.STARTING and record.start_failures == 0
+        quick = now_s - record.spawned_at_s < STABLE_S
+        record.quick_deaths = record.quick_deaths + 1 if quick else 0
+        if not started:
+            record.start_failures += 1
+        record.why = record.why or how
+        if self.stopping:
+            self._change_state(record, ChildState.STOPPED, now_s)
+        elif record.start_failures >= MAX_START_FAILURES:
+            self._change_state(record, ChildState.FAILED, now_s)
+        else:
+            record.restarts += 1
+            record.spawn_at_s = now_s + restart_delay_s(record.quick_deaths)
+            self._change_state(record, ChildState.WAITING, now_s)
+
+    def _decide_slot(self, record: SlotRecord, now_s: float) -> Command | None:
+        match record.state:
+            case ChildState.WAITING if now_s >= record.spawn_at_s:
+                return self._spawn(record, now_s)
+            case ChildState.STARTING | ChildState.RUNNING if self.stopping:
+                return self._request_exit(record, "the pool stops", now_s)
+            case ChildState.STARTING if now_s - record.since_s >= START_TIMEOUT_S:
+                record.start_failures += 1
+                return self._request_exit(record, f"not ready {START_TIMEOUT_S:.0f} s after its start", now_s)
+            case ChildState.RUNNING:
+                return self._question(record, now_s)
+            case ChildState.ENDING if not record.killed and now_s - record.since_s >= EXIT_GRACE_S:
+                record.killed = True
+                return Kill(record.slot)
+        return None
+
+    def _spawn(self, record: SlotRecord, now_s: float) -> Spawn:
+        record.spawned_at_s = now_s
+        record.heartbeat_sent_s = None
+        record.killed = False
+        record.why = ""
+        self._change_state(record, ChildState.STARTING, now_s)
+        return Spawn(record.slot)
+
+    def _question(self, record: SlotRecord, now_s: float) -> Command | None:
+        if record.heartbeat_sent_s is not None:
+            if now_s - record.heartbeat_sent_s >= HEARTBEAT_TIMEOUT_S:
+                return self._request_exit(record, f"no heartbeat for {HEARTBEAT_TIMEOUT_S:.0f} s", now_s)
+            return None
+        if now_s < record.heartbeat_due_s:
+            return None
+        record.heartbeat_sent_s = now_s
+        return SendHeartbeat(record.slot)
+
+    def _request_exit(self, record: SlotRecord, why: str, now_s: float) -> RequestExit:
+        record.why = record.why or why
+        self._change_state(record, ChildState.ENDING, now_s)
+        return RequestExit(record.slot, why)
+
+    @staticmethod
+    def _change_state(record: SlotRecord, state: ChildState, now_s: float) -> None:
+        record.state = state
+        record.since_s = now_s

@@ -1,0 +1,284 @@
+"""The pool: carries out what the policy decides, and keeps each child's picture."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+import tunnel_pool
+from rpc import control_pb2 as pb
+from rpc.errors import CallError, RemoteError
+from rpc.sync import CarriedState, SyncState
+from tunnel_pool.errors import UserError
+from tunnel_pool.pool.command import child_command, child_environment
+from tunnel_pool.pool.policy import (
+    ALIVE_STATES,
+    FINAL_STATES,
+    HEARTBEAT_TIMEOUT_S,
+    START_TIMEOUT_S,
+    ChildState,
+    Command,
+    Kill,
+    PoolPolicy,
+    RequestExit,
+    SendHeartbeat,
+    SlotRecord,
+    Spawn,
+)
+from tunnel_pool.pool.process import ChildProcess
+
+TICK_S = 0.1
+
+logger = logging.getLogger(__name__)
+
+
+class PoolListener(Protocol):
+    """Who uses the pool hears this."""
+
+    def child_ready(self, slot: int) -> None: ...
+
+    def child_gone(self, slot: int, how: str) -> None:
+        """Its circuits are dead."""
+
+    def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
+        """RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
+
+    def circuit_died(self, slot: int, message: pb.CircuitDead) -> None: ...
+
+    def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
+
+
+def own_command() -> list[str]:
+    """How to start a child of this very program."""
+    frozen = bool(getattr(sys, "frozen", False))
+    return child_command(sys.argv[0], sys.executable, _args_from_interpreter_flags(), frozen)
+
+
+class ProcessPool:
+    """As many children as there are slots, each replaced when it ends."""
+
+    def __init__(
+        self,
+        slots: Sequence[int],
+        create_message: Callable[[int], pb.Create],
+        listener: PoolListener,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """`create_message(slot)` is asked for at each start; `command` replaces own_command in tests."""
+        self._create_message = create_message
+        self._listener = listener
+        self._command = list(command) if command is not None else own_command()
+        self._environment = child_environment(os.environ, os.path.dirname(os.path.dirname(tunnel_pool.__file__)))
+        self._loop = asyncio.get_running_loop()
+        self._policy = PoolPolicy()
+        self._policy.add_slots(slots, time.monotonic())
+        self._children: dict[int, ChildProcess] = {}
+        self._created: dict[int, pb.Created] = {}
+        self._before_restart: dict[int, tuple[Counter[str], CarriedState]] = {}
+        self._ready_or_final = asyncio.Event()
+        self._all_final = asyncio.Event()
+        self._ticker: asyncio.TimerHandle | None = None
+        self.pictures: dict[int, SyncState] = {slot: SyncState() for slot in slots}
+
+    # What the pool is
+
+    @property
+    def records(self) -> Mapping[int, SlotRecord]:
+        return self._policy.slots
+
+    def running(self) -> list[int]:
+        return [slot for slot, record in self.records.items() if record.state is ChildState.RUNNING]
+
+    def pid(self, slot: int) -> int | None:
+        child = self._children.get(slot)
+        return child.pid if child is not None else None
+
+    def listen_address(self, slot: int) -> tuple[str, int] | None:
+        created = self._created.get(slot)
+        return (created.listen.host, created.listen.port) if created is not None else None
+
+    def restarts(self) -> int:
+        return sum(record.restarts for record in self.records.values())
+
+    def counters(self) -> Counter[str]:
+        """Dropped datagrams by reason, over all children and their predecessors."""
+        total: Counter[str] = Counter()
+        for slot, picture in self.pictures.items():
+            total.update(picture.counters)
+            total.update(self._before_restart.get(slot, (Counter(), None))[0])
+            child = self._children.get(slot)
+            if child is not None:
+                total["data_stream_full"] += child.datagrams.dropped
+        return +total
+
+    def carried(self) -> CarriedState:
+        """What all children relay and exit for others, their predecessors' bytes included."""
+        states = [picture.carried for picture in self.pictures.values()]
+        past = [carried for _, carried in self._before_restart.values()]
+        return CarriedState(
+            relays=sum(state.relays for state in states),
+            exits=sum(state.exits for state in states),
+            relayed_bytes=sum(state.relayed_bytes for state in [*states, *past]),
+            exited_bytes=sum(state.exited_bytes for state in [*states, *past]),
+        )
+
+    # Its life
+
+    async def start(self) -> None:
+        """Return when the first child is ready. Raises UserError when none can start, saying why."""
+        self._tick()
+        await self._ready_or_final.wait()
+        if not self.running() and (why := self.failure()):
+            await self.stop()
+            raise UserError(why)
+
+    async def all_settled(self) -> None:
+        """Return when every slot's child runs or has been given up."""
+        settled = {ChildState.RUNNING, ChildState.FAILED, ChildState.STOPPED}
+        while not {record.state for record in self.records.values()} <= settled:
+            await asyncio.sleep(TICK_S)
+
+    async def stop(self) -> None:
+        """Ask every child to end, kill those that don't, return when all are gone."""
+        self._policy.stop(time.monotonic())
+        self._tick()
+        await self._all_final.wait()
+        if self._ticker is not None:
+            self._ticker.cancel()
+
+    def failure(self) -> str | None:
+        """Why no child can work any more, None while one can."""
+        records = list(self.records.values())
+        if all(record.state is ChildState.FAILED for record in records):
+            return records[0].why
+        return None
+
+    def call(self, slot: int, name: str, message: Message) -> "asyncio.Future[Any]":
+        """Call a child; the future ends with its result or a CallError."""
+        return self._children[slot].call(name, message)
+
+    def send_datagram(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> bool:
+        child = self._children.get(slot)
+        return child is not None and child.datagrams.send(circuit_id, address, payload)
+
+    # Deciding and doing
+
+    def _tick(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        now_s = time.monotonic()
+        for child in self._children.values():
+            child.expire_calls(now_s)
+        for command in self._policy.decide(now_s):
+            self._perform(command)
+        states = {record.state for record in self.records.values()}
+        if states <= FINAL_STATES or ChildState.RUNNING in states:
+            self._ready_or_final.set()
+        if not states & (ALIVE_STATES | {ChildState.WAITING}):
+            self._all_final.set()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _perform(self, command: Command) -> None:
+        child = self._children.get(command.slot)
+        match command:
+            case Spawn(slot):
+                self._spawn(slot)
+            case SendHeartbeat() if child is not None:
+                self._send_heartbeat(child)
+            case RequestExit(slot, reason) if child is not None:
+                log = logger.info if self._policy.stopping else logger.warning
+                log("Child %d is asked to end: %s", slot, reason)
+                child.request_exit(reason)
+                self._listener.child_gone(slot, reason)
+            case Kill() if child is not None:
+                child.kill()
+
+    def _spawn(self, slot: int) -> None:
+        from twisted.internet import reactor
+
+        child = ChildProcess(slot, self, self._loop)
+        try:
+            child.spawn(reactor, self._command, self._environment)  # type: ignore[arg-type]
+        except OSError as error:
+            self._policy.ended(slot, f"cannot start a process: {error.strerror}", time.monotonic())
+            return
+        self._children[slot] = child
+        created = child.call("create", self._create_message(slot), START_TIMEOUT_S)
+        created.add_done_callback(lambda future: self._on_created(child, future))
+
+    def _on_created(self, child: ChildProcess, future: "asyncio.Future[pb.Created]") -> None:
+        error = future.exception()
+        if error is None:
+            self._created[child.slot] = future.result()
+            self._policy.created(child.slot, time.monotonic())
+            self._listener.child_ready(child.slot)
+        elif isinstance(error, RemoteError):
+            if error.code == pb.ERROR_CANNOT_START:
+                self._policy.cannot_start(child.slot, error.args[0])
+            self.child_lost(child, str(error.args[0]))
+        self._tick()
+
+    def _send_heartbeat(self, child: ChildProcess) -> None:
+        def answered(future: "asyncio.Future[pb.HeartbeatReply]") -> None:
+            if future.exception() is None and self._children.get(child.slot) is child:
+                self._policy.heartbeat_answered(child.slot, time.monotonic())
+
+        child.call("heartbeat", pb.Heartbeat(), HEARTBEAT_TIMEOUT_S).add_done_callback(answered)
+
+    # What the children tell (ChildListener)
+
+    def child_notified(self, child: ChildProcess, name: str, message: Any) -> None:
+        if self._children.get(child.slot) is not child or self.records[child.slot].state is ChildState.ENDING:
+            return
+        picture = self.pictures[child.slot]
+        if name == "sync":
+            self._listener.circuits_changed(child.slot, picture.apply(message))
+        elif name == "circuit_dead":
+            picture.forget(message.circuit_id)
+            self._listener.circuit_died(child.slot, message)
+        elif name == "notify":
+            level = logging.WARNING if message.level == pb.Notify.WARNING else logging.INFO
+            logger.log(level, "child %d: %s", child.slot, message.text)
+
+    def child_sent_datagram(self, child: ChildProcess, circuit_id: int, address: bytes, payload: bytes) -> None:
+        self._listener.datagram_received(child.slot, circuit_id, address, payload)
+
+    def child_lost(self, child: ChildProcess, why: str) -> None:
+        if self._children.get(child.slot) is child:
+            command = self._policy.lost(child.slot, why, time.monotonic())
+            if command is not None:
+                self._perform(command)
+
+    def child_ended(self, child: ChildProcess, how: str) -> None:
+        record = self.records[child.slot]
+        expected = record.state is ChildState.ENDING
+        self._remember(child)
+        self._policy.ended(child.slot, how, time.monotonic())
+        del self._children[child.slot]
+        self._created.pop(child.slot, None)
+        if not self._policy.stopping:
+            outcome = "given up" if record.state is ChildState.FAILED else "replaced"
+            logger.warning("Child %d (pid %d) ended and is %s: %s", child.slot, child.pid, outcome, record.why or how)
+        if not expected:
+            self._listener.child_gone(child.slot, how)
+        self._tick()
+
+    def _remember(self, child: ChildProcess) -> None:
+        """Totals go on where the predecessor's ended."""
+        counters, carried = self._before_restart.get(child.slot, (Counter(), CarriedState()))
+        picture = self.pictures[child.slot]
+        counters.update(picture.counters)
+        counters["data_stream_full"] += child.datagrams.dropped
+        carried = carried._replace(
+            relayed_bytes=carried.relayed_bytes + picture.carried.relayed_bytes,
+            exited_bytes=carried.exited_bytes + picture.carried.exited_bytes,
+        )
+        self._before_restart[child.slot] = (counters, carried)
+        picture.clear()

@@ -1,0 +1,191 @@
+"""One spawned child: Twisted's process, its three streams, its log."""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.interfaces import IReactorProcess
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+
+from rpc.calls import Answered, ControlChannel, Failed, Notified
+from rpc.descriptors import CONTROL_IN, CONTROL_OUT, EXIT_IN, EXIT_OUT, STDERR, STDOUT
+from rpc.errors import BrokenStreamError, CallError
+from rpc.exit import ExitDecoder, ExitFrame, ExitKind, encode
+from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
+from tunnel_pool.pool.command import descriptor_map
+
+MAX_LOG_LINE_BYTES = 4096
+CALL_TIMEOUT_S = 15.0
+
+logger = logging.getLogger(__name__)
+
+
+class ChildListener(Protocol):
+    """Who owns the children hears this of each."""
+
+    def child_notified(self, child: "ChildProcess", name: str, message: Any) -> None: ...
+
+    def child_sent_datagram(self, child: "ChildProcess", circuit_id: int, address: bytes, payload: bytes) -> None: ...
+
+    def child_lost(self, child: "ChildProcess", why: str) -> None:
+        """A stream broke; the process may still be there."""
+
+    def child_ended(self, child: "ChildProcess", how: str) -> None:
+        """The process is gone, and every pending call has failed. Once."""
+
+
+class ChildProcess(ProcessProtocol):
+    """A child from its spawn to its end."""
+
+    def __init__(self, slot: int, listener: ChildListener, loop: asyncio.AbstractEventLoop) -> None:
+        self.slot = slot
+        self.pid = 0
+        self._listener = listener
+        self._loop = loop
+        self._channel = ControlChannel()
+        self._exit_decoder = ExitDecoder()
+        self._report: ExitFrame | None = None
+        self._log_rest = b""
+        self._last_log_lines: deque[str] = deque(maxlen=20)
+        self.datagrams: DatagramWriter
+        self._reader: DatagramReader | None = None
+
+    def spawn(self, reactor: IReactorProcess, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the process. Raises OSError when there are no descriptors or processes left."""
+        null = os.open(os.devnull, os.O_RDONLY)
+        child_in, data_out = os.pipe()
+        data_in, child_out = os.pipe()
+        try:
+            reactor.spawnProcess(
+                self,
+                command[0],
+                args=list(command),
+                env=dict(environment),
+                childFDs=descriptor_map(null, child_in, child_out),
+            )
+        except BaseException:
+            os.close(data_out)
+            os.close(data_in)
+            raise
+        finally:
+            for fd in (null, child_in, child_out):
+                os.close(fd)
+        enlarge_pipe(data_out)
+        self.datagrams = DatagramWriter(data_out, self._loop)
+        self._reader = DatagramReader(data_in, self._loop, self._datagram_received, self._data_lost)
+
+    # Calls and requests
+
+    def call(self, name: str, message: Message, timeout_s: float = CALL_TIMEOUT_S) -> "asyncio.Future[Any]":
+        """Call the child; the future ends with its result or a CallError."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            frame = self._channel.call(name, message, future, time.monotonic(), timeout_s)
+        except CallError as error:
+            future.set_exception(error)
+        else:
+            self._write(CONTROL_IN, frame)
+        return future
+
+    def request_exit(self, reason: str) -> None:
+        """Ask on the exit stream, which works whatever the other two do."""
+        self._write(EXIT_IN, encode(ExitKind.REQUEST, reason))
+
+    def kill(self) -> None:
+        try:
+            self.transport.signalProcess("KILL")  # type: ignore[union-attr]
+        except ProcessExitedAlready:
+            pass
+
+    def expire_calls(self, now_s: float) -> None:
+        self._fail(self._channel.expire(now_s))
+
+    def _write(self, fd: int, data: bytes) -> None:
+        if self.transport is not None and fd in self.transport.pipes:  # type: ignore[attr-defined]
+            self.transport.writeToChild(fd, data)  # type: ignore[attr-defined]
+
+    # What Twisted tells
+
+    def connectionMade(self) -> None:
+        self.pid = self.transport.pid  # type: ignore[union-attr, assignment]
+
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        try:
+            if childFD == CONTROL_OUT:
+                self._control_received(data)
+            elif childFD == EXIT_OUT:
+                for frame in self._exit_decoder.feed(data):
+                    self._report = frame
+            elif childFD in (STDOUT, STDERR):
+                self._log_received(data)
+        except BrokenStreamError as error:
+            self._listener.child_lost(self, str(error))
+
+    def childConnectionLost(self, childFD: int) -> None:
+        if childFD == EXIT_OUT and self._report is None:
+            self._listener.child_lost(self, "end of file on its exit stream")
+
+    def processEnded(self, reason: Failure) -> None:
+        if self._log_rest:
+            self._log_received(b"\n")
+        how = self._how_it_ended(reason)
+        self._fail(self._channel.close(f"child {self.slot} ended: {how}"))
+        self.datagrams.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._listener.child_ended(self, how)
+
+    def _how_it_ended(self, reason: Failure) -> str:
+        if self._report is not None:
+            return f"{self._report.kind.name.lower()} {self._report.text}".strip()
+        signal_number = getattr(reason.value, "signal", None)
+        if signal_number is not None:
+            return f"killed by signal {signal_number}"
+        code = getattr(reason.value, "exitCode", None)
+        last = self._last_log_lines[-1] if self._last_log_lines else "it said nothing"
+        return f"exit code {code}: {last}"
+
+    # The streams
+
+    def _control_received(self, data: bytes) -> None:
+        for happening in self._channel.receive(data):
+            match happening:
+                case Answered(future, result):
+                    if not future.done():
+                        future.set_result(result)
+                case Failed():
+                    self._fail([happening])
+                case Notified(name, message):
+                    self._listener.child_notified(self, name, message)
+
+    @staticmethod
+    def _fail(failures: Sequence[Failed]) -> None:
+        for failure in failures:
+            if not failure.token.done():
+                failure.token.set_exception(failure.error)
+
+    def _datagram_received(self, circuit_id: int, address: bytes, payload: bytes) -> None:
+        self._listener.child_sent_datagram(self, circuit_id, address, payload)
+
+    def _data_lost(self, why: str) -> None:
+        self._listener.child_lost(self, f"data stream: {why}")
+
+    def _log_received(self, data: bytes) -> None:
+        """The child's stdout and stderr become our log, line by line."""
+        *lines, self._log_rest = (self._log_rest + data).split(b"\n")
+        if len(self._log_rest) > MAX_LOG_LINE_BYTES:
+            lines.append(self._log_rest)
+            self._log_rest = b""
+        for line in lines:
+            text = line[:MAX_LOG_LINE_BYTES].decode(errors="replace").rstrip()
+            if text:
+                self._last_log_lines.append(text)
+                level = logging.WARNING if text.startswith(("WARNING", "ERROR")) else logging.INFO
+                logger.log(level, "child %d: %s", self.slot, text)

@@ -1,0 +1,276 @@
+"""One libtorrent session for one hop count, set up so that nothing leaves outside the tunnels."""
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.contract import Address
+from tunnel_pool.errors import UserError
+from tunnel_pool.files import write_atomically
+from tunnel_pool.torrents import infohash_of
+
+POLL_S = 0.2
+RESUME_INTERVAL_S = 5.0
+RECONNECT_S = 2.0
+STOP_TIMEOUT_S = 5.0
+SOCKET_BUFFER_BYTES = 4_000_000
+
+logger = logging.getLogger(__name__)
+
+
+def anonymous_settings(socks_port: int) -> dict[str, Any]:
+    """libtorrent settings under which its only way out is the SOCKS5 server on `socks_port`.
+
+    Only uTP is spoken: UDP ASSOCIATE carries it. What could pass by the proxy
+    is off: port mapping, LSD, the DHT, TCP in and out, address look-ups.
+    """
+    return {
+        "listen_interfaces": "127.0.0.1:0",
+        "anonymous_mode": True,
+        "force_proxy": True,
+        "proxy_type": int(lt.proxy_type_t.socks5),
+        "proxy_hostname": "127.0.0.1",
+        "proxy_port": socks_port,
+        "proxy_hostnames": True,
+        "proxy_peer_connections": True,
+        "proxy_tracker_connections": True,
+        "enable_outgoing_tcp": False,
+        "enable_incoming_tcp": False,
+        "enable_outgoing_utp": True,
+        "enable_incoming_utp": True,
+        "enable_upnp": False,
+        "enable_natpmp": False,
+        "enable_lsd": False,
+        "enable_dht": False,
+        "dht_bootstrap_nodes": "",
+        "enable_ip_notifier": False,
+        # Without these uTP loses datagrams in the sockets and runs at a tenth.
+        "recv_socket_buffer_size": SOCKET_BUFFER_BYTES,
+        "send_socket_buffer_size": SOCKET_BUFFER_BYTES,
+        # Peers share exits' addresses.
+        "allow_multiple_connections_per_ip": True,
+        "mixed_mode_algorithm": 0,
+        "rate_limit_ip_overhead": False,
+        # A dead circuit looks like a silent peer: notice it and come back over another.
+        "piece_timeout": 5,
+        "request_timeout": 10,
+        "peer_timeout": 30,
+        "min_reconnect_time": 1,
+        "max_failcount": 100,
+        "connection_speed": 50,
+        "alert_mask": int(
+            lt.alert.category_t.error_notification
+            | lt.alert.category_t.status_notification
+            | lt.alert.category_t.storage_notification
+        ),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TorrentStatus:
+    infohash: str
+    name: str
+    done_bytes: int
+    wanted_bytes: int  # 0 until the metadata is known
+    download_bytes_per_s: int
+    peers: int
+    finished: bool
+
+
+@dataclass(slots=True)
+class _Torrent:
+    handle: lt.torrent_handle
+    peers: tuple[Address, ...]
+    status: TorrentStatus
+    error: str | None = None
+    saving: bool = False
+
+
+class TorrentSession:
+    """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
+
+    def __init__(self, socks_port: int, resume_dir: Path) -> None:
+        """Raises UserError when `resume_dir` can't be made."""
+        self._resume_dir = resume_dir
+        try:
+            resume_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
+        self._session = lt.session(anonymous_settings(socks_port))
+        self._torrents: dict[str, _Torrent] = {}
+        self._changed = asyncio.Event()
+        self._saved = asyncio.Event()
+        self._writes: set[asyncio.Task[None]] = set()
+        self._poller: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._poller = asyncio.get_running_loop().create_task(self._poll_forever())
+
+    @property
+    def statuses(self) -> list[TorrentStatus]:
+        return [torrent.status for torrent in self._torrents.values()]
+
+    def add(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> str:
+        """Add a torrent, where it stood if it is known; returns its infohash. Raises UserError."""
+        infohash = infohash_of(parameters)
+        if infohash in self._torrents:
+            return infohash
+        parameters = self._resumed(infohash, parameters, save_dir)
+        parameters.save_path = str(save_dir)
+        parameters.flags &= ~(lt.torrent_flags.paused | lt.torrent_flags.auto_managed)
+        try:
+            handle = self._session.add_torrent(parameters)
+        except RuntimeError as error:
+            raise UserError(f"cannot add torrent {infohash}: {error}") from None
+        status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, False)
+        self._torrents[infohash] = _Torrent(handle, tuple(peers), status)
+        self._connect_peers()
+        return infohash
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when a status changed or the time is up. Raises UserError when a torrent can't go on."""
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        except TimeoutError:
+            pass
+        for torrent in self._torrents.values():
+            if torrent.error is not None:
+                raise UserError(torrent.error)
+
+    def reconnect(self, orphans: Iterable[Address]) -> None:
+        """These peers lost their circuit: ask for them again."""
+        for torrent in self._torrents.values():
+            if not torrent.status.finished:
+                for peer in orphans:
+                    torrent.handle.connect_peer(peer)
+
+    async def stop(self) -> None:
+        """Save every torrent's state, then end the session."""
+        if self._poller is not None:
+            self._poller.cancel()
+        self._session.pause()
+        for torrent in self._torrents.values():
+            self._request_save(torrent, lt.torrent_handle.flush_disk_cache)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while any(torrent.saving for torrent in self._torrents.values()) and time.monotonic() < deadline_s:
+            self._handle_alerts()
+            await asyncio.sleep(0.02)
+        if self._writes:
+            await asyncio.wait(self._writes)
+        # The destructor waits for trackers and disk: not on the loop.
+        holder = [self._session]
+        del self._session
+        await asyncio.to_thread(holder.clear)
+
+    # Resume data
+
+    def _resume_path(self, infohash: str) -> Path:
+        return self._resume_dir / f"{infohash}.resume"
+
+    def _resumed(
+        self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path
+    ) -> lt.add_torrent_params:
+        """The saved state, if it is of this torrent in this folder; else what was given."""
+        path = self._resume_path(infohash)
+        try:
+            saved = lt.read_resume_data(path.read_bytes())
+        except FileNotFoundError:
+            return parameters
+        except (OSError, RuntimeError) as error:
+            logger.warning("Resume data %s is unusable, files are checked instead: %s", path, error)
+            return parameters
+        if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
+            return parameters
+        saved.trackers = [*{*saved.trackers, *parameters.trackers}]
+        saved.peers = [*{*saved.peers, *parameters.peers}]
+        return saved
+
+    def _request_save(self, torrent: _Torrent, flags: int) -> None:
+        if not torrent.saving and torrent.handle.is_valid():
+            torrent.saving = True
+            torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict | flags)
+
+    def _write(self, infohash: str, data: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._write_off_loop(self._resume_path(infohash), data))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    @staticmethod
+    async def _write_off_loop(path: Path, data: bytes) -> None:
+        try:
+            await asyncio.to_thread(write_atomically, path, data)
+        except OSError as error:
+            logger.warning("Resume data %s was not written: %s", path, error.strerror)
+
+    # libtorrent's alerts
+
+    async def _poll_forever(self) -> None:
+        next_save_s = time.monotonic() + RESUME_INTERVAL_S
+        next_connect_s = 0.0
+        while True:
+            self._session.post_torrent_updates()
+            self._handle_alerts()
+            now_s = time.monotonic()
+            if now_s >= next_save_s:
+                next_save_s = now_s + RESUME_INTERVAL_S
+                for torrent in self._torrents.values():
+                    self._request_save(torrent, lt.torrent_handle.only_if_modified)
+            if now_s >= next_connect_s:
+                next_connect_s = now_s + RECONNECT_S
+                self._connect_peers()
+            await asyncio.sleep(POLL_S)
+
+    def _connect_peers(self) -> None:
+        """Peers that the user named are asked for until they are there."""
+        for torrent in self._torrents.values():
+            if not torrent.status.finished and torrent.status.peers < len(torrent.peers):
+                for peer in torrent.peers:
+                    torrent.handle.connect_peer(peer)
+
+    def _handle_alerts(self) -> None:
+        for alert in self._session.pop_alerts():
+            match type(alert).__name__:
+                case "state_update_alert":
+                    for status in alert.status:
+                        self._on_status(status)
+                case "save_resume_data_alert":
+                    infohash = infohash_of(alert.params)
+                    self._write(infohash, lt.write_resume_data_buf(alert.params))
+                    self._torrents[infohash].saving = False
+                case "save_resume_data_failed_alert":
+                    self._torrents[str(alert.handle.info_hashes().get_best())].saving = False
+                case "torrent_finished_alert":
+                    self._request_save(self._torrent_of(alert), 0)
+                case "file_error_alert":
+                    self._torrent_of(alert).error = _file_error(alert)
+                    self._changed.set()
+
+    def _torrent_of(self, alert: Any) -> _Torrent:
+        return self._torrents[str(alert.handle.info_hashes().get_best())]
+
+    def _on_status(self, status: lt.torrent_status) -> None:
+        infohash = str(status.info_hashes.get_best())
+        self._torrents[infohash].status = TorrentStatus(
+            infohash=infohash,
+            name=status.name or infohash,
+            done_bytes=status.total_wanted_done,
+            wanted_bytes=status.total_wanted if status.has_metadata else 0,
+            download_bytes_per_s=status.download_payload_rate,
+            peers=status.num_peers,
+            finished=status.has_metadata and status.is_finished,
+        )
+        self._changed.set()
+
+
+def _file_error(alert: Any) -> str:
+    """One line that says what to do."""
+    hint = "make room and start the same command again" if alert.error.value() == errno.ENOSPC else "mend it"
+    return f"cannot write {alert.filename()}: {alert.error.message()}; {hint}"

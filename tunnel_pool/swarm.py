@@ -1,0 +1,191 @@
+"""A private swarm on loopback: seeders, exits and relays, each a process of its own.
+
+Every one has an address of its own in 127.0.0.0/8, so that a seeder's peer
+list tells an exit from anything else.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
+from types import TracebackType
+
+import libtorrent as lt
+
+import tunnel_pool
+from overlay.config import HostPort
+from tunnel_pool.errors import UserError
+from tunnel_pool.pool.command import child_environment, executable_again
+
+PIECE_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 20
+END_TIMEOUT_S = 5.0
+EXIT_NET, RELAY_NET, SEEDER_NET = 1, 2, 3
+
+
+def make_random_file(path: Path, size_bytes: int) -> None:
+    """Random bytes, so that nothing on the way can compress or guess them. Raises UserError."""
+    try:
+        with path.open("wb") as file:
+            for start in range(0, size_bytes, CHUNK_BYTES):
+                file.write(os.urandom(min(CHUNK_BYTES, size_bytes - start)))
+    except OSError as error:
+        raise UserError(f"cannot make a file of {size_bytes >> 20} MB in {path.parent}: {error.strerror}") from None
+
+
+def make_torrent(file: Path, torrent: Path) -> None:
+    storage = lt.file_storage()
+    lt.add_files(storage, str(file))
+    creator = lt.create_torrent(storage, PIECE_BYTES)
+    lt.set_piece_hashes(creator, str(file.parent))
+    torrent.write_bytes(lt.bencode(creator.generate()))
+
+
+def same_bytes(first: Path, second: Path) -> bool:
+    """Compares the contents; False when either can't be read."""
+    try:
+        with first.open("rb") as a, second.open("rb") as b:
+            while True:
+                chunk = a.read(CHUNK_BYTES)
+                if chunk != b.read(CHUNK_BYTES):
+                    return False
+                if not chunk:
+                    return True
+    except OSError:
+        return False
+
+
+def free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])
+
+
+class LocalSwarm:
+    """An async context around the processes and the folder that holds the file."""
+
+    def __init__(self, size_bytes: int, seeders: int, exits: int, relays: int, log_level: str) -> None:
+        self._size_bytes = size_bytes
+        self._log_level = log_level
+        # One swarm's own part of 127.0.0.0/8, so that two demos don't meet.
+        net = f"127.{secrets.randbelow(200) + 16}"
+        self.exits = [HostPort(host := f"{net}.{EXIT_NET}.{i + 1}", free_port(host)) for i in range(exits)]
+        self._relays = [HostPort(host := f"{net}.{RELAY_NET}.{i + 1}", free_port(host)) for i in range(relays)]
+        self._seeder_hosts = [f"{net}.{SEEDER_NET}.{i + 1}" for i in range(seeders)]
+        self.client_host = f"{net}.0.1"
+        # A network of its own, too: nobody else's node answers to it.
+        self.community_id = secrets.token_bytes(20)
+        self.seeders: list[HostPort] = []
+        self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
+        python_flags = _args_from_interpreter_flags()
+        self._command = executable_again(sys.argv[0], sys.executable, python_flags, bool(getattr(sys, "frozen", False)))
+        self._environment = child_environment(os.environ, str(Path(tunnel_pool.__file__).parent.parent))
+
+    async def __aenter__(self) -> "LocalSwarm":
+        self._folder = Path(tempfile.mkdtemp(prefix="tunnel-pool-demo-"))
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    @property
+    def nodes(self) -> list[HostPort]:
+        return [*self.exits, *self._relays]
+
+    @property
+    def file(self) -> Path:
+        return self._folder / "seed" / "random.bin"
+
+    @property
+    def torrent(self) -> Path:
+        return self._folder / "random.torrent"
+
+    @property
+    def download_dir(self) -> Path:
+        return self._folder / "download"
+
+    @property
+    def state_dir(self) -> Path:
+        return self._folder / "state"
+
+    def pids(self) -> dict[str, list[int]]:
+        return {role: [process.pid for process in processes] for role, processes in self._processes.items()}
+
+    async def peers_of_seeders(self) -> list[list[str]]:
+        """End the seeders; returns the addresses that each saw as peers."""
+        reports = []
+        for process in self._processes["seeders"]:
+            process.stdin.close()  # type: ignore[union-attr]
+            output, _ = await asyncio.wait_for(process.communicate(), END_TIMEOUT_S)
+            reports.append(json.loads(output.splitlines()[-1])["peers"])
+        return reports
+
+    async def _start(self) -> None:
+        self.file.parent.mkdir()
+        self.download_dir.mkdir()
+        await asyncio.to_thread(make_random_file, self.file, self._size_bytes)
+        await asyncio.to_thread(make_torrent, self.file, self.torrent)
+        for address in self.exits:
+            self._processes["exits"].append(await self._spawn_node(address, "--exit"))
+        for address in self._relays:
+            self._processes["relays"].append(await self._spawn_node(address))
+        for host in self._seeder_hosts:
+            self._processes["seeders"].append(await self._spawn_seeder(host))
+        for host, process in zip(self._seeder_hosts, self._processes["seeders"], strict=True):
+            line = await process.stdout.readline()  # type: ignore[union-attr]
+            if not line:
+                raise UserError("a seeder did not start; see its message above")
+            self.seeders.append(HostPort(host, json.loads(line)["port"]))
+
+    async def _spawn_node(self, address: HostPort, *more: str) -> asyncio.subprocess.Process:
+        others = ",".join(str(node) for node in self.nodes if node != address) or "none"
+        arguments = ["node", *more, "--workers=0", f"--listen={address}", f"--bootstrap={others}"]
+        arguments += [f"--community-id={self.community_id.hex()}", "--allow-private"]
+        arguments += [f"--state={self._folder / f'node-{address.host}'}", f"--with-parent={os.getpid()}"]
+        return await self._spawn(arguments, stdout=asyncio.subprocess.DEVNULL)
+
+    async def _spawn_seeder(self, host: str) -> asyncio.subprocess.Process:
+        folder = self.file.parent
+        arguments = ["seeder", str(self.torrent), str(folder), host, f"--with-parent={os.getpid()}"]
+        return await self._spawn(arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+
+    async def _spawn(self, arguments: list[str], stdout: int, stdin: int = asyncio.subprocess.DEVNULL) -> (
+        asyncio.subprocess.Process
+    ):
+        # A session of its own: Ctrl-C is for the demo, which ends the others.
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            *arguments,
+            f"--log-level={self._log_level}",
+            stdin=stdin,
+            stdout=stdout,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    async def _stop(self) -> None:
+        processes = [process for group in self._processes.values() for process in group]
+        for process in processes:
+            if process.returncode is None:
+                process.terminate()
+        waits = [asyncio.ensure_future(process.wait()) for process in processes]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=END_TIMEOUT_S)
+            for process in processes:
+                if late and process.returncode is None:
+                    process.kill()
+            await asyncio.gather(*waits)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)

@@ -1,0 +1,50 @@
+"""What a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
+
+import re
+from pathlib import Path
+
+import libtorrent as lt
+
+from tunnel_pool.errors import UserError
+
+MAX_TORRENT_FILE_BYTES = 64 << 20
+_INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
+
+
+def parse_torrent(what: str) -> lt.add_torrent_params:
+    """The parameters to add it with. Raises UserError, naming what is wrong."""
+    if what.startswith("magnet:"):
+        return _parse_magnet(what, what)
+    if _INFOHASH.fullmatch(what):
+        # BEP 9: v1 as btih; v2 (BEP 52) as a multihash, 1220 for SHA-256.
+        topic = f"urn:btih:{what}" if len(what) == 40 else f"urn:btmh:1220{what}"
+        return _parse_magnet(f"magnet:?xt={topic}", what)
+    return _parse_file(Path(what))
+
+
+def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
+    try:
+        return lt.parse_magnet_uri(link)
+    except RuntimeError as error:
+        raise UserError(f"not a magnet link: {what[:100]} ({_reason(error)})") from None
+
+
+def _parse_file(path: Path) -> lt.add_torrent_params:
+    try:
+        if path.stat().st_size > MAX_TORRENT_FILE_BYTES:
+            raise UserError(f"{path} is too large for a torrent file")
+        return lt.load_torrent_buffer(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"no torrent file, magnet link or infohash: {path} ({error.strerror})") from None
+    except RuntimeError as error:
+        raise UserError(f"{path} is not a torrent file ({_reason(error)})") from None
+
+
+def _reason(error: RuntimeError) -> str:
+    """libtorrent's message without its error category."""
+    return str(error).split(" [")[0]
+
+
+def infohash_of(parameters: lt.add_torrent_params) -> str:
+    """The hash that names a torrent in file names and logs, in hex."""
+    return str(parameters.info_hashes.get_best())

@@ -1,0 +1,96 @@
+"""Opening the tunnels a command asked for: in this process, or over a pool of children."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.tunnel import (
+    PEER_FLAG_EXIT_BT,
+    PEER_FLAG_EXIT_IPV8,
+    PEER_FLAG_RELAY,
+    PEER_FLAG_SPEED_TEST,
+)
+
+from overlay.community import PoolTunnelCommunity
+from overlay.config import MAX_SLOTS, TRIBLER_COMMUNITY_ID, HostPort, OverlayConfig
+from overlay.node import open_overlay
+from overlay.udp import CannotBindError
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.errors import UserError
+from tunnel_pool.files import write_atomically
+
+MAX_WORKERS = MAX_SLOTS
+KEY_FILE = "member_key.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What every command that joins the network is told."""
+
+    workers: int
+    state_dir: Path
+    listen: HostPort = HostPort("0.0.0.0", 0)
+    bootstrap_default: bool = False
+    bootstrap: tuple[HostPort, ...] = ()
+    community_id: bytes = TRIBLER_COMMUNITY_ID
+    allow_private: bool = False
+    exit: bool = False
+    circuits: int = 0  # per hop count; 0: enough for the workers
+
+
+def physical_cores() -> int:
+    return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+
+
+def circuits_for(workers: int) -> int:
+    """py-ipv8's own maximum, more when there are more children to give them to."""
+    return max(8, 2 * workers)
+
+
+def load_member_key(state_dir: Path) -> bytes:
+    """The node's private key, made at the first start; only its owner may read it. Raises UserError."""
+    path = state_dir / KEY_FILE
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            key = path.read_bytes()
+            default_eccrypto.key_from_private_bin(key)
+            return key
+        key = default_eccrypto.generate_key("curve25519").key_to_bin()
+        write_atomically(path, key, mode=0o600)
+    except OSError as error:
+        raise UserError(f"cannot keep state in {state_dir}: {error.strerror}; choose another with --state") from None
+    except ValueError:
+        raise UserError(f"{path} is not a member key; move it away to get a new one") from None
+    return key
+
+
+async def open_tunnels(options: NodeOptions) -> PoolTunnelCommunity | PooledTunnelCommunity:
+    """Running tunnels that keep tunnel_pool.contract. Raises UserError."""
+    flags = {PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST}
+    if options.exit:
+        flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+    config = OverlayConfig(
+        slot=0,
+        member_key=load_member_key(options.state_dir),
+        listen=options.listen,
+        peer_flags=frozenset(flags),
+        community_id=options.community_id,
+        bootstrap_default=options.bootstrap_default,
+        bootstrap=options.bootstrap,
+        allow_private=options.allow_private,
+    )
+    max_circuits = options.circuits or circuits_for(options.workers)
+    if options.workers > 0:
+        pooled = PooledTunnelCommunity(config, range(options.workers), max_circuits)
+        await pooled.start()
+        return pooled
+    try:
+        plain = await open_overlay(config)
+    except CannotBindError as error:
+        raise UserError(str(error)) from None
+    plain.settings.max_circuits = max_circuits
+    return plain
