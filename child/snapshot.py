@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop
 
 from overlay.community import PoolTunnelCommunity
-from rpc.sync import CandidateState, CarriedState, CircuitState, HopState, Snapshot
+from rpc.sync import CandidateState, CircuitState, HopState, Snapshot
 
 
 def _hop_state(hop: Hop) -> HopState:
@@ -40,5 +40,5 @@ def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, 
         circuits={circuit_id: circuit_state(circuit) for circuit_id, circuit in community.circuits.items()},
         candidates=candidates,
         counters={**community.counters, **stream_counters},
-        carried=CarriedState(**community.carried()),
+        carried=community.carried(),
     )

@@ -16,22 +16,23 @@ from ipv8.taskmanager import task
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.exit_socket import PolicedExitSocket
+from rpc.sync import CarriedState
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
-NOWHERE = ("0.0.0.0", 0)
+NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 # py-ipv8 logs a warning for each datagram that a remote peer can provoke.
 for _name in ("PoolTunnelCommunity", "PolicedExitSocket", "DataCellEndpoint", "TunnelExitSocket"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 
-class PoolTunnelSettings(TunnelSettings):  # type: ignore[misc]
+class PoolTunnelSettings(TunnelSettings):
     """py-ipv8's settings, and what this project adds."""
 
     slot = 0
     allow_private = False
-    exit_host = "0.0.0.0"
+    exit_host = "0.0.0.0"  # noqa: S104
     counters: Counter[str]
 
     # py-ipv8 keeps removed circuits for 5 seconds, for payments that this
@@ -39,7 +40,7 @@ class PoolTunnelSettings(TunnelSettings):  # type: ignore[misc]
     remove_tunnel_delay = 0
 
 
-class PoolTunnelCommunity(TunnelCommunity):  # type: ignore[misc]
+class PoolTunnelCommunity(TunnelCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     `on_raw_data` and `on_circuit_removed` may be replaced by a caller.
@@ -53,10 +54,10 @@ class PoolTunnelCommunity(TunnelCommunity):  # type: ignore[misc]
         self.exit_host = settings.exit_host
         self.counters = settings.counters
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
-        self.carried_before = Counter[str]()
+        self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
         super().__init__(settings)
-        self.endpoint.remove_listener(self.crypto_endpoint)
+        self.endpoint.remove_listener(self.crypto_endpoint)  # type: ignore[has-type]
         self.crypto_endpoint = DataCellEndpoint(self.endpoint, self.counters)
         self.crypto_endpoint.setup_tunnels(self, settings)
         self.circuits = self.crypto_endpoint.circuits
@@ -162,7 +163,7 @@ class PoolTunnelCommunity(TunnelCommunity):  # type: ignore[misc]
         else:
             self.counters["exit_destination_refused"] += 1
 
-    @task
+    @task  # type: ignore[untyped-decorator]
     async def remove_circuit(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> None:
@@ -173,16 +174,16 @@ class PoolTunnelCommunity(TunnelCommunity):  # type: ignore[misc]
             self.on_circuit_removed(circuit, additional_info)
             self._build_soon(REBUILD_DELAY_S)
 
-    @task
+    @task  # type: ignore[untyped-decorator]
     async def remove_relay(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> RelayRoute | None:
         relay: RelayRoute | None = await super().remove_relay(circuit_id, additional_info, remove_now, destroy)
         if relay is not None:
-            self.carried_before["relayed_bytes"] += relay.bytes_up
+            self._carried_before["relayed_bytes"] += relay.bytes_up
         return relay
 
-    @task
+    @task  # type: ignore[untyped-decorator]
     async def remove_exit_socket(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> PolicedExitSocket | None:
@@ -190,17 +191,21 @@ class PoolTunnelCommunity(TunnelCommunity):  # type: ignore[misc]
             circuit_id, additional_info, remove_now, destroy
         )
         if exit_socket is not None:
-            self.carried_before["exited_bytes"] += exit_socket.bytes_up + exit_socket.bytes_down
+            self._carried_before["exited_bytes"] += exit_socket.bytes_up + exit_socket.bytes_down
         return exit_socket
 
-    def carried(self) -> dict[str, int]:
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams by reason, since the start."""
+        return Counter(self.counters)
+
+    def carried(self) -> CarriedState:
         """What we relay and exit for others: routes open now, bytes since the start."""
         # Two routes, one each way, make a relayed circuit.
         relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
         exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
-        return {
-            "relays": len(self.relay_from_to) // 2,
-            "exits": sum(exit_.enabled for exit_ in self.exit_sockets.values()),
-            "relayed_bytes": self.carried_before["relayed_bytes"] + relayed,
-            "exited_bytes": self.carried_before["exited_bytes"] + exited,
-        }
+        return CarriedState(
+            relays=len(self.relay_from_to) // 2,
+            exits=sum(exit_.enabled for exit_ in self.exit_sockets.values()),
+            relayed_bytes=self._carried_before["relayed_bytes"] + relayed,
+            exited_bytes=self._carried_before["exited_bytes"] + exited,
+        )

@@ -73,7 +73,7 @@ def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress
     return DomainAddress(packed[3:-2].decode(), port)
 
 
-class DataCellEndpoint(PythonCryptoEndpoint):  # type: ignore[misc]
+class DataCellEndpoint(PythonCryptoEndpoint):
     """Counts what it drops by reason; hands data messages to `on_data_message`."""
 
     def __init__(self, endpoint: Endpoint, counters: Counter[str]) -> None:
@@ -86,7 +86,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):  # type: ignore[misc]
         self.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
     def on_packet(self, packet: tuple[tuple[str, int], bytes], warn_unknown: bool = True) -> None:
-        source, datagram = packet
+        datagram = packet[1]
         if len(datagram) <= PREFIX_BYTES or (
             datagram[PREFIX_BYTES] == CellPayload.msg_id and len(datagram) <= MESSAGE_OFFSET
         ):

@@ -32,7 +32,7 @@ def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
     return address.is_global or allow_private
 
 
-class PolicedExitSocket(TunnelExitSocket):  # type: ignore[misc]
+class PolicedExitSocket(TunnelExitSocket):
     """Leaves from the node's listening address where that is set, so that an exit is one address."""
 
     def __init__(self, circuit_id: int, hop: Hop, overlay: "PoolTunnelCommunity") -> None:
@@ -40,7 +40,7 @@ class PolicedExitSocket(TunnelExitSocket):  # type: ignore[misc]
         self._policy = overlay
 
     def enable(self) -> None:
-        if self.enabled:
+        if self.enabled:  # type: ignore[has-type]
             return
         self.enabled = True
         counters = self._policy.counters

@@ -27,7 +27,7 @@ BOOTSTRAP_RETRY_S = 1.0
 ENOUGH_PEERS = 4
 
 
-class StaticBootstrapper(Bootstrapper):  # type: ignore[misc]
+class StaticBootstrapper(Bootstrapper):
     """Ordinary peers at known addresses: asked again until enough peers are known."""
 
     def __init__(self, addresses: Iterable[HostPort]) -> None:

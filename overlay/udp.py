@@ -85,7 +85,7 @@ class UdpSocket:
             self.sock.close()
 
 
-class BatchedEndpoint(UDPEndpoint):  # type: ignore[misc]
+class BatchedEndpoint(UDPEndpoint):
     """py-ipv8's UDP endpoint on a UdpSocket, on exactly the port asked for."""
 
     def __init__(self, host: str, port: int, counters: Counter[str]) -> None:
@@ -95,8 +95,8 @@ class BatchedEndpoint(UDPEndpoint):  # type: ignore[misc]
 
     async def open(self) -> bool:
         """Bind. Raises CannotBindError, where py-ipv8 would try the next 10,000 ports."""
-        if not self._running:
-            self._udp = UdpSocket(bind_udp(self._ip, self._port), self._received, self._counters)
+        if not self._running:  # type: ignore[has-type]
+            self._udp = UdpSocket(bind_udp(self._ip, self._port), self._received, self._counters)  # type: ignore[has-type]
             self._port = self._udp.sock.getsockname()[1]
             self._running = True
         return True

@@ -6,6 +6,7 @@ return the bytes to write. The caller's `token` (a future, say) comes back with
 the answer, exactly once: by a reply, an error, `expire` or `close`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,6 +61,11 @@ class Notified:
 Happening = Answered | Failed | Called | Notified
 
 
+def _envelope(kind: Callable[..., Message], name: str, message: Message) -> bytes:
+    """The bytes of a Request, Reply or Event with one field set."""
+    return kind(**{name: message}).SerializeToString()
+
+
 class _Pending(NamedTuple):
     name: str
     token: Any
@@ -93,12 +99,12 @@ class ControlChannel:
         self._last_id = self._last_id % 0xFFFFFFFF + 1
         while self._last_id in self._pending:
             self._last_id = self._last_id % 0xFFFFFFFF + 1
-        frame = encode(Kind.REQUEST, self._last_id, pb.Request(**{name: message}).SerializeToString())
+        frame = encode(Kind.REQUEST, self._last_id, _envelope(pb.Request, name, message))
         self._pending[self._last_id] = _Pending(name, token, now_s + timeout_s)
         return frame
 
     def reply(self, request_id: int, name: str, result: Message) -> bytes:
-        return encode(Kind.REPLY, request_id, pb.Reply(**{name: result}).SerializeToString())
+        return encode(Kind.REPLY, request_id, _envelope(pb.Reply, name, result))
 
     def refuse(self, request_id: int, code: int, text: str) -> bytes:
         """An error reply; `text` is for people and is cut to MAX_ERROR_TEXT_CHARS."""
@@ -106,7 +112,7 @@ class ControlChannel:
         return encode(Kind.ERROR, request_id, error.SerializeToString())
 
     def send_event(self, name: str, message: Message) -> bytes:
-        return encode(Kind.EVENT, 0, pb.Event(**{name: message}).SerializeToString())
+        return encode(Kind.EVENT, 0, _envelope(pb.Event, name, message))
 
     def receive(self, data: bytes) -> list[Happening]:
         """What these bytes completed. Raises BrokenStreamError; the stream is lost then.

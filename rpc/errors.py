@@ -35,5 +35,5 @@ class RemoteError(CallError):
         self.code = code
 
     def __str__(self) -> str:
-        name = pb.ErrorCode.Name(self.code) if self.code in pb.ErrorCode.values() else f"error {self.code}"
-        return f"{name}: {super().__str__()}"
+        names: dict[int, str] = {number: name for name, number in pb.ErrorCode.items()}
+        return f"{names.get(self.code, f'error {self.code}')}: {super().__str__()}"

@@ -52,17 +52,18 @@ class CarriedState(NamedTuple):
     exited_bytes: int = 0
 
 
+NOTHING_CARRIED = CarriedState()
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     circuits: Mapping[int, CircuitState] = field(default_factory=dict)
     candidates: Mapping[bytes, CandidateState] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
-    carried: CarriedState = CarriedState()
+    carried: CarriedState = NOTHING_CARRIED
 
 
-_PLAIN_FIELDS = tuple(
-    f.name for f in fields(CircuitState) if f.name not in ("circuit_id", "hops", "unverified_hop")
-)
+_PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in ("circuit_id", "hops", "unverified_hop"))
 
 
 def _hop_message(hop: HopState) -> pb.Hop:
@@ -105,9 +106,7 @@ class SyncEncoder:
 
     @staticmethod
     def _delta(now: CircuitState, before: CircuitState) -> pb.CircuitDelta:
-        changed = {
-            name: getattr(now, name) for name in _PLAIN_FIELDS if getattr(now, name) != getattr(before, name)
-        }
+        changed = {name: getattr(now, name) for name in _PLAIN_FIELDS if getattr(now, name) != getattr(before, name)}
         delta = pb.CircuitDelta(circuit_id=now.circuit_id, **changed)
         if now.hops != before.hops:
             delta.hops.CopyFrom(pb.HopList(hops=[_hop_message(hop) for hop in now.hops]))
@@ -150,7 +149,10 @@ class SyncState:
 
     def _merge(self, delta: pb.CircuitDelta) -> CircuitState:
         before = self.circuits.get(delta.circuit_id, CircuitState(delta.circuit_id))
-        values = {name: getattr(delta if delta.HasField(name) else before, name) for name in _PLAIN_FIELDS}
+        values = {
+            name: getattr(delta if delta.HasField(name) else before, name)  # type: ignore[arg-type]
+            for name in _PLAIN_FIELDS
+        }
         hops = tuple(_hop_state(hop) for hop in delta.hops.hops) if delta.HasField("hops") else before.hops
         unverified = before.unverified_hop
         if delta.HasField("unverified_hop"):

@@ -1,10 +1,10 @@
 """Addresses as ATYP, ADDR, PORT (RFC 1928 section 5).
 
-    +------+----------------------------+------+
-    | ATYP | 1: 4 bytes   IPv4          | PORT |
-    |      | 3: 1 + n     domain name   |      |
-    |      | 4: 16 bytes  IPv6          |      |
-    +------+----------------------------+------+
++------+----------------------------+------+
+| ATYP | 1: 4 bytes   IPv4          | PORT |
+|      | 3: 1 + n     domain name   |      |
+|      | 4: 16 bytes  IPv6          |      |
++------+----------------------------+------+
 """
 
 import socket
@@ -35,7 +35,7 @@ class Address(NamedTuple):
     port: int
 
 
-ANY = Address(AddressType.IPV4, "0.0.0.0", 0)
+ANY = Address(AddressType.IPV4, "0.0.0.0", 0)  # noqa: S104
 
 
 def address_length(data: bytes, offset: int = 0) -> int | None:

@@ -49,7 +49,7 @@ class Association(DatagramProtocol):
         self._counters = counters
 
     def startProtocol(self) -> None:
-        handle = cast(socket.socket, self.transport.getHandle())  # type: ignore[union-attr]
+        handle = cast(socket.socket, self.transport.getHandle())
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             handle.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         self._consumer.association_opened(self)
@@ -82,7 +82,7 @@ class Association(DatagramProtocol):
             self._counters["socks5_no_client"] += 1
             return
         try:
-            self.transport.write(join_udp_request(address, payload), self._client)  # type: ignore[attr-defined]
+            self.transport.write(join_udp_request(address, payload), self._client)
         except OSError:
             self._counters["socks5_client_full"] += 1
 
@@ -124,7 +124,7 @@ class Connection(StreamProtocol):
             self._udp = self._server.open_association(client)
         except (CannotListenError, Socks5Error) as error:
             return self._handshake.failed(str(error))
-        return self._handshake.associated(LOOPBACK, self._udp.getHost().port)  # type: ignore[attr-defined]
+        return self._handshake.associated(LOOPBACK, self._udp.getHost().port)
 
 
 class Socks5Server:
@@ -140,9 +140,9 @@ class Socks5Server:
     def listen(self, port: int = 0) -> int:
         """Start listening; returns the port. Raises twisted's CannotListenError."""
         factory = Factory.forProtocol(Connection)
-        factory.buildProtocol = lambda addr: Connection(self)  # type: ignore[method-assign]
+        factory.buildProtocol = lambda addr: Connection(self)
         self._port = self._reactor.listenTCP(port, factory, interface=LOOPBACK)
-        return cast(int, self._port.getHost().port)  # type: ignore[attr-defined]
+        return cast(int, self._port.getHost().port)
 
     def open_association(self, client: Address) -> IListeningPort:
         """A UDP socket for `client`. Raises Socks5Error, CannotListenError."""

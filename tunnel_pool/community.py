@@ -24,7 +24,7 @@ from ipv8.peer import Peer
 from overlay.config import SLOT_SHIFT, HostPort, OverlayConfig, slot_of
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
-from rpc.sync import CandidateState, CircuitState, HopState
+from rpc.sync import CandidateState, CarriedState, CircuitState, HopState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 from tunnel_pool.pool.policy import Load, least_loaded
 from tunnel_pool.pool.pool import ProcessPool
@@ -85,9 +85,12 @@ class PooledTunnelCommunity:
         self.circuits_needed.clear()
         await self.pool.stop()
 
-    def counters(self) -> Counter[str]:
+    def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, here and in the children."""
-        return self.pool.counters() + self.drops
+        return self.pool.dropped() + self.drops
+
+    def carried(self) -> CarriedState:
+        return self.pool.carried()
 
     # Circuits
 
@@ -140,9 +143,7 @@ class PooledTunnelCommunity:
         return self._loop.create_task(self._remove_circuit(circuit, additional_info, int(destroy)))
 
     async def _remove_circuit(self, circuit: Circuit, reason: str, destroy_reason: int) -> None:
-        message = pb.RemoveCircuit(
-            circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason
-        )
+        message = pb.RemoveCircuit(circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason)
         try:
             await self.pool.call(slot_of(circuit.circuit_id), "remove_circuit", message)
         except (CallError, KeyError) as error:
@@ -304,7 +305,7 @@ class PooledTunnelCommunity:
         )
 
 
-def _py_ipv8_address(address: Address) -> tuple[str, int]:
+def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
     if address.kind is AddressType.IPV6:
         return UDPv6Address(address.host, address.port)
     return UDPv4Address(address.host, address.port)

@@ -7,11 +7,14 @@ runs the same tests against both. Names and meanings are py-ipv8's
 """
 
 from asyncio import Future
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
 from ipv8.peer import Peer
+
+from rpc.sync import CarriedState
 
 Address = tuple[str, int]
 
@@ -70,6 +73,12 @@ class Tunnels(Protocol):
         self, target: Address, circuit_id: int, dest_address: Address, source_address: Address, data: bytes
     ) -> None:
         """Send a datagram out of the circuit's exit. Dropped and counted when that can't be."""
+
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams by reason, since the start."""
+
+    def carried(self) -> CarriedState:
+        """What was relayed and exited for others."""
 
     async def unload(self) -> None:
         """Remove all circuits and close everything."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
+from overlay.config import slot_of
 from socks5.address import Socks5Error, decode_address, encode_address
 from socks5.server import Association
 from tunnel_pool.contract import Address, Tunnels
@@ -16,24 +17,34 @@ MAX_DESTINATIONS = 65536
 class StickyMap:
     """Destination to circuit: kept while the circuit lives, since a peer knows us by its exit's address."""
 
-    def __init__(self, max_destinations: int = MAX_DESTINATIONS) -> None:
+    def __init__(
+        self, group_of: Callable[[int], int] = lambda circuit_id: 0, max_destinations: int = MAX_DESTINATIONS
+    ) -> None:
+        """Circuits with the same `group_of` share a child."""
+        self._group_of = group_of
         self._circuit_of: dict[bytes, int] = {}
         self._count: Counter[int] = Counter()
+        self._group_count: Counter[int] = Counter()
         self._max = max_destinations
 
     def get(self, destination: bytes) -> int | None:
         return self._circuit_of.get(destination)
 
     def assign(self, destination: bytes, ready: Iterable[int]) -> int | None:
-        """Give the destination the circuit with the fewest destinations; None when none is ready."""
-        circuit_id = min(ready, key=lambda circuit_id: self._count[circuit_id], default=None)
+        """Choose the child, then its circuit, with the fewest destinations; None when none is ready."""
         self._drop(destination)
+        circuit_id = min(
+            ready,
+            key=lambda circuit_id: (self._group_count[self._group_of(circuit_id)], self._count[circuit_id]),
+            default=None,
+        )
         if circuit_id is None:
             return None
         if len(self._circuit_of) >= self._max:
             self._drop(next(iter(self._circuit_of)))
         self._circuit_of[destination] = circuit_id
         self._count[circuit_id] += 1
+        self._group_count[self._group_of(circuit_id)] += 1
         return circuit_id
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
@@ -48,6 +59,7 @@ class StickyMap:
         circuit_id = self._circuit_of.pop(destination, None)
         if circuit_id is not None:
             self._count[circuit_id] -= 1
+            self._group_count[self._group_of(circuit_id)] -= 1
 
 
 class Dispatcher:
@@ -63,7 +75,7 @@ class Dispatcher:
         self.hops = hops
         self.drops: Counter[str] = Counter()
         self._tunnels = tunnels
-        self._sticky = StickyMap()
+        self._sticky = StickyMap(slot_of)
         self._associations: list[Association] = []
         self._on_orphans = on_orphans
 

@@ -11,15 +11,13 @@ from types import TracebackType
 import libtorrent as lt
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from overlay.community import PoolTunnelCommunity
 from overlay.config import slot_of
 from socks5.server import Socks5Server
-from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.contract import Address
+from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.errors import UserError
 from tunnel_pool.session import TorrentSession, TorrentStatus
-from tunnel_pool.tunnels import NodeOptions, open_tunnels
+from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 
 RESUME_DIR = "resume"
 FIRST_CIRCUIT_POLL_S = 0.02
@@ -37,7 +35,7 @@ class Downloader:
         self.seconds_to_first_circuit: float | None = None
         self.circuits_seen: dict[int, Circuit] = {}
         self._stack = AsyncExitStack()
-        self.tunnels: PoolTunnelCommunity | PooledTunnelCommunity
+        self.tunnels: Tunnels
         self._server: Socks5Server
         self._dispatcher: Dispatcher
         self._session: TorrentSession
@@ -51,7 +49,7 @@ class Downloader:
             stack.push_async_callback(self.tunnels.unload)
             self._dispatcher = Dispatcher(self.tunnels, self.hops, self._on_orphans)
             connect(self.tunnels, [self._dispatcher])
-            self._server = Socks5Server(reactor, self._dispatcher)  # type: ignore[arg-type]
+            self._server = Socks5Server(reactor, self._dispatcher)
             port = self._server.listen()
             stack.push_async_callback(self._server.close)
             self._session = TorrentSession(port, self.options.state_dir / RESUME_DIR)
@@ -93,27 +91,25 @@ class Downloader:
     @property
     def pool_pids(self) -> dict[int, int]:
         """Process of each child, by slot; empty in one process."""
-        if isinstance(self.tunnels, PoolTunnelCommunity):
-            return {}
-        pids = {slot: self.tunnels.pool.pid(slot) for slot in self.tunnels.pool.records}
-        return {slot: pid for slot, pid in pids.items() if pid is not None}
+        pool = pool_of(self.tunnels)
+        return {slot: pid for slot in pool.records if (pid := pool.pid(slot))} if pool is not None else {}
 
     @property
     def restarts(self) -> int:
-        return 0 if isinstance(self.tunnels, PoolTunnelCommunity) else self.tunnels.pool.restarts()
+        pool = pool_of(self.tunnels)
+        return pool.restarts() if pool is not None else 0
 
     def child_of(self, circuit: Circuit) -> int | None:
         """The slot that has the circuit, None in one process."""
-        return None if isinstance(self.tunnels, PoolTunnelCommunity) else slot_of(circuit.circuit_id)
+        return slot_of(circuit.circuit_id) if pool_of(self.tunnels) is not None else None
 
-    def counters(self) -> Counter[str]:
+    def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, everywhere."""
-        own = self._dispatcher.drops + self._server.counters
-        tunnels = self.tunnels
-        return own + (tunnels.counters if isinstance(tunnels, PoolTunnelCommunity) else tunnels.counters())
+        return self._dispatcher.drops + self._server.counters + self.tunnels.dropped()
 
     def _check_pool(self) -> None:
-        if isinstance(self.tunnels, PooledTunnelCommunity) and (why := self.tunnels.pool.failure()):
+        pool = pool_of(self.tunnels)
+        if pool is not None and (why := pool.failure()):
             raise UserError(why)
 
     def _on_orphans(self, orphans: list[Address]) -> None:

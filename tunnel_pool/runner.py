@@ -21,14 +21,14 @@ def install() -> asyncio.AbstractEventLoop:
     Signals are asyncio's alone: Twisted would take the wake-up descriptor
     from it, so children are reaped from here.
     """
-    global _loop
+    global _loop  # noqa: PLW0603 - a process has one reactor
     if _loop is None:
         _loop = asyncio.new_event_loop()
         asyncio.set_event_loop(_loop)
         asyncioreactor.install(_loop)
         from twisted.internet import reactor
 
-        reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+        reactor.startRunning(installSignalHandlers=False)
         _loop.add_signal_handler(signal.SIGCHLD, reapAllProcesses)
     return _loop
 

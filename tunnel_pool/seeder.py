@@ -41,10 +41,11 @@ def seeder_settings(host: str) -> dict[str, object]:
 
 async def seed(torrent: Path, folder: Path, host: str) -> None:
     """Seed until stdin ends; print the port first, then the peers."""
-    session = lt.session(seeder_settings(host))
+    session = lt.session(seeder_settings(host))  # type: ignore[call-overload]
     parameters = lt.load_torrent_file(str(torrent))
     parameters.save_path = str(folder)
-    parameters.flags |= lt.torrent_flags.seed_mode
+    # The downloader would tell the seeders of each other.
+    parameters.flags |= lt.torrent_flags.seed_mode | lt.torrent_flags.disable_pex
     parameters.flags &= ~(lt.torrent_flags.paused | lt.torrent_flags.auto_managed)
     handle = session.add_torrent(parameters)
     print(json.dumps({"port": session.listen_port()}), flush=True)

@@ -1,6 +1,7 @@
 """One libtorrent session for one hop count, set up so that nothing leaves outside the tunnels."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import time
@@ -103,12 +104,12 @@ class TorrentSession:
             resume_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
-        self._session = lt.session(anonymous_settings(socks_port))
+        self._session = lt.session(anonymous_settings(socks_port))  # type: ignore[call-overload]
         self._torrents: dict[str, _Torrent] = {}
         self._changed = asyncio.Event()
-        self._saved = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def start(self) -> None:
         self._poller = asyncio.get_running_loop().create_task(self._poll_forever())
@@ -137,23 +138,37 @@ class TorrentSession:
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a status changed or the time is up. Raises UserError when a torrent can't go on."""
         self._changed.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
-        except TimeoutError:
-            pass
         for torrent in self._torrents.values():
             if torrent.error is not None:
                 raise UserError(torrent.error)
 
     def reconnect(self, orphans: Iterable[Address]) -> None:
-        """These peers lost their circuit: ask for them again."""
+        """These destinations lost their circuit: peers among them are dropped and asked for again.
+
+        They would know us by another exit's address from now on, and libtorrent
+        would notice only by time-outs. A filter on their addresses, set and
+        lifted, is libtorrent's way to drop peers at once.
+        """
+        if self._stopped:
+            return
+        lost = set(orphans)
+        dropped = []
+        blocked = lt.ip_filter()
         for torrent in self._torrents.values():
-            if not torrent.status.finished:
-                for peer in orphans:
-                    torrent.handle.connect_peer(peer)
+            for address in lost.intersection(peer.ip for peer in torrent.handle.get_peer_info()):
+                blocked.add_rule(address[0], address[0], 1)
+                dropped.append((torrent, address))
+        if dropped:
+            self._session.set_ip_filter(blocked)
+            self._session.set_ip_filter(lt.ip_filter())
+        for torrent, address in dropped:
+            torrent.handle.connect_peer(address)
 
     async def stop(self) -> None:
         """Save every torrent's state, then end the session."""
+        self._stopped = True
         if self._poller is not None:
             self._poller.cancel()
         self._session.pause()
@@ -175,9 +190,7 @@ class TorrentSession:
     def _resume_path(self, infohash: str) -> Path:
         return self._resume_dir / f"{infohash}.resume"
 
-    def _resumed(
-        self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path
-    ) -> lt.add_torrent_params:
+    def _resumed(self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path) -> lt.add_torrent_params:
         """The saved state, if it is of this torrent in this folder; else what was given."""
         path = self._resume_path(infohash)
         try:

@@ -17,6 +17,7 @@ from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined
 from types import TracebackType
 
 import libtorrent as lt
+import psutil
 
 import tunnel_pool
 from overlay.config import HostPort
@@ -26,6 +27,7 @@ from tunnel_pool.pool.command import child_environment, executable_again
 PIECE_BYTES = 1 << 18
 CHUNK_BYTES = 1 << 20
 END_TIMEOUT_S = 5.0
+FOLDER_PREFIX = "tunnel-pool-demo-"
 EXIT_NET, RELAY_NET, SEEDER_NET = 1, 2, 3
 
 
@@ -67,6 +69,14 @@ def free_port(host: str) -> int:
         return int(sock.getsockname()[1])
 
 
+def remove_stale_folders() -> None:
+    """What demos left that were killed before they could clean up."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*-*"):
+        pid = folder.name.removeprefix(FOLDER_PREFIX).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class LocalSwarm:
     """An async context around the processes and the folder that holds the file."""
 
@@ -88,7 +98,8 @@ class LocalSwarm:
         self._environment = child_environment(os.environ, str(Path(tunnel_pool.__file__).parent.parent))
 
     async def __aenter__(self) -> "LocalSwarm":
-        self._folder = Path(tempfile.mkdtemp(prefix="tunnel-pool-demo-"))
+        remove_stale_folders()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
         try:
             await self._start()
         except BaseException:
@@ -162,9 +173,9 @@ class LocalSwarm:
         arguments = ["seeder", str(self.torrent), str(folder), host, f"--with-parent={os.getpid()}"]
         return await self._spawn(arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
 
-    async def _spawn(self, arguments: list[str], stdout: int, stdin: int = asyncio.subprocess.DEVNULL) -> (
-        asyncio.subprocess.Process
-    ):
+    async def _spawn(
+        self, arguments: list[str], stdout: int, stdin: int = asyncio.subprocess.DEVNULL
+    ) -> asyncio.subprocess.Process:
         # A session of its own: Ctrl-C is for the demo, which ends the others.
         return await asyncio.create_subprocess_exec(
             *self._command,

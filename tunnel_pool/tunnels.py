@@ -14,15 +14,17 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_SPEED_TEST,
 )
 
-from overlay.community import PoolTunnelCommunity
 from overlay.config import MAX_SLOTS, TRIBLER_COMMUNITY_ID, HostPort, OverlayConfig
 from overlay.node import open_overlay
 from overlay.udp import CannotBindError
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
 from tunnel_pool.files import write_atomically
+from tunnel_pool.pool.pool import ProcessPool
 
 MAX_WORKERS = MAX_SLOTS
+ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
 KEY_FILE = "member_key.bin"
 
 
@@ -32,7 +34,7 @@ class NodeOptions:
 
     workers: int
     state_dir: Path
-    listen: HostPort = HostPort("0.0.0.0", 0)
+    listen: HostPort = ANYWHERE
     bootstrap_default: bool = False
     bootstrap: tuple[HostPort, ...] = ()
     community_id: bytes = TRIBLER_COMMUNITY_ID
@@ -56,10 +58,10 @@ def load_member_key(state_dir: Path) -> bytes:
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileNotFoundError):
-            key = path.read_bytes()
+            key: bytes = path.read_bytes()
             default_eccrypto.key_from_private_bin(key)
             return key
-        key = default_eccrypto.generate_key("curve25519").key_to_bin()
+        key = bytes(default_eccrypto.generate_key("curve25519").key_to_bin())
         write_atomically(path, key, mode=0o600)
     except OSError as error:
         raise UserError(f"cannot keep state in {state_dir}: {error.strerror}; choose another with --state") from None
@@ -68,7 +70,12 @@ def load_member_key(state_dir: Path) -> bytes:
     return key
 
 
-async def open_tunnels(options: NodeOptions) -> PoolTunnelCommunity | PooledTunnelCommunity:
+def pool_of(tunnels: Tunnels) -> ProcessPool | None:
+    """The children behind the tunnels, None in one process."""
+    return tunnels.pool if isinstance(tunnels, PooledTunnelCommunity) else None
+
+
+async def open_tunnels(options: NodeOptions) -> Tunnels:
     """Running tunnels that keep tunnel_pool.contract. Raises UserError."""
     flags = {PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST}
     if options.exit:

@@ -4,7 +4,7 @@ import argparse
 import os
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
@@ -19,12 +19,19 @@ from tunnel_pool.torrents import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 METER_INTERVAL_S = 0.5
+ROLES = ("main", "workers", "exits", "relays", "seeders")
 
 DESCRIPTION = """Download a random file through onion-routed circuits on this machine alone.
 
 Starts seeders (libtorrent), exits and relays (tunnel-pool node), each its own
 process on its own loopback address, then downloads through them and compares
 the file byte for byte. Leaves nothing behind."""
+
+
+class _Outcome(NamedTuple):
+    seconds: float
+    verified: bool
+    seen_by_seeders: list[list[str]]
 
 
 def add_parser(commands: Any) -> None:
@@ -40,9 +47,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--size", type=number(1, 1 << 20), default=100, metavar="MB", help="default: %(default)s")
     parser.add_argument("--seeders", type=number(1, 64), default=2, metavar="S", help="default: %(default)s")
     parser.add_argument("--exits", type=number(1, 64), default=2, metavar="E", help="default: %(default)s")
-    parser.add_argument(
-        "--relays", type=number(0, 64), default=None, metavar="R", help="default: 2, none with one hop"
-    )
+    parser.add_argument("--relays", type=number(0, 64), default=None, metavar="R", help="default: 2, none with one hop")
     options.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -91,7 +96,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
         meter.sample(pids())
         seen_by_seeders = await swarm.peers_of_seeders()
         verified = same_bytes(swarm.file, swarm.download_dir / swarm.file.name)
-        return _report(arguments, swarm, downloader, meter, seconds, verified, seen_by_seeders)
+        return _report(arguments, swarm, downloader, meter, _Outcome(seconds, verified, seen_by_seeders))
 
 
 def _report(
@@ -99,22 +104,20 @@ def _report(
     swarm: LocalSwarm,
     downloader: Downloader,
     meter: Meter,
-    seconds: float,
-    verified: bool,
-    seen_by_seeders: list[list[str]],
+    outcome: _Outcome,
 ) -> dict[str, Any]:
     exits = {address.host for address in swarm.exits}
     # A check that saw nobody is no check: some seeder must have seen some exit.
-    seen = {host for peers in seen_by_seeders for host in peers}
+    seen = {host for peers in outcome.seen_by_seeders for host in peers}
     only_exits = bool(seen) and seen <= exits
     size_bytes = arguments.size << 20
     rss = meter.peak_rss_mb("workers")
     return {
-        "ok": verified and only_exits,
+        "ok": outcome.verified and only_exits,
         "bytes": size_bytes,
-        "seconds": round(seconds, 3),
-        "mb_per_s": round(size_bytes / 1e6 / seconds, 2),
-        "verified": verified,
+        "seconds": round(outcome.seconds, 3),
+        "mb_per_s": round(size_bytes / 1e6 / outcome.seconds, 2),
+        "verified": outcome.verified,
         "seeders_saw_only_exits": only_exits,
         "hops": arguments.hops,
         "workers": arguments.workers,
@@ -123,11 +126,8 @@ def _report(
         "worker_restarts": downloader.restarts,
         "worker_rss_mb": rss,
         "seconds_to_first_circuit": round(downloader.seconds_to_first_circuit or 0.0, 3),
-        "dropped": dict(downloader.counters()),
+        "dropped": dict(downloader.dropped()),
     }
-
-
-ROLES = ("main", "workers", "exits", "relays", "seeders")
 
 
 def circuit_report(circuit: Circuit, downloader: Downloader) -> dict[str, Any]:

@@ -94,7 +94,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "worker_restarts": downloader.restarts,
             "worker_rss_mb": meter.peak_rss_mb("workers"),
             "seconds_to_first_circuit": round(downloader.seconds_to_first_circuit or 0.0, 3),
-            "dropped": dict(downloader.counters()),
+            "dropped": dict(downloader.dropped()),
         }
 
 

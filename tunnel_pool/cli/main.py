@@ -6,6 +6,7 @@
 import argparse
 import json
 import logging
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -52,10 +53,15 @@ def run(argv: list[str]) -> int:
 
 
 def _end(arguments: argparse.Namespace, report: dict[str, Any], code: int) -> int:
-    if "error" in report:
-        print(f"tunnel-pool {arguments.command}: {report['error']}", file=sys.stderr)
-    elif not arguments.json:
-        print(COMMANDS[arguments.command].describe(report))
-    if arguments.json:
-        print(json.dumps(report), flush=True)
+    try:
+        if "error" in report:
+            print(f"tunnel-pool {arguments.command}: {report['error']}", file=sys.stderr, flush=True)
+        elif not arguments.json:
+            print(COMMANDS[arguments.command].describe(report), flush=True)
+        if arguments.json:
+            print(json.dumps(report), flush=True)
+    except BrokenPipeError:
+        # Whoever read our output is gone; the interpreter would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     return code

@@ -4,17 +4,15 @@ import argparse
 import asyncio
 import logging
 import time
-from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 from overlay.community import PoolTunnelCommunity
 from overlay.node import socket_warning
 from rpc.lifeline import die_with_parent
-from rpc.sync import CarriedState
 from tunnel_pool.cli import options
-from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
-from tunnel_pool.tunnels import open_tunnels
+from tunnel_pool.tunnels import open_tunnels, pool_of
 
 REPORT_INTERVAL_S = 60.0
 CHECK_INTERVAL_S = 1.0
@@ -42,24 +40,15 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-class _Carried:
-    """What the node carried in all, and since the last report."""
+class _Report:
+    """The line a minute."""
 
-    def __init__(self, tunnels: PoolTunnelCommunity | PooledTunnelCommunity) -> None:
+    def __init__(self, tunnels: Tunnels) -> None:
         self._tunnels = tunnels
-        self._last = self.total()
-
-    def total(self) -> CarriedState:
-        if isinstance(self._tunnels, PoolTunnelCommunity):
-            return CarriedState(**self._tunnels.carried())
-        return self._tunnels.pool.carried()
-
-    def counters(self) -> Counter[str]:
-        tunnels = self._tunnels
-        return tunnels.counters if isinstance(tunnels, PoolTunnelCommunity) else tunnels.counters()
+        self._last = tunnels.carried()
 
     def log(self) -> None:
-        now, before = self.total(), self._last
+        now, before = self._tunnels.carried(), self._last
         self._last = now
         logger.info(
             "Carried %.1f MB for others in the last minute (relayed %.1f, exited %.1f); "
@@ -70,7 +59,7 @@ class _Carried:
             now.relays,
             now.exits,
             len(self._tunnels.candidates),
-            self.counters().total(),
+            self._tunnels.dropped().total(),
         )
 
 
@@ -79,16 +68,16 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.with_parent is not None:
         die_with_parent(arguments.with_parent)
     tunnels = await open_tunnels(options.node_options(arguments, exit_node=arguments.exit))
-    carried = _Carried(tunnels)
+    report = _Report(tunnels)
     started_s = time.monotonic()
     try:
         await _announce(tunnels, arguments.exit)
         while True:
             await _watch_for(REPORT_INTERVAL_S, tunnels)
-            carried.log()
+            report.log()
     except asyncio.CancelledError:
         # Being told to stop is how a node ends well.
-        total = carried.total()
+        total = tunnels.carried()
         return {
             "ok": True,
             "seconds": round(time.monotonic() - started_s, 3),
@@ -96,29 +85,32 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "exit": arguments.exit,
             "relayed_bytes": total.relayed_bytes,
             "exited_bytes": total.exited_bytes,
-            "dropped": dict(carried.counters()),
+            "dropped": dict(tunnels.dropped()),
         }
     finally:
         await tunnels.unload()
 
 
-async def _announce(tunnels: PoolTunnelCommunity | PooledTunnelCommunity, exit_node: bool) -> None:
-    if isinstance(tunnels, PoolTunnelCommunity):
-        addresses = [tunnels.endpoint.get_address()]
-        if warning := socket_warning(tunnels):
-            logger.warning("%s", warning)
+async def _announce(tunnels: Tunnels, exit_node: bool) -> None:
+    pool = pool_of(tunnels)
+    if pool is not None:
+        await pool.all_settled()
+        addresses = [address for slot in pool.records if (address := pool.listen_address(slot))]
     else:
-        await tunnels.pool.all_settled()
-        addresses = [address for slot in tunnels.pool.records if (address := tunnels.pool.listen_address(slot))]
+        plain = cast(PoolTunnelCommunity, tunnels)
+        addresses = [plain.endpoint.get_address()]
+        if warning := socket_warning(plain):
+            logger.warning("%s", warning)
     where = ", ".join(f"{host}:{port}" for host, port in addresses)
     logger.info("%s, listening on UDP %s", "Relay and exit" if exit_node else "Relay", where)
 
 
-async def _watch_for(seconds: float, tunnels: PoolTunnelCommunity | PooledTunnelCommunity) -> None:
+async def _watch_for(seconds: float, tunnels: Tunnels) -> None:
     """Sleep, unless the pool can't go on. Raises UserError."""
+    pool = pool_of(tunnels)
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
-        if isinstance(tunnels, PooledTunnelCommunity) and (why := tunnels.pool.failure()):
+        if pool is not None and (why := pool.failure()):
             raise UserError(why)
         await asyncio.sleep(CHECK_INTERVAL_S)
 

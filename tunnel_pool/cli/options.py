@@ -11,7 +11,7 @@ import platformdirs
 
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
 from tunnel_pool.errors import UserError
-from tunnel_pool.tunnels import MAX_WORKERS, NodeOptions, physical_cores
+from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -111,7 +111,7 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         type=host_port,
-        default=HostPort("0.0.0.0", 0),
+        default=ANYWHERE,
         metavar="IP:PORT",
         help="UDP address; with N workers also the N-1 ports above (default: any address, any port)",
     )

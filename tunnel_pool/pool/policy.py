@@ -1,12 +1,12 @@
 """When to spawn, question, stop and replace children. Pure: events and times in, commands out.
 
-    WAITING --spawn--> STARTING --created--> RUNNING
-       ^                  |                     |
-       |                  +-- too long ---------+-- hangs, told to stop
-       |                  v                     v
-       +--- ended ----- ENDING <----------------+
-       |                  +-- ended, told to stop ---> STOPPED
-       +--> FAILED: it cannot start, or failed to MAX_START_FAILURES times
+WAITING --spawn--> STARTING --created--> RUNNING
+   ^                  |                     |
+   |                  +-- too long ---------+-- hangs, told to stop
+   |                  v                     v
+   +--- ended ----- ENDING <----------------+
+   |                  +-- ended, told to stop ---> STOPPED
+   +--> FAILED: it cannot start, or failed to MAX_START_FAILURES times
 """
 
 from collections.abc import Iterable
@@ -95,7 +95,7 @@ def least_loaded(loads: Iterable[Load]) -> int | None:
 
 def restart_delay_s(quick_deaths: int) -> float:
     """Doubles with each death soon after the start."""
-    return min(FIRST_RESTART_DELAY_S * 2 ** min(quick_deaths, 16), MAX_RESTART_DELAY_S)
+    return min(FIRST_RESTART_DELAY_S * float(1 << min(quick_deaths, 16)), MAX_RESTART_DELAY_S)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 import tunnel_pool
 from rpc import control_pb2 as pb
-from rpc.errors import CallError, RemoteError
+from rpc.errors import RemoteError
 from rpc.sync import CarriedState, SyncState
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.command import child_command, child_environment
@@ -84,6 +84,7 @@ class ProcessPool:
         self._before_restart: dict[int, tuple[Counter[str], CarriedState]] = {}
         self._ready_or_final = asyncio.Event()
         self._all_final = asyncio.Event()
+        self._settled = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
         self.pictures: dict[int, SyncState] = {slot: SyncState() for slot in slots}
 
@@ -107,7 +108,7 @@ class ProcessPool:
     def restarts(self) -> int:
         return sum(record.restarts for record in self.records.values())
 
-    def counters(self) -> Counter[str]:
+    def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, over all children and their predecessors."""
         total: Counter[str] = Counter()
         for slot, picture in self.pictures.items():
@@ -141,9 +142,7 @@ class ProcessPool:
 
     async def all_settled(self) -> None:
         """Return when every slot's child runs or has been given up."""
-        settled = {ChildState.RUNNING, ChildState.FAILED, ChildState.STOPPED}
-        while not {record.state for record in self.records.values()} <= settled:
-            await asyncio.sleep(TICK_S)
+        await self._settled.wait()
 
     async def stop(self) -> None:
         """Ask every child to end, kill those that don't, return when all are gone."""
@@ -181,6 +180,8 @@ class ProcessPool:
         states = {record.state for record in self.records.values()}
         if states <= FINAL_STATES or ChildState.RUNNING in states:
             self._ready_or_final.set()
+        if states <= FINAL_STATES | {ChildState.RUNNING}:
+            self._settled.set()
         if not states & (ALIVE_STATES | {ChildState.WAITING}):
             self._all_final.set()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
@@ -205,7 +206,7 @@ class ProcessPool:
 
         child = ChildProcess(slot, self, self._loop)
         try:
-            child.spawn(reactor, self._command, self._environment)  # type: ignore[arg-type]
+            child.spawn(reactor, self._command, self._environment)
         except OSError as error:
             self._policy.ended(slot, f"cannot start a process: {error.strerror}", time.monotonic())
             return

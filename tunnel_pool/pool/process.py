@@ -1,6 +1,7 @@
 """One spawned child: Twisted's process, its three streams, its log."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -99,22 +100,20 @@ class ChildProcess(ProcessProtocol):
         self._write(EXIT_IN, encode(ExitKind.REQUEST, reason))
 
     def kill(self) -> None:
-        try:
-            self.transport.signalProcess("KILL")  # type: ignore[union-attr]
-        except ProcessExitedAlready:
-            pass
+        with contextlib.suppress(ProcessExitedAlready):
+            self.transport.signalProcess("KILL")
 
     def expire_calls(self, now_s: float) -> None:
         self._fail(self._channel.expire(now_s))
 
     def _write(self, fd: int, data: bytes) -> None:
-        if self.transport is not None and fd in self.transport.pipes:  # type: ignore[attr-defined]
-            self.transport.writeToChild(fd, data)  # type: ignore[attr-defined]
+        if self.transport is not None and fd in self.transport.pipes:
+            self.transport.writeToChild(fd, data)
 
     # What Twisted tells
 
     def connectionMade(self) -> None:
-        self.pid = self.transport.pid  # type: ignore[union-attr, assignment]
+        self.pid = self.transport.pid
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         try:

@@ -1,0 +1,64 @@
+# Two commands for people: make demo, make test. The rest is for those who work on it.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+DEMO_ARGS ?=
+
+.PHONY: help demo test test-slow lint types proto check-proto check clean
+
+help:
+	@echo "make demo       download a file anonymously through a swarm of real parts on this machine"
+	@echo "make test       run the tests (under 5 minutes)"
+	@echo "make test-slow  run the tests with whole swarms"
+	@echo "make lint       ruff     make types  mypy     make proto  generate rpc/control_pb2.py"
+	@echo "make check      lint, types, freshness of generated code, all tests: what .ci/run does"
+
+demo: $(VENV)/run.stamp
+	@$(BIN)/tunnel-pool demo $(DEMO_ARGS)
+
+test: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest -q
+
+test-slow: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest -q -m slow
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp
+	@$(BIN)/mypy
+
+proto: $(VENV)/dev.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. rpc/control.proto
+
+check-proto: $(VENV)/dev.stamp
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=$$out --mypy_out=quiet:$$out rpc/control.proto && \
+	for f in control_pb2.py control_pb2.pyi; do \
+	  cmp -s rpc/$$f $$out/rpc/$$f || { echo "rpc/$$f is not what rpc/control.proto says: run make proto" >&2; exit 1; }; \
+	done && echo "generated code is fresh"
+
+check: lint types check-proto test test-slow
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed (apt-get install python3 python3-venv), or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv is needed: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once) ..." >&2
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: $(VENV)/bin/python setup.py constraints.txt
+	@echo "Installing what is needed to run (once) ..." >&2
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	@echo "Installing what is needed to test (once) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

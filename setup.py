@@ -1,0 +1,54 @@
+"""Packaging. Ranges here, the exact versions that CI runs with in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "tunnel_pool/__init__.py").read_text())
+assert VERSION is not None
+
+setup(
+    name="tunnel-pool",
+    version=VERSION[1],
+    description="The anonymous BitTorrent daemon that uses every core",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="GPL-3.0-or-later",
+    python_requires=">=3.11",
+    packages=[
+        "child",
+        "overlay",
+        "rpc",
+        "socks5",
+        "tunnel_pool",
+        "tunnel_pool.bench",
+        "tunnel_pool.cli",
+        "tunnel_pool.pool",
+    ],
+    package_data={"rpc": ["control.proto", "control_pb2.pyi"]},
+    entry_points={"console_scripts": ["tunnel-pool = tunnel_pool.__main__:main"]},
+    install_requires=[
+        "libtorrent>=2.0.9,<3",
+        "platformdirs>=4,<5",
+        "protobuf>=6.31.1,<8",
+        "psutil>=5.9,<8",
+        "pyipv8>=3.2,<4",
+        "rich>=13,<16",
+        "Twisted>=24.7",
+    ],
+    extras_require={
+        "dev": [
+            "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it
+            "hypothesis>=6.100,<7",
+            "mypy>=1.11,<3",
+            "mypy-protobuf>=4,<5",
+            "pytest>=8,<10",
+            "pytest-timeout>=2.3,<3",
+            "ruff>=0.6,<1",
+            "types-protobuf",
+            "types-psutil",
+        ]
+    },
+)
