@@ -82,7 +82,13 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         self.tunnel_community: PoolTunnelCommunity | None = None
 
     def send_data(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
-        """Send a data message: destination, origin and payload, packed."""
+        """Send a data message: destination, origin and payload, packed.
+
+        py-ipv8 would send it in the clear when the circuit is unknown.
+        """
+        if circuit_id not in self.circuits and circuit_id not in self.exit_sockets:
+            self._counters["unknown_circuit"] += 1
+            return
         self.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
     def on_packet(self, packet: tuple[tuple[str, int], bytes], warn_unknown: bool = True) -> None:

@@ -71,6 +71,7 @@ class SlotRecord:
     spawned_at_s: float = 0.0
     heartbeat_due_s: float = 0.0
     heartbeat_sent_s: float | None = None
+    ready: bool = False  # whether this child ever got to RUNNING
     start_failures: int = 0
     quick_deaths: int = 0
     restarts: int = 0
@@ -129,6 +130,7 @@ class PoolPolicy:
         record = self.slots[slot]
         if record.state is ChildState.STARTING:
             record.start_failures = 0
+            record.ready = True
             record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
             self._change_state(record, ChildState.RUNNING, now_s)
 
@@ -153,10 +155,9 @@ class PoolPolicy:
     def ended(self, slot: int, how: str, now_s: float) -> None:
         """The process is gone."""
         record = self.slots[slot]
-        started = record.state is not ChildState.STARTING and record.start_failures == 0
         quick = now_s - record.spawned_at_s < STABLE_S
         record.quick_deaths = record.quick_deaths + 1 if quick else 0
-        if not started:
+        if not record.ready:
             record.start_failures += 1
         record.why = record.why or how
         if self.stopping:
@@ -175,7 +176,6 @@ class PoolPolicy:
             case ChildState.STARTING | ChildState.RUNNING if self.stopping:
                 return self._request_exit(record, "the pool stops", now_s)
             case ChildState.STARTING if now_s - record.since_s >= START_TIMEOUT_S:
-                record.start_failures += 1
                 return self._request_exit(record, f"not ready {START_TIMEOUT_S:.0f} s after its start", now_s)
             case ChildState.RUNNING:
                 return self._question(record, now_s)
@@ -187,7 +187,7 @@ class PoolPolicy:
     def _spawn(self, record: SlotRecord, now_s: float) -> Spawn:
         record.spawned_at_s = now_s
         record.heartbeat_sent_s = None
-        record.killed = False
+        record.killed = record.ready = False
         record.why = ""
         self._change_state(record, ChildState.STARTING, now_s)
         return Spawn(record.slot)

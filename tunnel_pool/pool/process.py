@@ -24,6 +24,7 @@ from tunnel_pool.pool.command import descriptor_map
 
 MAX_LOG_LINE_BYTES = 4096
 CALL_TIMEOUT_S = 15.0
+END_OF_FILE_GRACE_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class ChildProcess(ProcessProtocol):
         self._last_log_lines: deque[str] = deque(maxlen=20)
         self.datagrams: DatagramWriter
         self._reader: DatagramReader | None = None
+        self._losing: asyncio.TimerHandle | None = None
 
     def spawn(self, reactor: IReactorProcess, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the process. Raises OSError when there are no descriptors or processes left."""
@@ -129,9 +131,11 @@ class ChildProcess(ProcessProtocol):
 
     def childConnectionLost(self, childFD: int) -> None:
         if childFD == EXIT_OUT and self._report is None:
-            self._listener.child_lost(self, "end of file on its exit stream")
+            self._lose_soon("end of file on its exit stream")
 
     def processEnded(self, reason: Failure) -> None:
+        if self._losing is not None:
+            self._losing.cancel()
         if self._log_rest:
             self._log_received(b"\n")
         how = self._how_it_ended(reason)
@@ -174,7 +178,12 @@ class ChildProcess(ProcessProtocol):
         self._listener.child_sent_datagram(self, circuit_id, address, payload)
 
     def _data_lost(self, why: str) -> None:
-        self._listener.child_lost(self, f"data stream: {why}")
+        self._lose_soon(f"data stream: {why}")
+
+    def _lose_soon(self, why: str) -> None:
+        """Most often the process is dead and its end, with the reason, is about to be told."""
+        if self._losing is None:
+            self._losing = self._loop.call_later(END_OF_FILE_GRACE_S, self._listener.child_lost, self, why)
 
     def _log_received(self, data: bytes) -> None:
         """The child's stdout and stderr become our log, line by line."""

@@ -1,0 +1,17 @@
+"""A real child whose loop a heartbeat blocks for good."""
+
+import sys
+import time
+
+from child.__main__ import main
+from child.host import ChildHost
+
+
+async def block(self, message):
+    print("blocked", flush=True)
+    while True:
+        time.sleep(0.01)
+
+
+ChildHost._on_heartbeat = block
+sys.exit(main())

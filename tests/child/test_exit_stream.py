@@ -1,0 +1,164 @@
+"""The exit stream: obeyed when the control stream is stuffed and the loop is stuck; a child that ignores it is killed."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from rpc import control_pb2 as pb
+from rpc.descriptors import ALL
+from rpc.exit import EXIT_CODES, ExitKind
+from tests.network import make_config, tunnels, until
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.pool.command import child_environment
+from tunnel_pool.pool.policy import EXIT_GRACE_S
+from tunnel_pool.pool.pool import own_command
+from tunnel_pool.pool.process import ChildProcess
+
+HERE = Path(__file__).parent
+ROOT = str(HERE.parent.parent)
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(9)"
+
+
+class Watcher:
+    """A ChildListener that remembers."""
+
+    def __init__(self):
+        self.lost = []
+        self.ended = []
+        self.notified = []
+
+    def child_notified(self, child, name, message):
+        self.notified.append((name, message))
+
+    def child_sent_datagram(self, child, circuit_id, address, payload):
+        pass
+
+    def child_lost(self, child, why):
+        self.lost.append(why)
+
+    def child_ended(self, child, how):
+        self.ended.append(how)
+
+
+def spawn(loop, command):
+    from twisted.internet import reactor
+
+    watcher = Watcher()
+    child = ChildProcess(0, watcher, loop)
+    child.spawn(reactor, command, child_environment(os.environ, ROOT))
+    return child, watcher
+
+
+def create_message(**more):
+    config = make_config()
+    return pb.Create(
+        slot=0,
+        member_key=config.member_key,
+        listen=pb.Address(host=config.listen.host),
+        community_id=config.community_id,
+        sync_interval_s=0.1,
+        **more,
+    )
+
+
+async def test_a_child_has_its_streams_and_no_other_descriptor(loop, caplog):
+    caplog.set_level("INFO")
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
+    for fd in held:
+        os.set_inheritable(fd, True)
+    child, watcher = spawn(loop, [sys.executable, "-S", str(HERE / "list_descriptors.py")])
+    await until(lambda: "descriptors" in caplog.text)
+    child.request_exit("that was all")
+    await until(lambda: watcher.ended)
+    assert f"descriptors {sorted(ALL)}" in caplog.text
+    for fd in held:
+        os.close(fd)
+
+
+async def test_it_ends_in_order_when_asked(loop):
+    child, watcher = spawn(loop, own_command())
+    await child.call("create", create_message())
+    child.request_exit("the test is over")
+    await until(lambda: watcher.ended)
+    assert watcher.ended == ["ended"]
+    assert watcher.lost == []
+
+
+async def test_it_ends_while_control_is_stuffed_and_the_loop_is_blocked(loop, caplog):
+    caplog.set_level("INFO")
+    child, watcher = spawn(loop, [sys.executable, str(HERE / "blocked_child.py")])
+    await child.call("create", create_message())
+    blocked = child.call("heartbeat", pb.Heartbeat())
+    await until(lambda: "blocked" in caplog.text)
+    stuffing = pb.Monitor(swarms=[pb.Swarm(infohash=bytes(20))] * 2000)
+    stuffed = [child.call("monitor", stuffing) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert len(child.transport.pipes[3].dataBuffer) + len(child.transport.pipes[3]._tempDataBuffer) > 0
+    asked_s = time.monotonic()
+    child.request_exit("end now")
+    await until(lambda: watcher.ended, 5)
+    assert time.monotonic() - asked_s < 3
+    assert watcher.ended[0].startswith("stuck")
+    assert child.transport.status == EXIT_CODES[ExitKind.STUCK] << 8
+    for future in [blocked, *stuffed]:
+        assert "stuck" in str(future.exception())
+
+
+async def test_a_child_that_ignores_it_is_killed(loop):
+    config = make_config()
+    pooled = PooledTunnelCommunity(config, [0], 1, [sys.executable, "-c", DEAF])
+    starting = loop.create_task(pooled.pool.start())
+    process = psutil.Process(await until(lambda: pooled.pool.pid(0)))
+    asked_s = time.monotonic()
+    await asyncio.wait_for(pooled.unload(), EXIT_GRACE_S + 5)
+    assert time.monotonic() - asked_s >= EXIT_GRACE_S
+    assert not process.is_running()
+    await starting
+
+
+async def test_a_child_dies_with_its_streams(loop):
+    """What it sees when the main process is gone: end of file on the exit stream."""
+    child, watcher = spawn(loop, own_command())
+    await child.call("create", create_message())
+    child.transport.closeChildFD(7)
+    await until(lambda: watcher.ended, 2)
+    assert "exit code 70" in watcher.ended[0]
+
+
+async def test_unknown_calls_and_bad_requests_are_answered(loop):
+    child, watcher = spawn(loop, own_command())
+    refusals = {
+        "monitor": (pb.Monitor(), pb.ERROR_UNIMPLEMENTED),
+        "circuit": (pb.BuildCircuit(circuit_id=1, goal_hops=1), pb.ERROR_NOT_READY),
+        "create": (pb.Create(community_id=b"short"), pb.ERROR_BAD_REQUEST),
+    }
+    for name, (message, code) in refusals.items():
+        error = (await asyncio.gather(child.call(name, message), return_exceptions=True))[0]
+        assert error.code == code, name
+    await child.call("create", create_message())
+    wrong_slot = pb.BuildCircuit(circuit_id=1 << 24, goal_hops=1, ctype="DATA")
+    unknown = pb.RemoveCircuit(circuit_id=1)
+    for name, message, code in [
+        ("circuit", wrong_slot, pb.ERROR_BAD_REQUEST),
+        ("remove_circuit", unknown, pb.ERROR_NO_CIRCUIT),
+        ("create", create_message(), pb.ERROR_BAD_REQUEST),
+    ]:
+        error = (await asyncio.gather(child.call(name, message), return_exceptions=True))[0]
+        assert error.code == code, name
+    child.request_exit("done")
+    await until(lambda: watcher.ended)
+
+
+async def test_the_key_is_nowhere_but_on_the_control_stream():
+    """Not in argv, not in the environment, not in a file of its own."""
+    async with tunnels("pooled", workers=1) as client:
+        process = psutil.Process(client.pool.pid(0))
+        key = client._config.member_key
+        shown = " ".join(process.cmdline()) + str(process.environ())
+        assert key.hex() not in shown
+        assert repr(key)[2:-1] not in shown
+        assert not [file for file in process.open_files() if "key" in file.path]

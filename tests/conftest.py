@@ -1,0 +1,47 @@
+"""Coroutine tests run on the one loop that Twisted's reactor sits on; no test may leave a process."""
+
+import asyncio
+import inspect
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import settings
+
+from tunnel_pool import runner
+
+ASYNC_TEST_TIMEOUT_S = 100
+
+settings.register_profile("fast", max_examples=100, deadline=None)
+settings.register_profile("deep", max_examples=5000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    loop = runner.install()
+    loop.run_until_complete(asyncio.wait_for(pyfuncitem.obj(**arguments), ASYNC_TEST_TIMEOUT_S))
+    return True
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """No child process and no folder of a demo outlives a test."""
+    yield
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    for process in alive:
+        process.kill()
+    assert not alive, f"left running: {alive}"
+    assert not list(Path(tempfile.gettempdir()).glob(f"tunnel-pool-demo-{os.getpid()}-*"))
+
+
+@pytest.fixture
+def loop() -> asyncio.AbstractEventLoop:
+    return runner.install()

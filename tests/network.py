@@ -1,0 +1,117 @@
+"""Real nodes on loopback for tests: exits and relays in this process, an echo outside the tunnels."""
+
+import asyncio
+import itertools
+import os
+import socket
+from contextlib import asynccontextmanager
+
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.tunnel import (
+    PEER_FLAG_EXIT_BT,
+    PEER_FLAG_EXIT_IPV8,
+    PEER_FLAG_RELAY,
+    PEER_FLAG_SPEED_TEST,
+)
+
+from overlay.config import HostPort, OverlayConfig
+from overlay.node import open_overlay
+from tunnel_pool.community import PooledTunnelCommunity
+
+RELAY_FLAGS = frozenset({PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST})
+EXIT_FLAGS = RELAY_FLAGS | {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+COMMUNITY_ID = bytes(range(20))
+WAIT_S = 30
+
+_numbers = itertools.count(1)
+
+
+def unused_host():
+    """An address of 127.0.0.0/8 that no other test uses."""
+    number = next(_numbers)
+    return f"127.{240 + os.getpid() % 15}.{number // 250}.{number % 250 + 1}"
+
+
+def make_config(flags=RELAY_FLAGS, bootstrap=(), host=None, port=0, **more):
+    return OverlayConfig(
+        slot=0,
+        member_key=default_eccrypto.generate_key("curve25519").key_to_bin(),
+        listen=HostPort(host or unused_host(), port),
+        peer_flags=flags,
+        community_id=COMMUNITY_ID,
+        bootstrap=tuple(bootstrap),
+        **more,
+    )
+
+
+def address_of(node):
+    return HostPort(*node.endpoint.get_address())
+
+
+@asynccontextmanager
+async def network(exits=1, relays=0, allow_private=True):
+    """Nodes that know each other, exits first."""
+    nodes = []
+    try:
+        for flags in [EXIT_FLAGS] * exits + [RELAY_FLAGS] * relays:
+            known = [address_of(node) for node in nodes]
+            nodes.append(await open_overlay(make_config(flags, known, allow_private=allow_private)))
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.endpoint.is_open():
+                await node.unload()
+
+
+@asynccontextmanager
+async def tunnels(kind, bootstrap=(), workers=2, circuits=2, command=None, **more):
+    """Running tunnels of the kind: "plain" in this process, "pooled" over children."""
+    config = make_config(bootstrap=bootstrap, **more)
+    if kind == "plain":
+        opened = await open_overlay(config)
+        opened.settings.max_circuits = circuits
+    else:
+        opened = PooledTunnelCommunity(config, range(workers), circuits, command)
+        await opened.start()
+    try:
+        yield opened
+    finally:
+        await opened.unload()
+
+
+async def until(condition, timeout_s=WAIT_S, what="the condition"):
+    """Wait until it holds; returns what it returned."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not (result := condition()):
+        assert asyncio.get_running_loop().time() < deadline, f"{what} did not come true in {timeout_s} s"
+        await asyncio.sleep(0.02)
+    return result
+
+
+class Echo:
+    """A UDP service outside the tunnels that answers what it gets."""
+
+    def __init__(self, host=None):
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind((host or unused_host(), 0))
+        self.sock.setblocking(False)
+        self.address = self.sock.getsockname()
+        self.received = []
+        asyncio.get_running_loop().add_reader(self.sock, self._readable)
+
+    def _readable(self):
+        data, source = self.sock.recvfrom(65535)
+        self.received.append((data, source))
+        self.sock.sendto(data, source)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        asyncio.get_running_loop().remove_reader(self.sock)
+        self.sock.close()
+
+
+def dht_like(text):
+    """A datagram that an exit lets pass: it looks like a DHT message."""
+    return b"d1:t" + str(len(text)).encode() + b":" + text + b"e"

@@ -1,0 +1,87 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from socks5.address import ANY, Address, AddressType, encode_address
+from socks5.handshake import Associate, Close, Handshake, Send, State
+from tests.feeding import mutations
+
+GREETING = b"\x05\x01\x00"
+METHOD = Send(b"\x05\x00")
+NO_ADDRESS = b"\x01\x00\x00\x00\x00\x00\x00"
+
+
+def request(command, address=NO_ADDRESS):
+    return bytes([5, command, 0]) + address
+
+
+def converse(data, size=None):
+    handshake = Handshake()
+    pieces = [data] if size is None else [data[i : i + size] for i in range(0, len(data), size)]
+    return handshake, [step for piece in pieces for step in handshake.receive(piece)]
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 3, 7])
+def test_udp_associate_in_any_pieces(size):
+    handshake, steps = converse(GREETING + request(3), size)
+    assert steps == [METHOD, Associate(ANY)]
+    assert handshake.state is State.ASSOCIATED
+    assert handshake.associated("127.0.0.1", 258) == [Send(b"\x05\x00\x00\x01\x7f\x00\x00\x01\x01\x02")]
+    assert handshake.receive(b"whatever") == []
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        Address(AddressType.IPV4, "127.0.0.1", 7),
+        Address(AddressType.IPV6, "::1", 65535),
+        Address(AddressType.DOMAIN, "localhost", 1),
+    ],
+)
+def test_the_announced_client_is_passed_on(client):
+    _, steps = converse(GREETING + request(3, encode_address(client.host, client.port)))
+    assert steps[-1] == Associate(client)
+
+
+@pytest.mark.parametrize("command", [1, 2, 0, 4, 255])
+def test_other_commands_are_not_supported(command):
+    handshake, steps = converse(GREETING + request(command))
+    assert steps[:2] == [METHOD, Send(b"\x05\x07\x00" + NO_ADDRESS)]
+    assert isinstance(steps[2], Close)
+    assert handshake.state is State.CLOSED
+
+
+def test_unknown_address_type_is_answered_with_its_code():
+    _, steps = converse(GREETING + b"\x05\x03\x00\x02")
+    assert steps[1] == Send(b"\x05\x08\x00" + NO_ADDRESS)
+
+
+@pytest.mark.parametrize("methods", [b"", b"\x02", b"\x01\x02\x80"])
+def test_no_acceptable_method_is_two_bytes(methods):
+    _, steps = converse(bytes([5, len(methods)]) + methods)
+    assert steps[0] == Send(b"\x05\xff")
+    assert isinstance(steps[1], Close)
+
+
+def test_no_authentication_is_taken_among_others():
+    assert converse(b"\x05\x03\x02\x01\x00")[1] == [METHOD]
+
+
+@pytest.mark.parametrize("data", [b"\x04\x01\x00\x50", b"G", GREETING + b"\x04\x03\x00\x01"])
+def test_another_version_is_turned_away(data):
+    assert isinstance(converse(data)[1][-1], Close)
+
+
+def test_an_association_that_fails_is_answered():
+    handshake, _ = converse(GREETING + request(3))
+    steps = handshake.failed("no port")
+    assert steps[0] == Send(b"\x05\x01\x00" + NO_ADDRESS)
+    assert isinstance(steps[1], Close)
+
+
+@given(mutations(st.sampled_from([1, 2, 3]).map(lambda command: GREETING + request(command))), st.integers(1, 5))
+def test_nothing_escapes_and_pieces_do_not_matter(data, size):
+    whole, steps = converse(data)
+    pieces, piecewise = converse(data, size)
+    assert whole.state is pieces.state
+    assert [s for s in steps if isinstance(s, Send)] == [s for s in piecewise if isinstance(s, Send)]

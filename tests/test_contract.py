@@ -1,0 +1,169 @@
+"""What tunnel_pool.contract promises, on both who keep it: in one process, and over real children."""
+
+import asyncio
+
+import pytest
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_CLOSING,
+    CIRCUIT_STATE_EXTENDING,
+    CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_DATA,
+    CIRCUIT_TYPE_IP_SEEDER,
+    PEER_FLAG_EXIT_BT,
+    PEER_FLAG_RELAY,
+)
+
+from overlay.community import NOWHERE
+from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
+
+pytestmark = pytest.mark.parametrize("kind", ["plain", "pooled"])
+
+
+async def ready_circuit(client, hops=1):
+    await until(lambda: client.get_candidates(PEER_FLAG_EXIT_BT), what="an exit candidate")
+    circuit = client.create_circuit(hops)
+    assert await asyncio.wait_for(circuit.ready, 20) is circuit
+    return circuit
+
+
+async def test_candidates_have_flags_and_are_never_ourselves(kind):
+    async with network(exits=1, relays=1) as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        await until(lambda: len(client.candidates) == 2)
+        (exit_peer,) = client.get_candidates(PEER_FLAG_EXIT_BT)
+        assert exit_peer.mid == nodes[0].my_peer.mid
+        assert exit_peer.address == nodes[0].endpoint.get_address()
+        assert set(client.candidates[exit_peer]) == EXIT_FLAGS
+        assert {peer.mid for peer in client.get_candidates(PEER_FLAG_RELAY)} == {n.my_peer.mid for n in nodes}
+        assert client.my_peer.mid not in {peer.mid for peer in client.candidates}
+
+
+async def test_build_tunnels_keeps_as_many_as_wanted(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes), circuits=3) as client:
+        assert client.tunnels_ready(1) == 1.0
+        client.build_tunnels(1)
+        assert client.tunnels_ready(1) < 1.0
+        await until(lambda: client.tunnels_ready(1) == 1.0)
+        assert len(client.find_circuits(hops=1)) == 3
+        await client.remove_circuit(next(iter(client.circuits)))
+        await until(lambda: client.tunnels_ready(1) == 1.0)
+
+
+async def test_a_circuit_is_there_at_once_and_grows(kind):
+    async with network(exits=1, relays=1) as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        await until(lambda: len(client.candidates) == 2)
+        (exit_peer,) = client.get_candidates(PEER_FLAG_EXIT_BT)
+        circuit = client.create_circuit(2, required_exit=exit_peer)
+        assert circuit.state == CIRCUIT_STATE_EXTENDING
+        assert client.circuits[circuit.circuit_id] is circuit
+        assert client.find_circuits() == []
+        assert client.find_circuits(state=None, hops=2) == [circuit]
+        assert await asyncio.wait_for(circuit.ready, 20) is circuit
+        assert circuit.state == CIRCUIT_STATE_READY
+        assert [hop.public_key_bin for hop in circuit.hops] == [
+            node.my_peer.public_key.key_to_bin() for node in reversed(nodes)
+        ]
+        assert circuit.hop.address == nodes[1].endpoint.get_address()
+        assert PEER_FLAG_EXIT_BT in circuit.exit_flags
+
+
+async def test_find_circuits_filters(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        assert client.find_circuits() == [circuit]
+        assert client.find_circuits(ctype=CIRCUIT_TYPE_DATA, state=CIRCUIT_STATE_READY, hops=1) == [circuit]
+        assert client.find_circuits(exit_flags=[PEER_FLAG_EXIT_BT]) == [circuit]
+        assert client.find_circuits(ctype=CIRCUIT_TYPE_IP_SEEDER) == []
+        assert client.find_circuits(hops=2) == []
+        assert client.find_circuits(exit_flags=[1 << 14]) == []
+
+
+async def test_no_circuit_without_candidates_or_through_ourselves(kind):
+    async with tunnels(kind) as client:
+        assert client.create_circuit(1) is None
+        assert client.create_circuit(1, required_exit=client.my_peer) is None
+        assert client.circuits == {}
+
+
+async def test_datagrams_leave_at_the_exit_and_come_back(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        incoming = asyncio.Queue()
+        client.on_raw_data = lambda *args: incoming.put_nowait(args)
+        with Echo() as echo:
+            sent = [dht_like(bytes([65 + i]) * (i * 100)) for i in range(10)]
+            for data in sent:
+                client.send_data(circuit.hop.address, circuit.circuit_id, echo.address, NOWHERE, data)
+            received = [await asyncio.wait_for(incoming.get(), 10) for _ in sent]
+            assert [host for _, (host, _) in echo.received] == [address_of(nodes[0]).host] * 10
+        assert {(got, origin) for got, origin, _ in received} == {(circuit, echo.address)}
+        assert sorted(data for _, _, data in received) == sorted(sent)
+        await until(lambda: circuit.bytes_up > sum(map(len, sent)) and circuit.bytes_down > sum(map(len, sent)))
+
+
+async def test_domain_names_are_resolved_at_the_exit(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        with Echo("127.0.0.1") as echo:
+            name = ("localhost", echo.address[1])
+            client.send_data(circuit.hop.address, circuit.circuit_id, name, NOWHERE, dht_like(b"x"))
+            await until(lambda: echo.received)
+            assert echo.received[0][0] == dht_like(b"x")
+            assert echo.received[0][1][0] == address_of(nodes[0]).host
+
+
+async def test_removing_a_circuit(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        removed = []
+        client.on_circuit_removed = lambda *args: removed.append(args)
+        future = client.remove_circuit(circuit.circuit_id, "no longer needed", destroy=4)
+        await until(lambda: circuit.state == CIRCUIT_STATE_CLOSING, 1)
+        await asyncio.wait_for(future, 10)
+        assert client.circuits == {}
+        await until(lambda: removed)
+        assert removed == [(circuit, "no longer needed")]
+        await until(lambda: not nodes[0].exit_sockets, what="the exit hearing of it")
+
+
+async def test_removing_an_unknown_circuit_is_harmless(kind):
+    async with tunnels(kind) as client:
+        await asyncio.wait_for(client.remove_circuit(12345), 10)
+
+
+async def test_a_circuit_whose_exit_ends_is_gone(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        removed = []
+        client.on_circuit_removed = lambda *args: removed.append(args[0])
+        await nodes[0].unload()
+        await until(lambda: removed)
+        assert removed == [circuit]
+        assert client.circuits == {}
+        assert circuit.state == CIRCUIT_STATE_CLOSING
+
+
+async def test_datagrams_for_unknown_circuits_are_dropped_and_counted(kind):
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        with Echo() as watcher:
+            client.send_data(watcher.address, 12345, watcher.address, NOWHERE, dht_like(b"secret"))
+            await asyncio.wait_for(client.remove_circuit(12345), 10)
+            assert client.dropped()["unknown_circuit"] == 1
+            assert watcher.received == []
+
+
+async def test_unload_ends_every_circuit(kind):
+    async with network() as nodes:
+        async with tunnels(kind, map(address_of, nodes)) as client:
+            client.build_tunnels(1)
+            await until(lambda: client.tunnels_ready(1) == 1.0)
+        assert client.find_circuits(state=None) == []
+        await until(lambda: not nodes[0].exit_sockets, what="the exit hearing of it")
+
+
+async def test_the_exit_refuses_private_destinations_unless_told(kind):
+    async with network(allow_private=False) as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        with Echo() as echo:
+            client.send_data(circuit.hop.address, circuit.circuit_id, echo.address, NOWHERE, dht_like(b"x"))
+            await until(lambda: nodes[0].dropped()["exit_destination_refused"] == 1)
+            assert echo.received == []

@@ -1,0 +1,181 @@
+import pytest
+
+from tunnel_pool.pool.policy import (
+    EXIT_GRACE_S,
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    MAX_RESTART_DELAY_S,
+    MAX_START_FAILURES,
+    STABLE_S,
+    START_TIMEOUT_S,
+    ChildState,
+    Kill,
+    Load,
+    PoolPolicy,
+    RequestExit,
+    SendHeartbeat,
+    Spawn,
+    least_loaded,
+    restart_delay_s,
+)
+
+
+def policy(slots=1):
+    made = PoolPolicy()
+    made.add_slots(range(slots), 0)
+    return made
+
+
+def running(now_s=0.0):
+    made = policy()
+    made.decide(now_s)
+    made.created(0, now_s)
+    return made
+
+
+def state(made):
+    return made.slots[0].state
+
+
+def test_every_slot_is_spawned_once():
+    made = policy(3)
+    assert made.decide(0) == [Spawn(0), Spawn(1), Spawn(2)]
+    assert made.decide(0.1) == []
+
+
+def test_heartbeats_at_an_interval_one_at_a_time():
+    made = running()
+    assert made.decide(HEARTBEAT_INTERVAL_S - 0.01) == []
+    assert made.decide(HEARTBEAT_INTERVAL_S) == [SendHeartbeat(0)]
+    assert made.decide(HEARTBEAT_INTERVAL_S + 0.5) == []
+    made.heartbeat_answered(0, 2)
+    assert made.decide(2 + HEARTBEAT_INTERVAL_S) == [SendHeartbeat(0)]
+
+
+def test_a_child_that_hangs_is_asked_then_killed_then_replaced():
+    made = running()
+    made.decide(1)
+    (command,) = made.decide(1 + HEARTBEAT_TIMEOUT_S)
+    assert isinstance(command, RequestExit)
+    assert "heartbeat" in command.reason
+    asked_s = 1 + HEARTBEAT_TIMEOUT_S
+    assert made.decide(asked_s + EXIT_GRACE_S - 0.01) == []
+    assert made.decide(asked_s + EXIT_GRACE_S) == [Kill(0)]
+    assert made.decide(asked_s + EXIT_GRACE_S + 9) == []
+    made.ended(0, "killed", asked_s + 2)
+    assert state(made) is ChildState.WAITING
+    assert made.decide(asked_s + 2 + restart_delay_s(1)) == [Spawn(0)]
+    assert made.slots[0].restarts == 1
+
+
+def test_a_hang_is_mended_within_ten_seconds():
+    """What the issue asks of a stopped child, without the time a spawn takes."""
+    assert HEARTBEAT_INTERVAL_S + HEARTBEAT_TIMEOUT_S + EXIT_GRACE_S + restart_delay_s(1) < 8
+
+
+def test_the_delay_grows_with_quick_deaths_and_shrinks_after_a_stable_run():
+    made = running()
+    delays = []
+    now_s = 1.0
+    for _ in range(10):
+        made.ended(0, "crash", now_s)
+        delays.append(made.slots[0].spawn_at_s - now_s)
+        now_s = made.slots[0].spawn_at_s
+        assert made.decide(now_s) == [Spawn(0)]
+        made.created(0, now_s)
+    assert delays == sorted(delays)
+    assert delays[-1] == MAX_RESTART_DELAY_S
+    made.ended(0, "crash", now_s + STABLE_S)
+    assert made.slots[0].spawn_at_s - now_s - STABLE_S == restart_delay_s(0)
+
+
+def test_a_death_noticed_by_its_streams_first_is_a_failed_start_too():
+    made = policy()
+    now_s = 0.0
+    for _ in range(MAX_START_FAILURES):
+        made.decide(now_s)
+        made.lost(0, "end of file", now_s)
+        made.ended(0, "exit code 1", now_s)
+        now_s += MAX_RESTART_DELAY_S
+    assert state(made) is ChildState.FAILED
+
+
+def test_what_cannot_start_is_given_up_with_the_reason():
+    made = policy()
+    now_s = 0.0
+    for attempt in range(MAX_START_FAILURES):
+        assert made.decide(now_s) == [Spawn(0)], attempt
+        made.ended(0, f"attempt {attempt}", now_s)
+        now_s += MAX_RESTART_DELAY_S
+    assert state(made) is ChildState.FAILED
+    assert made.slots[0].why == f"attempt {MAX_START_FAILURES - 1}"
+    assert made.decide(now_s + 9999) == []
+
+
+def test_a_child_that_says_it_cannot_start_is_not_tried_again():
+    made = policy()
+    made.decide(0)
+    made.cannot_start(0, "port in use")
+    made.lost(0, "port in use", 0)
+    made.ended(0, "ended", 1)
+    assert state(made) is ChildState.FAILED
+    assert made.slots[0].why == "port in use"
+
+
+def test_a_child_that_never_gets_ready_is_ended():
+    made = policy()
+    made.decide(0)
+    assert made.decide(START_TIMEOUT_S - 0.1) == []
+    (command,) = made.decide(START_TIMEOUT_S)
+    assert isinstance(command, RequestExit)
+    made.ended(0, "killed", START_TIMEOUT_S + 2)
+    assert made.slots[0].start_failures > 0
+
+
+def test_a_start_that_works_forgives_failed_ones():
+    made = policy()
+    made.decide(0)
+    made.ended(0, "crash", 0)
+    made.decide(10)
+    made.created(0, 10)
+    assert made.slots[0].start_failures == 0
+
+
+def test_a_broken_stream_ends_the_child_once():
+    made = running()
+    assert made.lost(0, "not a frame", 5) == RequestExit(0, "not a frame")
+    assert made.lost(0, "again", 5) is None
+
+
+def test_stop_ends_everything_and_spawns_nothing():
+    made = policy(2)
+    made.decide(0)
+    made.created(0, 0)
+    made.ended(1, "crash", 0)
+    made.stop(1)
+    assert made.slots[1].state is ChildState.STOPPED
+    assert made.decide(1) == [RequestExit(0, "the pool stops")]
+    made.ended(0, "ended", 2)
+    assert state(made) is ChildState.STOPPED
+    assert made.decide(99) == []
+
+
+def test_late_news_of_an_ended_child_changes_nothing():
+    made = running()
+    made.lost(0, "gone", 1)
+    made.created(0, 2)
+    assert state(made) is ChildState.ENDING
+
+
+@pytest.mark.parametrize(
+    ("loads", "chosen"),
+    [
+        ([], None),
+        ([Load(3, 0, 7)], 7),
+        ([Load(1, 0, 0), Load(0, 99, 1)], 1),
+        ([Load(1, 5, 0), Load(1, 4, 1)], 1),
+        ([Load(1, 5, 1), Load(1, 5, 0)], 0),
+    ],
+)
+def test_least_loaded(loads, chosen):
+    assert least_loaded(loads) == chosen
