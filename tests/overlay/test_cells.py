@@ -1,0 +1,70 @@
+"""The short way for data cells against py-ipv8's own serializer, and on garbage."""
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ipv8.messaging.anonymization.payload import DataPayload
+from ipv8.messaging.serialization import default_serializer
+
+from overlay.crypto_endpoint import pack_address, packed_address_end, unpack_address
+from tests.feeding import mutations, outcome
+from tests.network import address_of, dht_like, network, tunnels, until
+
+ADDRESSES = [("1.2.3.4", 0), ("255.255.255.255", 65535), ("2001:db8::1", 443), ("tracker.example", 6969), ("é.nl", 1)]
+
+
+@pytest.mark.parametrize("destination", ADDRESSES)
+@pytest.mark.parametrize("origin", ADDRESSES)
+def test_same_bytes_as_py_ipv8(destination, origin):
+    packed = default_serializer.pack_serializable(DataPayload(7, destination, origin, b"payload"))[4:]
+    assert pack_address(*destination) + pack_address(*origin) + b"payload" == packed
+    middle = packed_address_end(packed, 0)
+    end = packed_address_end(packed, middle)
+    assert unpack_address(packed[:middle]) == destination
+    assert unpack_address(packed[middle:end]) == origin
+    assert packed[end:] == b"payload"
+
+
+@given(mutations(st.sampled_from(ADDRESSES).map(lambda address: pack_address(*address))))
+def test_only_value_error_escapes(data):
+    end = outcome(lambda: packed_address_end(data, 0), ValueError)
+    if end is not None:
+        assert end <= len(data)
+        outcome(lambda: unpack_address(data[:end]), ValueError)
+
+
+async def test_garbage_on_the_socket_is_counted_and_does_no_harm():
+    async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=1) as client:
+        client.build_tunnels(1)
+        await until(lambda: client.tunnels_ready(1) == 1.0)
+        (node,) = nodes
+        prefix = node.get_prefix()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for datagram in [
+                prefix,
+                prefix + b"\x00",
+                prefix + b"\x00" + bytes(6),  # a cell without a message
+                prefix + b"\x00" + bytes(7),  # of an unknown circuit
+                prefix + b"\x00" + b"\x00\x00\x00\x09\x01\x00" + b"\x01",  # a data message in the clear
+            ]:
+                sock.sendto(datagram, address_of(node))
+        await until(lambda: node.dropped().total() >= 5)
+        assert node.dropped()["cell_malformed"] == 3
+        assert node.dropped()["cell_not_decrypted"] == 1
+        assert node.dropped()["cell_not_encrypted"] == 1
+        assert client.tunnels_ready(1) == 1.0
+
+
+async def test_an_exit_lets_only_bittorrent_like_datagrams_out():
+    async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=1) as client:
+        client.build_tunnels(1)
+        await until(lambda: client.tunnels_ready(1) == 1.0)
+        (circuit,) = client.find_circuits(hops=1)
+        target = address_of(nodes[0])
+        for payload in (b"GET / HTTP/1.1\r\n", dht_like(b"x")):
+            client.send_data(circuit.hop.address, circuit.circuit_id, target, ("0.0.0.0", 0), payload)
+        await until(lambda: nodes[0].carried().exited_bytes)
+        assert nodes[0].dropped()["exit_content_refused"] == 1
+        assert nodes[0].carried().exited_bytes == len(dht_like(b"x"))

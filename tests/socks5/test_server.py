@@ -1,0 +1,144 @@
+"""The server with real sockets, as libtorrent and others would use it."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+from twisted.internet.error import CannotListenError
+
+from socks5.address import encode_address
+from socks5.server import Socks5Server
+from tests.network import until
+
+PEER = encode_address("1.2.3.4", 6881)
+NO_ADDRESS = b"\x01\x00\x00\x00\x00\x00\x00"
+
+
+class Consumer:
+    def __init__(self):
+        self.associations = []
+        self.received = []
+
+    def association_opened(self, association):
+        self.associations.append(association)
+
+    def association_closed(self, association):
+        self.associations.remove(association)
+
+    def datagram_received(self, association, address, payload):
+        self.received.append((address, payload))
+
+
+@asynccontextmanager
+async def serving():
+    from twisted.internet import reactor
+
+    consumer = Consumer()
+    server = Socks5Server(reactor, consumer)
+    port = server.listen()
+    try:
+        yield consumer, server, port
+    finally:
+        await server.close()
+        await until(lambda: not consumer.associations)
+
+
+async def associate(port, client=NO_ADDRESS):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\x05\x01\x00")
+    assert await reader.readexactly(2) == b"\x05\x00"
+    writer.write(b"\x05\x03\x00" + client)
+    answer = await reader.readexactly(10)
+    assert answer[:4] == b"\x05\x00\x00\x01"
+    assert answer[4:8] == b"\x7f\x00\x00\x01"
+    return writer, ("127.0.0.1", int.from_bytes(answer[8:], "big"))
+
+
+def udp_socket(address="127.0.0.1"):
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((address, 0))
+    sock.setblocking(False)
+    return sock
+
+
+async def test_datagrams_both_ways(loop):
+    async with serving() as (consumer, server, port):
+        writer, relay = await associate(port)
+        with udp_socket() as client:
+            client.sendto(b"\x00\x00\x00" + PEER + b"to the peer", relay)
+            await until(lambda: consumer.received)
+            assert consumer.received == [(PEER, b"to the peer")]
+            consumer.associations[0].send(PEER, b"from the peer")
+            answer = await asyncio.wait_for(loop.sock_recv(client, 2000), 5)
+            assert answer == b"\x00\x00\x00" + PEER + b"from the peer"
+        writer.close()
+
+
+async def test_the_association_ends_with_its_connection():
+    async with serving() as (consumer, server, port):
+        writer, _ = await associate(port)
+        assert len(consumer.associations) == 1
+        writer.close()
+        await until(lambda: not consumer.associations)
+
+
+async def test_malformed_and_foreign_datagrams_are_dropped_and_counted():
+    async with serving() as (consumer, server, port):
+        writer, relay = await associate(port)
+        with udp_socket() as client, udp_socket() as other, udp_socket("127.0.0.2") as elsewhere:
+            elsewhere.sendto(b"\x00\x00\x00" + PEER + b"no", relay)
+            await until(lambda: server.counters["socks5_foreign_source"] == 1)
+            client.sendto(b"\x00\x00\x00" + PEER + b"first", relay)
+            await until(lambda: consumer.received)
+            other.sendto(b"\x00\x00\x00" + PEER + b"no", relay)
+            client.sendto(b"\x00\x00\x01" + PEER + b"a fragment", relay)
+            client.sendto(b"\x00", relay)
+            await until(lambda: server.counters["socks5_malformed"] == 2)
+            await until(lambda: server.counters["socks5_foreign_source"] == 2)
+            assert consumer.received == [(PEER, b"first")]
+        writer.close()
+
+
+async def test_the_announced_port_is_the_only_one():
+    async with serving() as (consumer, server, port):
+        with udp_socket() as client, udp_socket() as other:
+            writer, relay = await associate(port, encode_address("127.0.0.1", client.getsockname()[1]))
+            other.sendto(b"\x00\x00\x00" + PEER + b"no", relay)
+            await until(lambda: server.counters["socks5_foreign_source"] == 1)
+            client.sendto(b"\x00\x00\x00" + PEER + b"yes", relay)
+            await until(lambda: consumer.received == [(PEER, b"yes")])
+            writer.close()
+
+
+async def test_a_client_elsewhere_is_not_served():
+    async with serving() as (consumer, server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x05\x01\x00\x05\x03\x00" + encode_address("8.8.8.8", 1))
+        assert await reader.read() == b"\x05\x00\x05\x01\x00" + NO_ADDRESS
+        writer.close()
+
+
+async def test_connect_and_bind_are_refused_and_closed():
+    async with serving() as (consumer, server, port):
+        for command in (1, 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\x05\x01\x00" + bytes([5, command, 0]) + PEER)
+            assert await reader.read() == b"\x05\x00\x05\x07\x00" + NO_ADDRESS
+            writer.close()
+
+
+async def test_it_listens_on_loopback_alone():
+    async with serving() as (consumer, server, port):
+        assert server._port.getHost().host == "127.0.0.1"
+
+
+async def test_a_port_in_use_is_an_error():
+    from twisted.internet import reactor
+
+    async with serving() as (consumer, server, port):
+        try:
+            Socks5Server(reactor, Consumer()).listen(port)
+        except CannotListenError:
+            pass
+        else:
+            raise AssertionError("two servers on one port")

@@ -1,0 +1,56 @@
+"""The house rules that a reader relies on: who imports whom, what is pure, how long a file is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("child", "overlay", "rpc", "socks5", "tunnel_pool")
+MAY_IMPORT = {
+    "child": {"overlay", "rpc", "socks5"},
+    "overlay": {"rpc"},
+    "rpc": set(),
+    "socks5": set(),
+    "tunnel_pool": {"overlay", "rpc", "socks5"},
+}
+PURE = [
+    "rpc/calls.py",
+    "rpc/data.py",
+    "rpc/descriptors.py",
+    "rpc/errors.py",
+    "rpc/exit.py",
+    "rpc/framing.py",
+    "rpc/sync.py",
+    "socks5/handshake.py",
+    "socks5/messages.py",
+    "tunnel_pool/pool/policy.py",
+]
+IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "subprocess", "os"}
+MAX_LINES = 420
+
+
+def sources():
+    return [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "_pb2" not in path.name]
+
+
+def imported(path):
+    """First parts of what a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way_and_files_are_short(path):
+    package = path.relative_to(ROOT).parts[0]
+    foreign = (set(imported(path)) & set(PACKAGES)) - {package}
+    assert foreign <= MAY_IMPORT[package]
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_logic_knows_no_clock_socket_or_loop(name):
+    assert not set(imported(ROOT / name)) & IO_MODULES
