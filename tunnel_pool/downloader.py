@@ -13,6 +13,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from overlay.config import slot_of
 from socks5.server import Socks5Server
+from tunnel_pool.community import SYNC_INTERVAL_S
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.errors import UserError
@@ -83,6 +84,8 @@ class Downloader:
             await self._session.wait_changed(0.25)
             self.circuits_seen.update(self.tunnels.circuits)
             on_progress(self)
+        if pool_of(self.tunnels) is not None:
+            await asyncio.sleep(2 * SYNC_INTERVAL_S)  # the circuits' last bytes are still to be told
 
     @property
     def statuses(self) -> list[TorrentStatus]:

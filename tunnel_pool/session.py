@@ -80,6 +80,7 @@ class TorrentStatus:
     name: str
     done_bytes: int
     wanted_bytes: int  # 0 until the metadata is known
+    downloaded_bytes: int  # in this run
     download_bytes_per_s: int
     peers: int
     finished: bool
@@ -130,7 +131,7 @@ class TorrentSession:
             handle = self._session.add_torrent(parameters)
         except RuntimeError as error:
             raise UserError(f"cannot add torrent {infohash}: {error}") from None
-        status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, False)
+        status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, False)
         self._torrents[infohash] = _Torrent(handle, tuple(peers), status)
         self._connect_peers()
         return infohash
@@ -276,6 +277,7 @@ class TorrentSession:
             name=status.name or infohash,
             done_bytes=status.total_wanted_done,
             wanted_bytes=status.total_wanted if status.has_metadata else 0,
+            downloaded_bytes=status.total_payload_download,
             download_bytes_per_s=status.download_payload_rate,
             peers=status.num_peers,
             finished=status.has_metadata and status.is_finished,

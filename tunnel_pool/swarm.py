@@ -42,9 +42,7 @@ def make_random_file(path: Path, size_bytes: int) -> None:
 
 
 def make_torrent(file: Path, torrent: Path) -> None:
-    storage = lt.file_storage()
-    lt.add_files(storage, str(file))
-    creator = lt.create_torrent(storage, PIECE_BYTES)
+    creator = lt.create_torrent(lt.list_files(str(file)), PIECE_BYTES)
     lt.set_piece_hashes(creator, str(file.parent))
     torrent.write_bytes(lt.bencode(creator.generate()))
 

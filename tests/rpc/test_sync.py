@@ -24,9 +24,9 @@ circuits = st.builds(
 snapshots = st.builds(
     Snapshot,
     circuits=st.lists(circuits, max_size=4).map(lambda some: {c.circuit_id: c for c in some}),
-    candidates=st.dictionaries(
-        st.binary(min_size=1, max_size=2), st.just(None), max_size=3
-    ).map(lambda keys: {key: CandidateState(key, "1.2.3.4", 5, (2,)) for key in keys}),
+    candidates=st.dictionaries(st.binary(min_size=1, max_size=2), st.just(None), max_size=3).map(
+        lambda keys: {key: CandidateState(key, "1.2.3.4", 5, (2,)) for key in keys}
+    ),
     counters=st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
     carried=st.builds(CarriedState, *[st.integers(0, 2)] * 4),
 )

@@ -116,7 +116,10 @@ async def test_no_circuit_of_ours_has_our_own_key_as_a_hop():
             def offered():
                 """The others would use us: we are their candidate, as relay and as exit."""
                 return all(
-                    me in [peer.public_key.key_to_bin() for peer in node.get_candidates(PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT)]
+                    me
+                    in [
+                        peer.public_key.key_to_bin() for peer in node.get_candidates(PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT)
+                    ]
                     for node in nodes
                 )
 

@@ -86,7 +86,12 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "hops": arguments.hops,
             "workers": arguments.workers,
             "torrents": [
-                {"infohash": status.infohash, "name": status.name, "bytes": status.wanted_bytes}
+                {
+                    "infohash": status.infohash,
+                    "name": status.name,
+                    "bytes": status.wanted_bytes,
+                    "downloaded_bytes": status.downloaded_bytes,
+                }
                 for status in downloader.statuses
             ],
             "circuits": [circuit_report(circuit, downloader) for circuit in downloader.circuits_seen.values()],

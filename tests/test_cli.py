@@ -1,0 +1,159 @@
+"""Wrong input by hand: one clear line, the right exit code, nothing left running."""
+
+import asyncio
+import socket
+
+import pytest
+
+from tests.commands import command
+from tests.network import unused_host, until
+from tunnel_pool.cli.main import make_parser
+
+INFOHASH = "0123456789abcdef0123456789abcdef01234567"
+QUIET = ["--bootstrap=none", "--workers=1"]
+
+
+async def fails(*arguments):
+    async with command(*arguments) as run:
+        code, report, lines = await run.ended(40)
+    assert len(lines) == 1, lines
+    assert "Traceback" not in lines[0]
+    return code, report, lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "COMMAND"),
+        (["nonsense"], "nonsense"),
+        (["demo", "--workers", "-1"], "'-1' is not a number from 0 to 256 or auto"),
+        (["demo", "--workers", "many"], "'many' is not a number"),
+        (["demo", "--hops", "0"], "'0' is not a number from 1 to 3"),
+        (["demo", "--hops", "4"], "'4' is not"),
+        (["demo", "--size", "0"], "--size"),
+        (["demo", "--unknown"], "--unknown"),
+        (["download"], "WHAT"),
+        (["download", INFOHASH, "--community-id", "xyz"], "'xyz' is not 40 hexadecimal digits"),
+        (["download", INFOHASH, "--peer", "1.2.3.4"], "'1.2.3.4' is not IPV4:PORT"),
+        (["download", INFOHASH, "--peer", "1.2.3.4:0"], "no port"),
+        (["download", INFOHASH, "--peer", "example.org:6881"], "is not IPV4:PORT"),
+        (["download", INFOHASH, "--listen", "1.2.3.4:65536"], "65535"),
+        (["download", INFOHASH, "--bootstrap", "somewhere"], "--bootstrap"),
+        (["node", "--log-level", "loud"], "loud"),
+    ],
+)
+async def test_wrong_usage_is_2(arguments, said):
+    code, _, line = await fails(*arguments)
+    assert code == 2
+    assert said in line
+    assert "--help" in line
+
+
+async def test_what_is_no_torrent(tmp_path):
+    (tmp_path / "x.torrent").write_text("not a torrent")
+    for what in ("magnet:?nothing", "/no/such/file.torrent", tmp_path / "x.torrent"):
+        code, report, line = await fails("download", what, f"--state={tmp_path}", *QUIET, "--json")
+        assert code == 1
+        assert report == {"ok": False, "error": line.removeprefix("tunnel-pool download: ")}
+        assert str(what) in line
+
+
+async def test_folders_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    inside = tmp_path / "file" / "folder"
+    code, _, line = await fails("download", INFOHASH, f"--save={inside}", f"--state={tmp_path}", *QUIET)
+    assert code == 1
+    assert line == f"tunnel-pool download: cannot save in {inside}: Not a directory"
+    code, _, line = await fails("download", INFOHASH, f"--save={tmp_path}", f"--state={inside}", *QUIET)
+    assert code == 1
+    assert "--state" in line
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ["download", "node"])
+async def test_a_port_in_use(tmp_path, name, workers):
+    host = unused_host()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((host, 0))
+        address = f"{host}:{taken.getsockname()[1]}"
+        what = [INFOHASH] if name == "download" else ["--log-level=error"]
+        arguments = [name, *what, f"--listen={address}", f"--state={tmp_path}", "--bootstrap=none"]
+        if name == "download":
+            arguments += ["--log-level=error", f"--save={tmp_path}"]
+        code, _, line = await fails(*arguments, f"--workers={workers}")
+    assert code == 1
+    assert line == f"tunnel-pool {name}: cannot listen on UDP {address}: Address already in use"
+
+
+async def test_too_few_ports_or_nodes():
+    code, _, line = await fails("node", "--listen=127.0.0.1:65535", "--workers=2", "--bootstrap=none")
+    assert code == 1
+    assert "65535" in line
+    code, _, line = await fails("demo", "--hops=3", "--exits=1", "--relays=1")
+    assert code == 1
+    assert "--relays" in line
+
+
+async def test_a_damaged_key(tmp_path):
+    (tmp_path / "member_key.bin").write_bytes(b"damaged")
+    code, _, line = await fails("node", f"--state={tmp_path}", *QUIET)
+    assert code == 1
+    assert "not a member key" in line
+
+
+async def test_the_key_is_kept_and_private(tmp_path):
+    for _ in range(2):
+        async with command("node", f"--state={tmp_path}", "--listen=127.0.0.1:0", "--bootstrap=none") as node:
+            await node.until_line(lambda line: "listening on UDP 127.0.0.1:" in line)
+            key = (tmp_path / "member_key.bin").read_bytes()
+            assert (tmp_path / "member_key.bin").stat().st_mode & 0o777 == 0o600
+            node.process.terminate()
+            await node.process.wait()
+    assert (tmp_path / "member_key.bin").read_bytes() == key
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+async def test_a_node_that_is_told_to_stop_ends_well(tmp_path, workers):
+    arguments = [f"--workers={workers}", f"--state={tmp_path}", "--bootstrap=none", "--listen=127.0.0.1:0", "--json"]
+    async with command("node", *arguments) as node:
+        await node.until_line(lambda line: "listening" in line)
+        family = node.family()
+        assert len(family) == 1 + workers
+        node.process.terminate()
+        code, report, _ = await node.ended(10)
+        assert code == 0
+        assert report["ok"]
+        assert report["relayed_bytes"] == 0
+        await until(lambda: not any(process.is_running() for process in family), 2)
+
+
+async def test_a_peer_that_is_not_there_is_waited_for_until_ctrl_c(tmp_path):
+    """No circuit and no peer: it says what it waits for, and Ctrl-C ends it."""
+    arguments = [INFOHASH, "--peer=127.0.0.1:1", f"--save={tmp_path}", f"--state={tmp_path}", *QUIET]
+    async with command("download", *arguments, "--listen=127.0.0.1:0") as download:
+        await download.until_line(lambda line: "building circuits: 0 ready, 0 nodes known" in line)
+        download.process.send_signal(2)
+        code, _, lines = await download.ended(10)
+    assert code == 130
+    assert lines[-1] == "tunnel-pool download: interrupted"
+
+
+@pytest.mark.parametrize("name", ["demo", "download", "node"])
+def test_help_names_every_option(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args([name, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    options = ["--workers", "--json", "--log-level"]
+    if name != "demo":
+        options += ["--listen", "--bootstrap", "--community-id", "--state", "--allow-private"]
+    assert all(option in text for option in options)
+    assert "with-parent" not in text
+
+
+async def test_a_reader_that_leaves_early_is_no_traceback(tmp_path):
+    async with command("demo", "--size=1", "--workers=0", "--json") as demo:
+        demo.process.stdout._transport.close()
+        await asyncio.wait_for(demo.process.wait(), 40)
+        await demo._reader
+    assert "Traceback" not in "\n".join(demo.lines)

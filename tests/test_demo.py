@@ -1,0 +1,124 @@
+"""The demo as its users run it: what it reports, and what it survives."""
+
+import asyncio
+import os
+import signal
+import sysconfig
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.commands import MODULE, command
+from tests.network import until
+
+SCRIPT = [str(Path(sysconfig.get_path("scripts")) / "tunnel-pool")]
+
+
+def gone(processes, timeout_s):
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return not alive
+
+
+@pytest.mark.parametrize(
+    ("program", "workers", "hops"), [(MODULE, 0, 1), (SCRIPT, 2, 1), (MODULE, 2, 2), (SCRIPT, 1, 3)]
+)
+async def test_a_file_comes_in_through_circuits(program, workers, hops):
+    arguments = [f"--workers={workers}", f"--hops={hops}", "--size=20", "--json"]
+    async with command("demo", *arguments, program=program) as demo:
+        code, report, lines = await demo.ended()
+    assert code == 0, lines
+    assert report["ok"]
+    assert report["verified"]
+    assert report["seeders_saw_only_exits"]
+    assert (report["bytes"], report["hops"], report["workers"]) == (20 << 20, hops, workers)
+    assert report["worker_restarts"] == 0
+    assert len(report["worker_rss_mb"]) == workers
+    assert set(report["cpu_seconds"]) == {"main", "workers", "exits", "relays", "seeders"}
+    assert 0 < report["seconds_to_first_circuit"] < 30
+    ready = [circuit for circuit in report["circuits"] if circuit["hops"] == hops]
+    assert {circuit["child"] for circuit in ready} == (set(range(workers)) or {None})
+    assert sum(circuit["bytes"] for circuit in ready) > 20 << 20
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes_on(how):
+    async with command("demo", "--workers=3", "--size=250", "--json") as demo:
+        await demo.until_downloaded(10)
+        children = demo.pool_children()
+        assert len(children) == 3
+        os.kill(children[0].pid, how)
+        old = {child.pid for child in children}
+        await until(lambda: {child.pid for child in demo.pool_children()} - old, 10, "a new child")
+        code, report, lines = await demo.ended()
+    assert code == 0, lines
+    assert report["verified"]
+    assert report["seeders_saw_only_exits"]
+    assert report["worker_restarts"] == 1
+    # Eight circuits are wanted: the dead child's were built again.
+    assert len(report["circuits"]) > 8
+    assert not psutil.pid_exists(children[0].pid)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_nothing_survives_a_killed_main_process(stopped):
+    async with command("demo", "--workers=2", "--size=500", "--hops=2") as demo:
+        await demo.until_downloaded(5)
+        family = demo.family()
+        assert len(family) == 1 + 2 + 2 + 2 + 2
+        if stopped:
+            os.kill(demo.pool_children()[0].pid, signal.SIGSTOP)
+        os.kill(demo.pid, signal.SIGKILL)
+        assert await asyncio.to_thread(gone, family, 2)
+
+
+@pytest.mark.parametrize("when", ["building", "downloading"])
+async def test_ctrl_c_ends_everything(when):
+    async with command("demo", "--workers=2", "--size=500", "--json", start_new_session=True) as demo:
+        if when == "downloading":
+            await demo.until_downloaded(5)
+        else:
+            await until(lambda: len(demo.family()) > 3)
+        family = demo.family()
+        pressed_s = time.monotonic()
+        os.killpg(demo.pid, signal.SIGINT)
+        code, report, lines = await demo.ended(20)
+        assert code == 130
+        assert report == {"ok": False, "error": "interrupted"}
+        assert lines[-1] == "tunnel-pool demo: interrupted"
+        assert "Traceback" not in "\n".join(lines)
+        assert await asyncio.to_thread(gone, family, 2)
+        assert time.monotonic() - pressed_s < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "hops"), [(0, 1), (2, 1), (2, 2), (2, 3)])
+async def test_a_hundred_megabytes(workers, hops):
+    async with command("demo", f"--workers={workers}", f"--hops={hops}", "--size=100", "--json") as demo:
+        code, report, lines = await demo.ended()
+    assert code == 0, lines
+    assert report["verified"]
+    assert report["seeders_saw_only_exits"]
+    if workers:
+        spread = Counter(circuit["child"] for circuit in report["circuits"])
+        assert set(spread) == set(range(workers))
+        assert max(spread.values()) - min(spread.values()) <= 2
+
+
+@pytest.mark.slow
+async def test_a_child_killed_again_and_again():
+    """The pool keeps replacing; the file still arrives whole."""
+    async with command("demo", "--workers=2", "--size=400", "--json") as demo:
+        await demo.until_downloaded(10)
+        killed = set()
+        while len(killed) < 4 and demo.process.returncode is None:
+            fresh = await until(lambda: [c for c in demo.pool_children() if c.pid not in killed], 20)
+            killed.add(fresh[0].pid)
+            os.kill(fresh[0].pid, signal.SIGKILL)
+            await asyncio.sleep(1)  # the next one falls into the rebuilding
+        code, report, lines = await demo.ended()
+    assert code == 0, lines
+    assert report["verified"]
+    assert report["worker_restarts"] >= 3

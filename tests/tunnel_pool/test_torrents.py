@@ -1,0 +1,48 @@
+import pytest
+
+from tunnel_pool.errors import UserError
+from tunnel_pool.swarm import make_random_file, make_torrent, same_bytes
+from tunnel_pool.torrents import infohash_of, parse_torrent
+
+INFOHASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("what", [INFOHASH, INFOHASH.upper(), f"magnet:?xt=urn:btih:{INFOHASH}&dn=name"])
+def test_infohash_and_magnet(what):
+    assert infohash_of(parse_torrent(what)) == INFOHASH
+
+
+def test_v2_infohash():
+    assert infohash_of(parse_torrent("ab" * 32)) == ("ab" * 32)[:40]
+
+
+def test_torrent_file(tmp_path):
+    make_random_file(tmp_path / "data", 100_000)
+    make_torrent(tmp_path / "data", tmp_path / "data.torrent")
+    parameters = parse_torrent(str(tmp_path / "data.torrent"))
+    assert parameters.ti.total_size() == 100_000
+
+
+@pytest.mark.parametrize(
+    "what", ["magnet:", "magnet:?dn=x", "magnet:?xt=urn:btih:zz", "0123", "/no/such/file", "/", ""]
+)
+def test_what_names_no_torrent_is_one_line(what):
+    with pytest.raises(UserError) as error:
+        parse_torrent(what)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_no_torrent(tmp_path):
+    (tmp_path / "x").write_bytes(b"d4:infoi1ee")
+    with pytest.raises(UserError, match="not a torrent file"):
+        parse_torrent(str(tmp_path / "x"))
+
+
+def test_same_bytes(tmp_path):
+    one, two = tmp_path / "1", tmp_path / "2"
+    one.write_bytes(b"x" * (3 << 20))
+    assert not same_bytes(one, two)
+    two.write_bytes(b"x" * (3 << 20))
+    assert same_bytes(one, two)
+    two.write_bytes(b"x" * (3 << 20) + b"y")
+    assert not same_bytes(one, two)
