@@ -1,0 +1,1 @@
+"""Numbers that this repository can print: `python -m tunnel_pool.bench`."""
