@@ -1,5 +1,6 @@
 """Every stream parser is run whole, byte by byte, with what follows, and on mutated valid input."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ def feed_bytewise(decoder: Any, data: bytes) -> list[Any]:
 
 def feed_pieces(decoder: Any, data: bytes, cuts: Iterable[int]) -> list[Any]:
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [item for a, b in zip(edges, edges[1:], strict=False) for item in decoder.feed(data[a:b])]
+    return [item for a, b in itertools.pairwise(edges) for item in decoder.feed(data[a:b])]
 
 
 def outcome(function: Callable[[], T], error: type[Exception]) -> T | None:

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tests.commands import command
-from tests.network import unused_host, until
+from tests.network import until, unused_host
 from tunnel_pool.cli.main import make_parser
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"

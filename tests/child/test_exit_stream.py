@@ -1,4 +1,4 @@
-"""The exit stream: obeyed when the control stream is stuffed and the loop is stuck; a child that ignores it is killed."""
+"""The exit stream: obeyed when control is stuffed and the loop is stuck; a child that ignores it is killed."""
 
 import asyncio
 import os

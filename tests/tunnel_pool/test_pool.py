@@ -12,7 +12,7 @@ import pytest
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY
 
 from overlay.config import HostPort, slot_of
-from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, unused_host, until
+from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until, unused_host
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import free_port

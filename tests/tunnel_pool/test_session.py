@@ -13,7 +13,7 @@ import pytest
 from socks5.address import decode_address
 from socks5.server import Socks5Server
 from tests.commands import command
-from tests.network import unused_host, until
+from tests.network import until, unused_host
 from tests.socks5.test_server import Consumer
 from tunnel_pool.errors import UserError
 from tunnel_pool.session import TorrentSession

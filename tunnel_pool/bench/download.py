@@ -109,7 +109,7 @@ def describe(report: dict[str, Any]) -> str:
     table.add_column("")
     for column in ("MB/s", "times direct", *(f"{role} s/GB" for role in ROLES), "all s/GB"):
         table.add_column(column, justify="right")
-    direct = statistics.median(run["mb_per_s"] for run in report["rows"][DIRECT])
+    direct = statistics.median(float(run["mb_per_s"]) for run in report["rows"][DIRECT])
     for name, runs in report["rows"].items():
         speed = statistics.median(run["mb_per_s"] for run in runs)
         per_gb = {role: statistics.median(_per_gb(run, role) for run in runs) for role in ROLES}
@@ -123,4 +123,4 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def _per_gb(run: dict[str, Any], role: str) -> float:
-    return float(run["cpu_seconds"][role]) / (run["bytes"] / 1e9)
+    return float(run["cpu_seconds"][role]) / (float(run["bytes"]) / 1e9)
