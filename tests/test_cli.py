@@ -94,6 +94,12 @@ async def test_too_few_ports_or_nodes():
     assert "--relays" in line
 
 
+async def test_the_demo_never_leaves_this_machine():
+    code, _, line = await fails("demo", "--bootstrap=default")
+    assert code == 1
+    assert "stays on this machine" in line
+
+
 async def test_a_damaged_key(tmp_path):
     (tmp_path / "member_key.bin").write_bytes(b"damaged")
     code, _, line = await fails("node", f"--state={tmp_path}", *QUIET)
@@ -145,8 +151,7 @@ def test_help_names_every_option(name, capsys):
     assert ended.value.code == 0
     text = capsys.readouterr().out
     options = ["--workers", "--json", "--log-level"]
-    if name != "demo":
-        options += ["--listen", "--bootstrap", "--community-id", "--state", "--allow-private"]
+    options += ["--listen", "--bootstrap", "--community-id", "--state", "--allow-private"]
     assert all(option in text for option in options)
     assert "with-parent" not in text
 

@@ -74,7 +74,7 @@ class PooledTunnelCommunity:
         self.pool = ProcessPool(slots, self._create_message, self, command)
 
     async def start(self) -> None:
-        """Return when the first child is ready. Raises UserError when none can start."""
+        """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
         await self.pool.start()
         self._build_regularly()
 

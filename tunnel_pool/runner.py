@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -11,6 +12,9 @@ from twisted.internet import asyncioreactor
 from twisted.internet.process import reapAllProcesses
 
 T = TypeVar("T")
+
+EXIT_INTERRUPTED = 130
+IMPATIENCE_S = 1.0
 
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -34,16 +38,21 @@ def install() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to its end. SIGINT and SIGTERM cancel it once; it may clean up, then KeyboardInterrupt is raised."""
+    """Run to its end. SIGINT, SIGTERM and SIGHUP cancel it; it cleans up, then KeyboardInterrupt is raised.
+
+    Who asks again a second later does not want to wait for the cleaning up.
+    """
     loop = install()
     task = loop.create_task(main)
-    interrupted = False
+    interrupted_s: float | None = None
 
     def interrupt() -> None:
-        nonlocal interrupted
-        if not interrupted:
-            interrupted = True
+        nonlocal interrupted_s
+        if interrupted_s is None:
+            interrupted_s = loop.time()
             task.cancel()
+        elif loop.time() - interrupted_s > IMPATIENCE_S:
+            os._exit(EXIT_INTERRUPTED)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt)

@@ -20,7 +20,7 @@ import libtorrent as lt
 import psutil
 
 import tunnel_pool
-from overlay.config import HostPort
+from overlay.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.command import child_environment, executable_again
 
@@ -78,7 +78,18 @@ def remove_stale_folders() -> None:
 class LocalSwarm:
     """An async context around the processes and the folder that holds the file."""
 
-    def __init__(self, size_bytes: int, seeders: int, exits: int, relays: int, log_level: str) -> None:
+    def __init__(
+        self,
+        size_bytes: int,
+        *,
+        seeders: int,
+        exits: int,
+        relays: int,
+        log_level: str,
+        community_id: bytes | None = None,
+        more_nodes: tuple[HostPort, ...] = (),
+    ) -> None:
+        """`more_nodes` are in the network, but not of our making."""
         self._size_bytes = size_bytes
         self._log_level = log_level
         # One swarm's own part of 127.0.0.0/8, so that two demos don't meet.
@@ -88,7 +99,8 @@ class LocalSwarm:
         self._seeder_hosts = [f"{net}.{SEEDER_NET}.{i + 1}" for i in range(seeders)]
         self.client_host = f"{net}.0.1"
         # A network of its own, too: nobody else's node answers to it.
-        self.community_id = secrets.token_bytes(20)
+        self.community_id = community_id or secrets.token_bytes(COMMUNITY_ID_BYTES)
+        self._more_nodes = more_nodes
         self.seeders: list[HostPort] = []
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
         python_flags = _args_from_interpreter_flags()
@@ -111,8 +123,9 @@ class LocalSwarm:
         await self._stop()
 
     @property
-    def nodes(self) -> list[HostPort]:
-        return [*self.exits, *self._relays]
+    def nodes(self) -> tuple[HostPort, ...]:
+        """Where to start from in this network."""
+        return (*self.exits, *self._relays, *self._more_nodes)
 
     @property
     def file(self) -> Path:

@@ -93,7 +93,11 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
     max_circuits = options.circuits or circuits_for(options.workers)
     if options.workers > 0:
         pooled = PooledTunnelCommunity(config, range(options.workers), max_circuits)
-        await pooled.start()
+        try:
+            await pooled.start()
+        except BaseException:
+            await pooled.unload()
+            raise
         return pooled
     try:
         plain = await open_overlay(config)

@@ -57,12 +57,14 @@ async def test_what_cannot_start_says_why_and_stops(caplog):
     with pytest.raises(UserError, match="libfoo is missing"):
         await asyncio.wait_for(pooled.start(), 60)
     assert pooled.pool.restarts() == 4
+    await pooled.unload()
 
 
 async def test_a_program_that_is_not_there():
     pooled = PooledTunnelCommunity(make_config(), [0], 1, ["/no/such/program"])
     with pytest.raises(UserError):
         await asyncio.wait_for(pooled.start(), 60)
+    await pooled.unload()
 
 
 async def test_a_port_in_use_is_said_at_once():
@@ -74,6 +76,7 @@ async def test_a_port_in_use_is_said_at_once():
         with pytest.raises(UserError, match=rf"cannot listen on UDP {host}:{port}: Address already in use"):
             await asyncio.wait_for(pooled.start(), 20)
         assert pooled.pool.restarts() == 0
+        await pooled.unload()
 
 
 async def test_children_listen_on_consecutive_ports():

@@ -76,7 +76,7 @@ async def _demo(arguments: argparse.Namespace, workers: int) -> dict[str, Any]:
 async def _direct(size_mb: int) -> dict[str, Any]:
     """The same file from the same seeders, by uTP, without a tunnel."""
     meter = Meter()
-    async with LocalSwarm(size_mb << 20, SEEDERS, exits=0, relays=0, log_level="error") as swarm:
+    async with LocalSwarm(size_mb << 20, seeders=SEEDERS, exits=0, relays=0, log_level="error") as swarm:
         session = lt.session(seeder_settings(swarm.client_host))  # type: ignore[call-overload]
         parameters = parse_torrent(str(swarm.torrent))
         parameters.save_path = str(swarm.download_dir)

@@ -44,7 +44,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 workers=1,
                 state_dir=Path(state),
                 listen=HostPort(swarm.client_host, 0),
-                bootstrap=tuple(swarm.nodes),
+                bootstrap=swarm.nodes,
                 community_id=swarm.community_id,
                 circuits=1,
             )

@@ -48,6 +48,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seeders", type=number(1, 64), default=2, metavar="S", help="default: %(default)s")
     parser.add_argument("--exits", type=number(1, 64), default=2, metavar="E", help="default: %(default)s")
     parser.add_argument("--relays", type=number(0, 64), default=None, metavar="R", help="default: 2, none with one hop")
+    options.add_network_options(parser, private_swarm=True)
     options.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -57,7 +58,18 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     relays = arguments.relays if arguments.relays is not None else (0 if arguments.hops == 1 else 2)
     if relays + arguments.exits < arguments.hops:
         raise UserError(f"{arguments.hops} hops need as many nodes: raise --relays or --exits")
-    swarm = LocalSwarm(arguments.size << 20, arguments.seeders, arguments.exits, relays, arguments.log_level)
+    from_default, more_nodes = arguments.bootstrap
+    if from_default:
+        raise UserError("the demo stays on this machine: --bootstrap default is for download and node")
+    swarm = LocalSwarm(
+        arguments.size << 20,
+        seeders=arguments.seeders,
+        exits=arguments.exits,
+        relays=relays,
+        log_level=arguments.log_level,
+        community_id=arguments.community_id,
+        more_nodes=more_nodes,
+    )
     async with swarm:
         return await _download(arguments, swarm)
 
@@ -65,9 +77,9 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[str, Any]:
     node = NodeOptions(
         workers=arguments.workers,
-        state_dir=swarm.state_dir,
-        listen=HostPort(swarm.client_host, 0),
-        bootstrap=tuple(swarm.nodes),
+        state_dir=arguments.state.absolute() if arguments.state else swarm.state_dir,
+        listen=arguments.listen or HostPort(swarm.client_host, 0),
+        bootstrap=swarm.nodes,
         community_id=swarm.community_id,
         circuits=arguments.circuits,
     )

@@ -16,7 +16,6 @@ from tunnel_pool.cli import demo, download, node, options, seeder
 from tunnel_pool.errors import UserError
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node}
 
@@ -44,7 +43,7 @@ def run(argv: list[str]) -> int:
     except UserError as error:
         return _end(arguments, {"ok": False, "error": str(error)}, EXIT_FAILED)
     except KeyboardInterrupt:
-        return _end(arguments, {"ok": False, "error": "interrupted"}, EXIT_INTERRUPTED)
+        return _end(arguments, {"ok": False, "error": "interrupted"}, runner.EXIT_INTERRUPTED)
     except Exception as error:
         logging.getLogger(__name__).debug("The traceback of the failure", exc_info=True)
         why = f"unexpected {type(error).__name__}: {error}; --log-level debug shows where, please report it"

@@ -5,7 +5,7 @@ import ipaddress
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import platformdirs
 
@@ -107,37 +107,62 @@ def add_hops_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_network_options(parser: argparse.ArgumentParser) -> None:
+def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
+    """What says where the node is; a private swarm has other defaults, None standing for its own."""
+
+    def default(usual: Any, own: Any, text: str, own_text: str) -> dict[str, Any]:
+        return {"default": own if private_swarm else usual, "help": own_text if private_swarm else text}
+
     parser.add_argument(
         "--listen",
         type=host_port,
-        default=ANYWHERE,
         metavar="IP:PORT",
-        help="UDP address; with N workers also the N-1 ports above (default: any address, any port)",
+        **default(
+            ANYWHERE,
+            None,
+            "UDP address; with N workers also the N-1 ports above (default: any address, any port)",
+            "UDP address of the downloader; with N workers also the N-1 ports above (default: one on loopback)",
+        ),
     )
     parser.add_argument(
         "--bootstrap",
         type=bootstrap,
-        default="default",
         metavar="WHERE",
-        help="default, none, or IP:PORT[,IP:PORT...] of nodes to start from",
+        **default(
+            "default",
+            "none",
+            "default, none, or IP:PORT[,IP:PORT...] of nodes to start from (default: default)",
+            "IP:PORT[,IP:PORT...] of nodes beside the swarm's own (default: none)",
+        ),
     )
     parser.add_argument(
         "--community-id",
         type=community_id,
-        default=TRIBLER_COMMUNITY_ID,
         metavar="HEX",
-        help="network to join (default: Tribler's)",
+        **default(
+            TRIBLER_COMMUNITY_ID, None, "network to join (default: Tribler's)", "the swarm's network (default: random)"
+        ),
     )
     parser.add_argument(
         "--state",
         type=Path,
-        default=platformdirs.user_state_path("tunnel-pool"),
         metavar="DIR",
-        help="where key and resume data are kept (default: %(default)s)",
+        **default(
+            platformdirs.user_state_path("tunnel-pool"),
+            None,
+            "where key and resume data are kept (default: %(default)s)",
+            "where the downloader's key and resume data are kept (default: removed at the end)",
+        ),
     )
     parser.add_argument(
-        "--allow-private", action="store_true", help="exit to loopback and private addresses, too; for tests"
+        "--allow-private",
+        action="store_true",
+        **default(
+            False,
+            True,
+            "exit to loopback and private addresses, too; for tests",
+            "always on: the swarm is on loopback",
+        ),
     )
 
 

@@ -133,11 +133,13 @@ class ProcessPool:
     # Its life
 
     async def start(self) -> None:
-        """Return when the first child is ready. Raises UserError when none can start, saying why."""
+        """Return when the first child is ready. Raises UserError when none can start, saying why.
+
+        Whatever happens, `stop` is still to be called.
+        """
         self._tick()
         await self._ready_or_final.wait()
         if not self.running() and (why := self.failure()):
-            await self.stop()
             raise UserError(why)
 
     async def all_settled(self) -> None:
