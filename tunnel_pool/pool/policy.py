@@ -17,6 +17,7 @@ START_TIMEOUT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_TIMEOUT_S = 4.0
 EXIT_GRACE_S = 1.5
+OWN_DELAY_S = 0.5  # between two decisions; beyond it the main process was busy or asleep
 FIRST_RESTART_DELAY_S = 0.25
 MAX_RESTART_DELAY_S = 30.0
 STABLE_S = 30.0
@@ -105,13 +106,19 @@ class PoolPolicy:
 
     slots: dict[int, SlotRecord] = field(default_factory=dict)
     stopping: bool = False
+    decided_s: float | None = None
 
     def add_slots(self, slots: Iterable[int], now_s: float) -> None:
         for slot in slots:
             self.slots[slot] = SlotRecord(slot, since_s=now_s, spawn_at_s=now_s)
 
     def decide(self, now_s: float) -> list[Command]:
-        """What to do now; each command is returned once and recorded as done."""
+        """What to do now; each command is returned once and recorded as done.
+
+        Call it often. Time in which it was not called does not count against
+        the children: their answers waited with us.
+        """
+        self._forgive_our_own_delay(now_s)
         commands = []
         for record in self.slots.values():
             command = self._decide_slot(record, now_s)
@@ -168,6 +175,14 @@ class PoolPolicy:
             record.restarts += 1
             record.spawn_at_s = now_s + restart_delay_s(record.quick_deaths)
             self._change_state(record, ChildState.WAITING, now_s)
+
+    def _forgive_our_own_delay(self, now_s: float) -> None:
+        delay_s = 0.0 if self.decided_s is None else now_s - self.decided_s
+        self.decided_s = now_s
+        if delay_s >= OWN_DELAY_S:
+            for record in self.slots.values():
+                if record.heartbeat_sent_s is not None:
+                    record.heartbeat_sent_s += delay_s
 
     def _decide_slot(self, record: SlotRecord, now_s: float) -> Command | None:
         match record.state:
