@@ -246,7 +246,6 @@ class PooledTunnelCommunity:
         picture = self.pool.pictures[slot]
         for circuit_id in circuit_ids:
             self._mirror(picture.circuits[circuit_id])
-        self._merge_candidates()
 
     def _mirror(self, state: CircuitState) -> None:
         circuit = self.circuits.get(state.circuit_id)
@@ -262,7 +261,8 @@ class PooledTunnelCommunity:
         if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
             circuit.close("closing")
 
-    def _merge_candidates(self) -> None:
+    def candidates_changed(self) -> None:
+        """Merge what the children know; the dict stays the same object, as callers of py-ipv8 expect."""
         merged: dict[Peer, list[int]] = {}
         for picture in self.pool.pictures.values():
             for candidate in picture.candidates.values():

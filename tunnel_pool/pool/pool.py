@@ -50,6 +50,9 @@ class PoolListener(Protocol):
     def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
         """RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
 
+    def candidates_changed(self) -> None:
+        """RPC_SYNC changed some child's candidates."""
+
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None: ...
 
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
@@ -218,6 +221,8 @@ class ProcessPool:
 
     def _on_created(self, child: ChildProcess, future: "asyncio.Future[pb.Created]") -> None:
         error = future.exception()
+        if self._children.get(child.slot) is not child:
+            return
         if error is None:
             self._created[child.slot] = future.result()
             self._policy.created(child.slot, time.monotonic())
@@ -243,6 +248,8 @@ class ProcessPool:
         picture = self.pictures[child.slot]
         if name == "sync":
             self._listener.circuits_changed(child.slot, picture.apply(message))
+            if message.full or message.candidates or message.lost_candidates:
+                self._listener.candidates_changed()
         elif name == "circuit_dead":
             picture.forget(message.circuit_id)
             self._listener.circuit_died(child.slot, message)
@@ -285,3 +292,4 @@ class ProcessPool:
         )
         self._before_restart[child.slot] = (counters, carried)
         picture.clear()
+        self._listener.candidates_changed()
