@@ -105,6 +105,6 @@ class ProgressDisplay:
         for role, pids in self._pids().items():
             if pids:
                 processes.append(f"{role} " + ", ".join(self._cpu.percent(pid) for pid in pids) + "   ")
-        return Group(
-            Text(summary(downloader)), ProgressBar(total=wanted or None, completed=done, width=60), circuits, processes
-        )
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=wanted or None, completed=done, width=60))
+        return Group(Text(summary(downloader)), bar, circuits, processes)
