@@ -2,7 +2,9 @@
 
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what Ctrl-C means
+# The main process decides what these mean, and asks on the exit stream.
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(_number, signal.SIG_IGN)
 
 import asyncio  # noqa: E402
 import logging  # noqa: E402

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop
 
 from overlay.community import PoolTunnelCommunity
-from rpc.sync import CandidateState, CircuitState, HopState, Snapshot
+from rpc.sync import CircuitState, PeerState, Snapshot
 
 
-def _hop_state(hop: Hop) -> HopState:
-    return HopState(hop.public_key_bin, hop.address[0], hop.address[1], tuple(sorted(hop.flags or ())))
+def _hop_state(hop: Hop) -> PeerState:
+    return PeerState(hop.public_key_bin, hop.address[0], hop.address[1], tuple(sorted(hop.flags or ())))
 
 
 def circuit_state(circuit: Circuit) -> CircuitState:
@@ -32,7 +32,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
 def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, int]) -> Snapshot:
     """Circuits, candidates and counters as they are now."""
     candidates = {
-        key: CandidateState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))
+        key: PeerState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))
         for peer, flags in community.candidates.items()
         if (key := peer.public_key.key_to_bin())
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from ipv8.messaging.anonymization.community import TunnelCommunity, TunnelSettings
 from ipv8.messaging.anonymization.payload import CreatePayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, CIRCUIT_TYPE_DATA, Circuit, RelayRoute
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, RelayRoute
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
@@ -22,9 +22,9 @@ CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
-# py-ipv8 logs a warning for each datagram that a remote peer can provoke.
-for _name in ("PoolTunnelCommunity", "PolicedExitSocket", "DataCellEndpoint", "TunnelExitSocket"):
-    logging.getLogger(_name).setLevel(logging.ERROR)
+# py-ipv8 logs, with tracebacks and destinations, what any remote peer can provoke. We count.
+for _name in ("PoolTunnelCommunity", "PolicedExitSocket", "DataCellEndpoint", "TunnelExitSocket", "RequestCache"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 class PoolTunnelSettings(TunnelSettings):
@@ -33,6 +33,7 @@ class PoolTunnelSettings(TunnelSettings):
     slot = 0
     allow_private = False
     exit_host = "0.0.0.0"  # noqa: S104
+    siblings: frozenset[bytes] = frozenset()
     counters: Counter[str]
 
     # py-ipv8 keeps removed circuits for 5 seconds, for payments that this
@@ -53,6 +54,7 @@ class PoolTunnelCommunity(TunnelCommunity):
         self.allow_private = settings.allow_private
         self.exit_host = settings.exit_host
         self.counters = settings.counters
+        self._siblings = settings.siblings
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
@@ -76,8 +78,11 @@ class PoolTunnelCommunity(TunnelCommunity):
             return self._next_circuit_id
         while True:
             circuit_id = self.slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
-            if not any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets)):
+            if not self._is_circuit_id_taken(circuit_id):
                 return circuit_id
+
+    def _is_circuit_id_taken(self, circuit_id: int) -> bool:
+        return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
 
     def create_circuit_with_id(self, circuit_id: int, goal_hops: int, **kwargs: Any) -> Circuit | None:
         """`create_circuit`, with the id chosen by the caller."""
@@ -96,8 +101,15 @@ class PoolTunnelCommunity(TunnelCommunity):
         return circuit
 
     def _is_me(self, peer: Peer) -> bool:
-        """Whether the peer has our key: this process or another child of this node."""
-        return bool(peer.mid == self.my_peer.mid)
+        """Whether the peer is this node: this process or another child, of the same key or of a sibling's."""
+        return peer.mid == self.my_peer.mid or peer.public_key.key_to_bin() in self._siblings
+
+    def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """As in py-ipv8, which takes any number of peers that introduce themselves unasked."""
+        if len(self.get_peers()) >= self.max_peers and peer not in self.network.verified_peers:
+            self.counters["introduction_refused"] += 1
+            return
+        super().on_introduction_response(peer, dist, payload)
 
     def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
         if not self._is_me(peer):
@@ -122,10 +134,18 @@ class PoolTunnelCommunity(TunnelCommunity):
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
         return [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
 
+    async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
+        """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
+        if self._is_circuit_id_taken(create_payload.circuit_id):
+            self.counters["create_id_taken"] += 1
+            return False
+        return bool(await super().should_join_circuit(create_payload, previous_node_address))
+
     def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
         super().join_circuit(create_payload, previous_node_address)
         circuit_id = create_payload.circuit_id
         plain = self.exit_sockets[circuit_id]
+        plain.cancel_all_pending_tasks()  # its housekeeping would keep it alive for ever
         self.exit_sockets[circuit_id] = PolicedExitSocket(circuit_id, plain.hop, self)
 
     def send_data(
@@ -154,8 +174,10 @@ class PoolTunnelCommunity(TunnelCommunity):
         data = message[data_at:]
         circuit = self.circuits.get(circuit_id)
         if circuit is not None and source == circuit.hop.address:
-            if circuit.ctype == CIRCUIT_TYPE_DATA and data.startswith(self._prefix):
-                self.on_packet_from_circuit(origin, data, circuit_id)
+            if data.startswith(self._prefix):
+                # py-ipv8 would act on it and answer `origin` past the circuit: whoever
+                # sees the exit could ask for our address.
+                self.counters["circuit_overlay_message_refused"] += 1
             else:
                 self.on_raw_data(circuit, origin, data)
         elif destination != NOWHERE:

@@ -42,5 +42,6 @@ class OverlayConfig:
     bootstrap_default: bool = False
     bootstrap: tuple[HostPort, ...] = ()
     known_peers: tuple[HostPort, ...] = ()
+    siblings: frozenset[bytes] = frozenset()  # public keys of this node's other children, where they have their own
     allow_private: bool = False
     max_joined_circuits: int = 1000

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ipv8.messaging.anonymization.crypto import PythonCryptoEndpoint
 from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload, DataPayload, ExtendPayload
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
@@ -84,10 +85,15 @@ class DataCellEndpoint(PythonCryptoEndpoint):
     def send_data(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
         """Send a data message: destination, origin and payload, packed.
 
-        py-ipv8 would send it in the clear when the circuit is unknown.
+        py-ipv8 would send it in the clear over a circuit that is unknown or has
+        no hop yet, and let it out too early over one that misses hops.
         """
-        if circuit_id not in self.circuits and circuit_id not in self.exit_sockets:
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None and circuit_id not in self.exit_sockets:
             self._counters["unknown_circuit"] += 1
+            return
+        if circuit is not None and circuit.state != CIRCUIT_STATE_READY:
+            self._counters["circuit_not_ready"] += 1
             return
         self.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
@@ -98,7 +104,12 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         ):
             self._counters["cell_malformed"] += 1
             return
-        super().on_packet(packet, warn_unknown)
+        try:
+            super().on_packet(packet, warn_unknown)
+        except (
+            Exception
+        ):  # what a stranger sent: ipv8_rust_tunnels raises RuntimeError where py-ipv8 expects ValueError
+            self._counters["packet_failed"] += 1
 
     def process_cell(self, source_address: tuple[str, int], data: bytes) -> None:
         """As PythonCryptoEndpoint.process_cell, with the short way for data messages."""

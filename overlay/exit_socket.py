@@ -5,13 +5,22 @@ import socket
 from typing import TYPE_CHECKING
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
-from ipv8.messaging.anonymization.tunnel import Hop
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, Hop
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from overlay.udp import CannotBindError, UdpSocket, bind_udp
 
 if TYPE_CHECKING:
     from overlay.community import PoolTunnelCommunity
+
+
+EXIT_FLAGS = {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+MAX_RESOLVING = 8  # names of one circuit that are looked up at a time
+
+# Ways to name an IPv4 address, a private one too, by IPv6: NAT64 (RFC 6052), 6to4
+# (RFC 3056), IPv4-compatible and site-local (RFC 4291, RFC 3879). Nobody needs them.
+_IPV4_IN_IPV6 = [ipaddress.IPv6Network(net) for net in ("64:ff9b::/96", "2002::/16", "::/96", "fec0::/10")]
+_IPV6_LOOPBACK = ipaddress.IPv6Address("::1")
 
 
 def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
@@ -27,6 +36,8 @@ def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
         return False
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
+    if address != _IPV6_LOOPBACK and any(address in network for network in _IPV4_IN_IPV6):
+        return False
     if address.is_multicast or address.is_unspecified or address == ipaddress.IPv4Address("255.255.255.255"):
         return False
     return address.is_global or allow_private
@@ -38,18 +49,19 @@ class PolicedExitSocket(TunnelExitSocket):
     def __init__(self, circuit_id: int, hop: Hop, overlay: "PoolTunnelCommunity") -> None:
         super().__init__(circuit_id, hop, overlay)
         self._policy = overlay
+        self._resolving = 0
 
     def enable(self) -> None:
         if self.enabled:  # type: ignore[has-type]
             return
-        self.enabled = True
         counters = self._policy.counters
         host = self._policy.exit_host
         try:
             self.transport_ipv4 = UdpSocket(bind_udp(host, 0), self.datagram_received_ipv4, counters)
         except CannotBindError:
             counters["exit_no_ipv4_socket"] += 1
-        if ipaddress.ip_address(host).is_unspecified:
+        self.enabled = self.transport_ipv4 is not None  # otherwise the next datagram tries again
+        if self.enabled and ipaddress.ip_address(host).is_unspecified:
             try:
                 self.transport_ipv6 = UdpSocket(
                     bind_udp("::", 0, socket.AF_INET6), self.datagram_received_ipv6, counters
@@ -59,12 +71,28 @@ class PolicedExitSocket(TunnelExitSocket):
 
     def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
         """Send, unless the policy says no; a domain name is judged once it is resolved."""
+        if not self._policy.settings.peer_flags & EXIT_FLAGS:
+            # py-ipv8 lets its own overlay's messages out of every node.
+            self._policy.counters["exit_not_offered"] += 1
+            return
+        if isinstance(destination, DomainAddress):
+            if self._resolving >= MAX_RESOLVING:
+                self._policy.counters["exit_too_many_names"] += 1
+                return
+            self._resolving += 1
         if not isinstance(destination, DomainAddress) and not is_allowed_destination(
             destination[0], destination[1], self._policy.allow_private
         ):
             self._policy.counters["exit_destination_refused"] += 1
             return
         super().sendto(data, destination)
+
+    async def resolve(self, address: DomainAddress) -> tuple[str, int]:
+        try:
+            resolved: tuple[str, int] = await super().resolve(address)
+            return resolved
+        finally:
+            self._resolving -= 1
 
     def is_allowed(self, data: bytes) -> bool:
         """By content, as the peer flags say (py-ipv8 exit_socket.py)."""

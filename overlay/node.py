@@ -18,13 +18,14 @@ from ipv8.peerdiscovery.network import Network
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig
-from overlay.udp import BUFFER_BYTES, BatchedEndpoint, receive_buffer_bytes
+from overlay.udp import BUFFER_BYTES, BatchedEndpoint, raise_descriptor_limit, receive_buffer_bytes
 
 WALK_INTERVAL_S = 0.5
 WALK_TIMEOUT_S = 3.0
 MAX_PEERS = 60
 BOOTSTRAP_RETRY_S = 1.0
 ENOUGH_PEERS = 4
+MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
 
 
 class StaticBootstrapper(Bootstrapper):
@@ -59,6 +60,7 @@ class StaticBootstrapper(Bootstrapper):
 
 async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     """A running community. Raises CannotBindError when its address is taken."""
+    raise_descriptor_limit()
     counters: Counter[str] = Counter()
     endpoint = BatchedEndpoint(config.listen.host, config.listen.port, counters)
     await endpoint.open()
@@ -68,6 +70,7 @@ async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     )
     settings.slot = config.slot
     settings.counters = counters
+    settings.siblings = config.siblings
     settings.allow_private = config.allow_private
     settings.exit_host = config.listen.host
     settings.max_joined_circuits = config.max_joined_circuits
@@ -101,6 +104,9 @@ def _start_discovery(community: PoolTunnelCommunity, config: OverlayConfig) -> N
             community.bootstrap()
         if known < MAX_PEERS // 2:
             walk.take_step()
+        elif len(unknown := community.network.get_walkable_addresses(community.community_id)) > MAX_INTRODUCED:
+            for address in unknown:
+                community.network.remove_by_address(address)
         churn.take_step()
 
     for address in {*config.known_peers, *config.bootstrap}:

@@ -6,9 +6,12 @@ and what does not fit is dropped and counted.
 """
 
 import asyncio
+import contextlib
+import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import cast
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
@@ -24,8 +27,9 @@ class CannotBindError(Exception):
 
 def bind_udp(host: str, port: int, family: int = socket.AF_INET) -> socket.socket:
     """A bound non-blocking socket with buffers as large as the kernel gives. Raises CannotBindError."""
-    sock = socket.socket(family, socket.SOCK_DGRAM)
+    sock = None
     try:
+        sock = socket.socket(family, socket.SOCK_DGRAM)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         if family == socket.AF_INET6:
@@ -33,7 +37,8 @@ def bind_udp(host: str, port: int, family: int = socket.AF_INET) -> socket.socke
         sock.bind((host, port))
         sock.setblocking(False)
     except OSError as error:
-        sock.close()
+        if sock is not None:
+            sock.close()
         raise CannotBindError(f"cannot listen on UDP {host}:{port}: {error.strerror or error}") from None
     return sock
 
@@ -41,6 +46,21 @@ def bind_udp(host: str, port: int, family: int = socket.AF_INET) -> socket.socke
 def receive_buffer_bytes(sock: socket.socket) -> int:
     """What the kernel gave of the BUFFER_BYTES asked for; Linux reports twice the usable size."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+@lru_cache(maxsize=4096)
+def is_ipv4(host: str) -> bool:
+    try:
+        return len(socket.inet_pton(socket.AF_INET, host)) == 4
+    except (OSError, ValueError):
+        return False
+
+
+def raise_descriptor_limit() -> None:
+    """As many open sockets as the system lets us have: an exit takes one or two a circuit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class UdpSocket:
@@ -112,6 +132,10 @@ class BatchedEndpoint(UDPEndpoint):
 
     def send(self, socket_address: tuple[str, int], packet: bytes) -> None:
         if self._udp is None or not self._running:
+            return
+        if not is_ipv4(socket_address[0]):
+            # sendto would look a name up, here and now.
+            self._counters["udp_send_no_address"] += 1
             return
         self._udp.sendto(packet, socket_address)
         self.bytes_up += len(packet)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from rpc import control_pb2 as pb
 
 
-class HopState(NamedTuple):
+class PeerState(NamedTuple):
+    """A hop or a candidate."""
+
     public_key: bytes
     host: str
     port: int
@@ -25,8 +27,8 @@ class CircuitState:
     circuit_id: int
     goal_hops: int = 0
     ctype: str = ""
-    hops: tuple[HopState, ...] = ()
-    unverified_hop: HopState | None = None
+    hops: tuple[PeerState, ...] = ()
+    unverified_hop: PeerState | None = None
     closing: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
@@ -34,13 +36,6 @@ class CircuitState:
     last_activity: float = 0.0
     infohash: bytes = b""
     e2e: bool = False
-
-
-class CandidateState(NamedTuple):
-    public_key: bytes
-    host: str
-    port: int
-    flags: tuple[int, ...]
 
 
 class CarriedState(NamedTuple):
@@ -58,7 +53,7 @@ NOTHING_CARRIED = CarriedState()
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     circuits: Mapping[int, CircuitState] = field(default_factory=dict)
-    candidates: Mapping[bytes, CandidateState] = field(default_factory=dict)
+    candidates: Mapping[bytes, PeerState] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     carried: CarriedState = NOTHING_CARRIED
 
@@ -66,12 +61,12 @@ class Snapshot:
 _PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in ("circuit_id", "hops", "unverified_hop"))
 
 
-def _hop_message(hop: HopState) -> pb.Hop:
+def _hop_message(hop: PeerState) -> pb.Hop:
     return pb.Hop(public_key=hop.public_key, address=pb.Address(host=hop.host, port=hop.port), flags=hop.flags)
 
 
-def _hop_state(hop: pb.Hop) -> HopState:
-    return HopState(hop.public_key, hop.address.host, hop.address.port, tuple(hop.flags))
+def _hop_state(hop: pb.Hop) -> PeerState:
+    return PeerState(hop.public_key, hop.address.host, hop.address.port, tuple(hop.flags))
 
 
 class SyncEncoder:
@@ -121,7 +116,7 @@ class SyncState:
 
     def __init__(self) -> None:
         self.circuits: dict[int, CircuitState] = {}
-        self.candidates: dict[bytes, CandidateState] = {}
+        self.candidates: dict[bytes, PeerState] = {}
         self.counters: dict[str, int] = {}
         self.carried = CarriedState()
 
@@ -161,7 +156,7 @@ class SyncState:
 
     def _apply_candidates(self, new: Iterable[pb.PeerInfo], lost: Iterable[bytes]) -> None:
         for peer in new:
-            self.candidates[peer.public_key] = CandidateState(
+            self.candidates[peer.public_key] = PeerState(
                 peer.public_key, peer.address.host, peer.address.port, tuple(peer.flags)
             )
         for public_key in lost:

@@ -24,7 +24,7 @@ from ipv8.peer import Peer
 from overlay.config import SLOT_SHIFT, HostPort, OverlayConfig, slot_of
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
-from rpc.sync import CandidateState, CarriedState, CircuitState, HopState
+from rpc.sync import CarriedState, CircuitState, PeerState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 from tunnel_pool.pool.policy import Load, least_loaded
 from tunnel_pool.pool.pool import ProcessPool
@@ -270,10 +270,10 @@ class PooledTunnelCommunity:
         self.candidates.clear()
         self.candidates.update(merged)
 
-    def _hop(self, hop: HopState) -> Hop:
+    def _hop(self, hop: PeerState) -> Hop:
         return Hop(self._peer(hop), flags=list(hop.flags))
 
-    def _peer(self, state: HopState | CandidateState) -> Peer:
+    def _peer(self, state: PeerState) -> Peer:
         """Parsing a key is slow, so peers are kept while they are candidates or hops of late."""
         peer = self._peers.get(state.public_key)
         if peer is None:

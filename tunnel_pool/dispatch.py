@@ -105,7 +105,12 @@ class Dispatcher:
         if not self._associations:
             self.drops["no_association"] += 1
             return
-        self._associations[-1].send(encode_address(origin[0], origin[1]), data)
+        try:
+            address = encode_address(origin[0], origin[1])
+        except ValueError:  # a name that an exit made up
+            self.drops["origin_malformed"] += 1
+            return
+        self._associations[-1].send(address, data)
 
     def circuit_removed(self, circuit: Circuit) -> None:
         orphans = self._sticky.forget_circuit(circuit.circuit_id)

@@ -22,12 +22,13 @@ from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 
 RESUME_DIR = "resume"
 FIRST_CIRCUIT_POLL_S = 0.02
+MAX_CIRCUITS_SEEN = 1000
 
 
 class Downloader:
     """An async context: inside it, everything runs; after it, nothing does.
 
-    `circuits_seen` keeps every circuit that was ever there, for the report.
+    `circuits_seen` keeps the last MAX_CIRCUITS_SEEN circuits, dead ones too, for the report.
     """
 
     def __init__(self, options: NodeOptions, hops: int) -> None:
@@ -83,6 +84,8 @@ class Downloader:
             self._check_pool()
             await self._session.wait_changed(0.25)
             self.circuits_seen.update(self.tunnels.circuits)
+            while len(self.circuits_seen) > MAX_CIRCUITS_SEEN:
+                del self.circuits_seen[next(iter(self.circuits_seen))]
             on_progress(self)
         if pool_of(self.tunnels) is not None:
             await asyncio.sleep(2 * SYNC_INTERVAL_S)  # the circuits' last bytes are still to be told

@@ -1,13 +1,17 @@
 """Files that are whole or not there."""
 
 import os
+import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace `path` so that after a crash it holds the old bytes or the new. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` so that after a crash it holds the old bytes or the new; only its owner may read it.
+
+    Raises OSError.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

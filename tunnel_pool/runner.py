@@ -14,6 +14,7 @@ from twisted.internet.process import reapAllProcesses
 T = TypeVar("T")
 
 EXIT_INTERRUPTED = 130
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENCE_S = 1.0
 
 _loop: asyncio.AbstractEventLoop | None = None
@@ -54,7 +55,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         elif loop.time() - interrupted_s > IMPATIENCE_S:
             os._exit(EXIT_INTERRUPTED)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # nohup leaves SIGHUP ignored, and a shell SIGINT for what it starts with &.
+    numbers = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in numbers:
         loop.add_signal_handler(number, interrupt)
     try:
         return loop.run_until_complete(task)
@@ -62,7 +65,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
     finally:
         _end_tasks(loop)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in numbers:
             loop.remove_signal_handler(number)
         sys.stderr.flush()
 

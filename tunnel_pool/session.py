@@ -102,11 +102,16 @@ class TorrentSession:
         """Raises UserError when `resume_dir` can't be made."""
         self._resume_dir = resume_dir
         try:
-            resume_dir.mkdir(parents=True, exist_ok=True)
+            resume_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for unfinished in resume_dir.glob(".*.resume.*"):  # what a killed run was writing
+                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
         self._session = lt.session(anonymous_settings(socks_port))  # type: ignore[call-overload]
+        # By the hash each was added with, and by handle: libtorrent's best hash
+        # of a hybrid torrent changes when its metadata arrives.
         self._torrents: dict[str, _Torrent] = {}
+        self._by_handle: dict[lt.torrent_handle, _Torrent] = {}
         self._changed = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
@@ -132,7 +137,8 @@ class TorrentSession:
         except RuntimeError as error:
             raise UserError(f"cannot add torrent {infohash}: {error}") from None
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, False)
-        self._torrents[infohash] = _Torrent(handle, tuple(peers), status)
+        torrent = _Torrent(handle, tuple(peers), status)
+        self._torrents[infohash] = self._by_handle[handle] = torrent
         self._connect_peers()
         return infohash
 
@@ -141,6 +147,8 @@ class TorrentSession:
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
+        if self._poller is not None and self._poller.done():
+            self._poller.result()
         for torrent in self._torrents.values():
             if torrent.error is not None:
                 raise UserError(torrent.error)
@@ -155,17 +163,23 @@ class TorrentSession:
         if self._stopped:
             return
         lost = set(orphans)
-        dropped = []
-        blocked = lt.ip_filter()
+        lost_hosts: set[str] = set()
+        connected = []
         for torrent in self._torrents.values():
-            for address in lost.intersection(peer.ip for peer in torrent.handle.get_peer_info()):
-                blocked.add_rule(address[0], address[0], 1)
-                dropped.append((torrent, address))
-        if dropped:
-            self._session.set_ip_filter(blocked)
-            self._session.set_ip_filter(lt.ip_filter())
-        for torrent, address in dropped:
-            torrent.handle.connect_peer(address)
+            peers = [peer.ip for peer in torrent.handle.get_peer_info()]
+            lost_hosts.update(host for host, port in lost.intersection(peers))
+            connected += [(torrent, peer) for peer in peers]
+        if not lost_hosts:
+            return
+        blocked = lt.ip_filter()
+        for host in lost_hosts:
+            blocked.add_rule(host, host, 1)
+        self._session.set_ip_filter(blocked)
+        self._session.set_ip_filter(lt.ip_filter())
+        # The filter knows addresses only: others behind a lost one come back, too.
+        for torrent, peer in connected:
+            if peer[0] in lost_hosts:
+                torrent.handle.connect_peer(peer)
 
     async def stop(self) -> None:
         """Save every torrent's state, then end the session."""
@@ -199,7 +213,7 @@ class TorrentSession:
         except FileNotFoundError:
             return parameters
         except (OSError, RuntimeError) as error:
-            logger.warning("Resume data %s is unusable, files are checked instead: %s", path, error)
+            logger.warning("Resume data of a torrent is unusable, its files are checked instead: %s", error)
             return parameters
         if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
             return parameters
@@ -212,17 +226,18 @@ class TorrentSession:
             torrent.saving = True
             torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict | flags)
 
-    def _write(self, infohash: str, data: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._write_off_loop(self._resume_path(infohash), data))
+    def _write(self, torrent: _Torrent, data: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._write_off_loop(torrent, data))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    @staticmethod
-    async def _write_off_loop(path: Path, data: bytes) -> None:
+    async def _write_off_loop(self, torrent: _Torrent, data: bytes) -> None:
+        """One write of a torrent at a time, so that an older state can't come last."""
         try:
-            await asyncio.to_thread(write_atomically, path, data)
+            await asyncio.to_thread(write_atomically, self._resume_path(torrent.status.infohash), data)
         except OSError as error:
-            logger.warning("Resume data %s was not written: %s", path, error.strerror)
+            logger.warning("Resume data of a torrent was not written: %s", error.strerror)
+        torrent.saving = False
 
     # libtorrent's alerts
 
@@ -256,25 +271,20 @@ class TorrentSession:
                     for status in alert.status:
                         self._on_status(status)
                 case "save_resume_data_alert":
-                    infohash = infohash_of(alert.params)
-                    self._write(infohash, lt.write_resume_data_buf(alert.params))
-                    self._torrents[infohash].saving = False
+                    self._write(self._by_handle[alert.handle], lt.write_resume_data_buf(alert.params))
                 case "save_resume_data_failed_alert":
-                    self._torrents[str(alert.handle.info_hashes().get_best())].saving = False
+                    self._by_handle[alert.handle].saving = False
                 case "torrent_finished_alert":
-                    self._request_save(self._torrent_of(alert), 0)
+                    self._request_save(self._by_handle[alert.handle], 0)
                 case "file_error_alert":
-                    self._torrent_of(alert).error = _file_error(alert)
+                    self._by_handle[alert.handle].error = _file_error(alert)
                     self._changed.set()
 
-    def _torrent_of(self, alert: Any) -> _Torrent:
-        return self._torrents[str(alert.handle.info_hashes().get_best())]
-
     def _on_status(self, status: lt.torrent_status) -> None:
-        infohash = str(status.info_hashes.get_best())
-        self._torrents[infohash].status = TorrentStatus(
-            infohash=infohash,
-            name=status.name or infohash,
+        torrent = self._by_handle[status.handle]
+        torrent.status = TorrentStatus(
+            infohash=torrent.status.infohash,
+            name=status.name or torrent.status.name,
             done_bytes=status.total_wanted_done,
             wanted_bytes=status.total_wanted if status.has_metadata else 0,
             downloaded_bytes=status.total_payload_download,

@@ -62,7 +62,7 @@ def load_member_key(state_dir: Path) -> bytes:
             default_eccrypto.key_from_private_bin(key)
             return key
         key = bytes(default_eccrypto.generate_key("curve25519").key_to_bin())
-        write_atomically(path, key, mode=0o600)
+        write_atomically(path, key)
     except OSError as error:
         raise UserError(f"cannot keep state in {state_dir}: {error.strerror}; choose another with --state") from None
     except ValueError:

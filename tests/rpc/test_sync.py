@@ -3,13 +3,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpc.sync import CandidateState, CarriedState, CircuitState, HopState, Snapshot, SyncEncoder, SyncState
+from rpc.sync import CarriedState, CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
 
-HOP = HopState(b"key", "127.0.0.1", 1, (1, 2))
+HOP = PeerState(b"key", "127.0.0.1", 1, (1, 2))
 CIRCUIT = CircuitState(7, goal_hops=2, ctype="DATA", hops=(HOP,), unverified_hop=HOP, creation_time=1.5)
-CANDIDATE = CandidateState(b"key", "127.0.0.1", 1, (1,))
+CANDIDATE = PeerState(b"key", "127.0.0.1", 1, (1,))
 
-hops = st.builds(HopState, st.binary(min_size=1, max_size=4), st.just("1.2.3.4"), st.integers(0, 9), st.just((1,)))
+hops = st.builds(PeerState, st.binary(min_size=1, max_size=4), st.just("1.2.3.4"), st.integers(0, 9), st.just((1,)))
 circuits = st.builds(
     CircuitState,
     circuit_id=st.integers(0, 3),
@@ -25,7 +25,7 @@ snapshots = st.builds(
     Snapshot,
     circuits=st.lists(circuits, max_size=4).map(lambda some: {c.circuit_id: c for c in some}),
     candidates=st.dictionaries(st.binary(min_size=1, max_size=2), st.just(None), max_size=3).map(
-        lambda keys: {key: CandidateState(key, "1.2.3.4", 5, (2,)) for key in keys}
+        lambda keys: {key: PeerState(key, "1.2.3.4", 5, (2,)) for key in keys}
     ),
     counters=st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
     carried=st.builds(CarriedState, *[st.integers(0, 2)] * 4),

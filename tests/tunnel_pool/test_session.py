@@ -139,6 +139,7 @@ async def test_a_damaged_resume_file_means_checking_not_failing(tmp_path, caplog
         assert session.add(parse_torrent(INFOHASH), tmp_path) == INFOHASH
         assert len(session.statuses) == 1
     assert "unusable" in caplog.text
+    assert INFOHASH not in caplog.text
     assert lt.read_resume_data((resume / f"{INFOHASH}.resume").read_bytes())
 
 

@@ -39,11 +39,15 @@ def child_command(argv0: str, python: str, python_flags: Sequence[str], frozen: 
 
 
 def child_environment(environment: Mapping[str, str], package_parent: str) -> dict[str, str]:
-    """The parent's environment, able to import what the parent imported from `package_parent`."""
+    """The parent's environment, able to import what the parent imported from `package_parent`.
+
+    Not from the current folder, where downloads may land: PYTHONSAFEPATH.
+    """
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if package_parent not in paths:
         paths.append(package_parent)
-    return {**MALLOC_SETTINGS, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+    safe = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+    return {**MALLOC_SETTINGS, **environment, **safe}
 
 
 def descriptor_map(null: int, data_in: int, data_out: int) -> dict[int, int | str]:

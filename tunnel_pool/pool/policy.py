@@ -73,6 +73,7 @@ class SlotRecord:
     heartbeat_due_s: float = 0.0
     heartbeat_sent_s: float | None = None
     ready: bool = False  # whether this child ever got to RUNNING
+    proven: bool = False  # whether any child of this slot did: then trouble is taken to pass
     start_failures: int = 0
     quick_deaths: int = 0
     restarts: int = 0
@@ -85,7 +86,7 @@ class Load:
     """What a child carries now; fewer circuits count first, then fewer bytes."""
 
     circuits: int
-    recent_bytes: int
+    carried_bytes: int
     slot: int
 
 
@@ -137,7 +138,7 @@ class PoolPolicy:
         record = self.slots[slot]
         if record.state is ChildState.STARTING:
             record.start_failures = 0
-            record.ready = True
+            record.ready = record.proven = True
             record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
             self._change_state(record, ChildState.RUNNING, now_s)
 
@@ -169,7 +170,7 @@ class PoolPolicy:
         record.why = record.why or how
         if self.stopping:
             self._change_state(record, ChildState.STOPPED, now_s)
-        elif record.start_failures >= MAX_START_FAILURES:
+        elif record.start_failures >= MAX_START_FAILURES and not record.proven:
             self._change_state(record, ChildState.FAILED, now_s)
         else:
             record.restarts += 1

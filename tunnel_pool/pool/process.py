@@ -62,10 +62,15 @@ class ChildProcess(ProcessProtocol):
 
     def spawn(self, reactor: IReactorProcess, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the process. Raises OSError when there are no descriptors or processes left."""
-        null = os.open(os.devnull, os.O_RDONLY)
-        child_in, data_out = os.pipe()
-        data_in, child_out = os.pipe()
-        try:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as the_childs:
+            null = os.open(os.devnull, os.O_RDONLY)
+            the_childs.callback(os.close, null)
+            child_in, data_out = os.pipe()
+            the_childs.callback(os.close, child_in)
+            ours.callback(os.close, data_out)
+            data_in, child_out = os.pipe()
+            the_childs.callback(os.close, child_out)
+            ours.callback(os.close, data_in)
             reactor.spawnProcess(
                 self,
                 command[0],
@@ -73,13 +78,7 @@ class ChildProcess(ProcessProtocol):
                 env=dict(environment),
                 childFDs=descriptor_map(null, child_in, child_out),
             )
-        except BaseException:
-            os.close(data_out)
-            os.close(data_in)
-            raise
-        finally:
-            for fd in (null, child_in, child_out):
-                os.close(fd)
+            ours.pop_all()
         enlarge_pipe(data_out)
         self.datagrams = DatagramWriter(data_out, self._loop)
         self._reader = DatagramReader(data_in, self._loop, self._datagram_received, self._data_lost)
