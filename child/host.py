@@ -186,6 +186,7 @@ def _config(message: pb.Create) -> OverlayConfig:
         community_id=message.community_id,
         bootstrap_default=message.bootstrap_default,
         bootstrap=tuple(HostPort(address.host, address.port) for address in message.bootstrap),
+        siblings=frozenset(message.sibling_keys),
         known_peers=tuple(HostPort(address.host, address.port) for address in message.known_peers),
         allow_private=message.allow_private,
         max_joined_circuits=message.max_joined_circuits,

@@ -3,16 +3,18 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from ipv8.messaging.anonymization.community import TunnelCommunity, TunnelSettings
 from ipv8.messaging.anonymization.payload import CreatePayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, RelayRoute
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, CIRCUIT_STATE_READY, Circuit, RelayRoute
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
+from overlay.backoff import Backoff
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.exit_socket import PolicedExitSocket
@@ -55,6 +57,7 @@ class PoolTunnelCommunity(TunnelCommunity):
         self.exit_host = settings.exit_host
         self.counters = settings.counters
         self._siblings = settings.siblings
+        self._backoff = Backoff()
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
@@ -127,6 +130,13 @@ class PoolTunnelCommunity(TunnelCommunity):
         if wanted and not self.is_pending_task_active("build soon"):
             self.register_task("build soon", self.do_circuits, delay=delay_s)
 
+    def do_circuits(self) -> None:
+        """As in py-ipv8, less and less often while circuits fail."""
+        if self._backoff.is_due(time.monotonic()):
+            super().do_circuits()
+        else:
+            self.do_remove()
+
     def send_ping(self, peer: Peer) -> None:
         """RandomChurn's question whether a peer lives; only py-ipv8's DiscoveryCommunity has real pings."""
         self.send_introduction_request(peer)
@@ -140,6 +150,12 @@ class PoolTunnelCommunity(TunnelCommunity):
             self.counters["create_id_taken"] += 1
             return False
         return bool(await super().should_join_circuit(create_payload, previous_node_address))
+
+    def _ours_on_created_extended(self, circuit_id: int, payload: Any) -> None:
+        super()._ours_on_created_extended(circuit_id, payload)
+        circuit = self.circuits.get(circuit_id)
+        if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
+            self._backoff.succeeded()
 
     def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
         super().join_circuit(create_payload, previous_node_address)
@@ -193,6 +209,8 @@ class PoolTunnelCommunity(TunnelCommunity):
         was_closing = circuit is not None and circuit.state == CIRCUIT_STATE_CLOSING
         await super().remove_circuit(circuit_id, additional_info, remove_now, destroy)
         if circuit is not None and not was_closing:
+            if len(circuit.hops) < circuit.goal_hops:
+                self._backoff.failed(time.monotonic())
             self.on_circuit_removed(circuit, additional_info)
             self._build_soon(REBUILD_DELAY_S)
 

@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ipv8.keyvault.crypto import default_eccrypto
@@ -13,6 +13,7 @@ from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.crypto import TunnelCrypto
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
+    CIRCUIT_STATE_READY,
     CIRCUIT_TYPE_DATA,
     PEER_FLAG_EXIT_BT,
     Circuit,
@@ -21,6 +22,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
 from ipv8.peer import Peer
 
+from overlay.backoff import Backoff
 from overlay.config import SLOT_SHIFT, HostPort, OverlayConfig, slot_of
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
@@ -54,10 +56,19 @@ class PooledTunnelCommunity:
     select_exit = TunnelCommunity.select_exit
 
     def __init__(
-        self, config: OverlayConfig, slots: Sequence[int], max_circuits: int, command: Sequence[str] | None = None
+        self,
+        config: OverlayConfig,
+        slots: Sequence[int],
+        max_circuits: int,
+        command: Sequence[str] | None = None,
+        own_keys: Mapping[int, bytes] | None = None,
     ) -> None:
-        """`config` is what each child gets, but for its slot and port."""
+        """`config` is what each child gets, but for its slot and port, and its key where `own_keys` has one."""
         self._config = config
+        self._own_keys = own_keys or {}
+        self._public_keys = {
+            slot: default_eccrypto.key_from_private_bin(key).pub().key_to_bin() for slot, key in self._own_keys.items()
+        }
         self.logger = logger
         self.settings = PooledSettings(max_circuits)
         self.crypto = TunnelCrypto()
@@ -69,6 +80,7 @@ class PooledTunnelCommunity:
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
+        self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
         self._builder: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.pool = ProcessPool(slots, self._create_message, self, command)
@@ -105,7 +117,11 @@ class PooledTunnelCommunity:
         """Have the least loaded child build a circuit; None when no child knows the peers for it."""
         if required_exit is not None and required_exit.mid == self.my_peer.mid:
             return None
-        slot = self._slot_for_circuit(set(exit_flags or {PEER_FLAG_EXIT_BT}), required_exit)
+        if exit_flags is not None:
+            flags = set(exit_flags)
+        else:
+            flags = {PEER_FLAG_EXIT_BT} if ctype == CIRCUIT_TYPE_DATA else set()
+        slot = self._slot_for_circuit(flags, required_exit)
         if slot is None:
             return None
         circuit_id = self._unused_circuit_id(slot)
@@ -152,7 +168,10 @@ class PooledTunnelCommunity:
 
     def do_circuits(self) -> None:
         """Build what is wanted and missing."""
+        now_s = time.monotonic()
         for hops, wanted in self.circuits_needed.items():
+            if not self._backoffs[hops].is_due(now_s):
+                continue
             for _ in range(wanted - len(self.find_circuits(state=None, hops=hops))):
                 if self.create_circuit(hops) is None:
                     break
@@ -193,6 +212,8 @@ class PooledTunnelCommunity:
     def _forget_circuit(self, circuit_id: int, reason: str) -> None:
         circuit = self.circuits.pop(circuit_id, None)
         if circuit is not None:
+            if len(circuit.hops) < circuit.goal_hops:
+                self._backoffs[circuit.goal_hops].failed(time.monotonic())
             circuit.close(reason)
             self.on_circuit_removed(circuit, reason)
 
@@ -258,6 +279,8 @@ class PooledTunnelCommunity:
         circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
         for hop in state.hops[len(circuit.hops) :]:
             circuit.add_hop(self._hop(hop))
+        if circuit.state == CIRCUIT_STATE_READY:
+            self._backoffs[circuit.goal_hops].succeeded()
         if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
             circuit.close("closing")
 
@@ -291,7 +314,8 @@ class PooledTunnelCommunity:
         known = {HostPort(*peer.address) for peer in self.candidates}
         return pb.Create(
             slot=slot,
-            member_key=config.member_key,
+            member_key=self._own_keys.get(slot, config.member_key),
+            sibling_keys=[key for other, key in self._public_keys.items() if other != slot],
             listen=pb.Address(host=config.listen.host, port=port),
             community_id=config.community_id,
             peer_flags=config.peer_flags,

@@ -25,7 +25,7 @@ from tunnel_pool.pool.pool import ProcessPool
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
-KEY_FILE = "member_key.bin"
+KEY_FILE = "member_key{}.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class NodeOptions:
     allow_private: bool = False
     exit: bool = False
     circuits: int = 0  # per hop count; 0: enough for the workers
+    serves: bool = False  # whether it is there for others: a node, not a download
 
 
 def physical_cores() -> int:
@@ -52,9 +53,9 @@ def circuits_for(workers: int) -> int:
     return max(8, 2 * workers)
 
 
-def load_member_key(state_dir: Path) -> bytes:
-    """The node's private key, made at the first start; only its owner may read it. Raises UserError."""
-    path = state_dir / KEY_FILE
+def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
+    """A private key, made at the first start; only its owner may read it. Raises UserError."""
+    path = state_dir / KEY_FILE.format(f"-{slot}" if slot else "")
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileNotFoundError):
@@ -75,16 +76,28 @@ def pool_of(tunnels: Tunnels) -> ProcessPool | None:
     return tunnels.pool if isinstance(tunnels, PooledTunnelCommunity) else None
 
 
-async def open_tunnels(options: NodeOptions) -> Tunnels:
-    """Running tunnels that keep tunnel_pool.contract. Raises UserError."""
-    flags = {PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST}
+def peer_flags(options: NodeOptions) -> frozenset[int]:
+    """What the node offers to others.
+
+    Peers of this network know a key at one address, the last that it spoke
+    from. The children of a download share a key, so that none takes another
+    as a hop, and speak from several ports: circuits through them would break.
+    """
+    flags = {PEER_FLAG_SPEED_TEST}
+    if options.serves or options.workers < 2:
+        flags.add(PEER_FLAG_RELAY)
     if options.exit:
         flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+    return frozenset(flags)
+
+
+async def open_tunnels(options: NodeOptions) -> Tunnels:
+    """Running tunnels that keep tunnel_pool.contract. Raises UserError."""
     config = OverlayConfig(
         slot=0,
         member_key=load_member_key(options.state_dir),
         listen=options.listen,
-        peer_flags=frozenset(flags),
+        peer_flags=peer_flags(options),
         community_id=options.community_id,
         bootstrap_default=options.bootstrap_default,
         bootstrap=options.bootstrap,
@@ -92,7 +105,9 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
     )
     max_circuits = options.circuits or circuits_for(options.workers)
     if options.workers > 0:
-        pooled = PooledTunnelCommunity(config, range(options.workers), max_circuits)
+        slots = range(options.workers)
+        own_keys = {slot: load_member_key(options.state_dir, slot) for slot in slots} if options.serves else None
+        pooled = PooledTunnelCommunity(config, slots, max_circuits, own_keys=own_keys)
         try:
             await pooled.start()
         except BaseException:

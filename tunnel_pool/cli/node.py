@@ -67,9 +67,9 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs until it is stopped; the report is what it carried. Raises UserError."""
     if arguments.with_parent is not None:
         die_with_parent(arguments.with_parent)
-    tunnels = await open_tunnels(options.node_options(arguments, exit_node=arguments.exit))
-    report = _Report(tunnels)
     started_s = time.monotonic()
+    tunnels = await open_tunnels(options.node_options(arguments, serves=True, exit_node=arguments.exit))
+    report = _Report(tunnels)
     try:
         await _announce(tunnels, arguments.exit)
         while True:

@@ -166,7 +166,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
     )
 
 
-def node_options(arguments: argparse.Namespace, exit_node: bool = False) -> NodeOptions:
+def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node: bool = False) -> NodeOptions:
     """What add_network_options and add_workers_option were given."""
     bootstrap_default, addresses = arguments.bootstrap
     port = arguments.listen.port
@@ -181,6 +181,7 @@ def node_options(arguments: argparse.Namespace, exit_node: bool = False) -> Node
         community_id=arguments.community_id,
         allow_private=arguments.allow_private,
         exit=exit_node,
+        serves=serves,
         circuits=getattr(arguments, "circuits", 0),
     )
 

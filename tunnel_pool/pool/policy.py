@@ -6,7 +6,8 @@ WAITING --spawn--> STARTING --created--> RUNNING
    |                  v                     v
    +--- ended ----- ENDING <----------------+
    |                  +-- ended, told to stop ---> STOPPED
-   +--> FAILED: it cannot start, or failed to MAX_START_FAILURES times
+   +--> FAILED: it says that it cannot start, or MAX_START_FAILURES starts failed,
+                    before a child of the slot ever was RUNNING
 """
 
 from collections.abc import Iterable

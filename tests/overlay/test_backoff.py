@@ -1,0 +1,31 @@
+from overlay.backoff import FIRST_DELAY_S, MAX_DELAY_S, Backoff
+
+
+def test_the_delay_doubles_up_to_its_limit():
+    backoff, now_s, delays = Backoff(), 100.0, []
+    for _ in range(12):
+        assert backoff.is_due(now_s)
+        backoff.failed(now_s)
+        before_s = now_s
+        while not backoff.is_due(now_s):
+            now_s += FIRST_DELAY_S
+        delays.append(now_s - before_s)
+    assert delays[:3] == [FIRST_DELAY_S, 2 * FIRST_DELAY_S, 4 * FIRST_DELAY_S]
+    assert delays[-1] == MAX_DELAY_S
+
+
+def test_a_batch_of_failures_counts_once():
+    backoff = Backoff()
+    for _ in range(8):
+        backoff.failed(100.0)
+    assert not backoff.is_due(100.0)
+    assert backoff.is_due(100.0 + FIRST_DELAY_S)
+
+
+def test_a_success_starts_anew():
+    backoff = Backoff()
+    backoff.failed(1.0)
+    backoff.succeeded()
+    assert backoff.is_due(1.0)
+    backoff.failed(1.0)
+    assert backoff.is_due(1.0 + FIRST_DELAY_S)
