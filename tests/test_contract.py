@@ -151,6 +151,41 @@ async def test_datagrams_for_unknown_circuits_are_dropped_and_counted(kind):
             assert watcher.received == []
 
 
+async def test_nothing_is_sent_over_a_circuit_that_is_not_ready(kind):
+    """Neither in the clear nor out of a hop too early."""
+    with Echo() as watcher:
+        async with network(exits=1, relays=1) as nodes, tunnels(kind, map(address_of, nodes)) as client:
+            await until(lambda: len(client.candidates) == 2)
+            circuit = client.create_circuit(2)
+            for _ in range(200):
+                if circuit.state == CIRCUIT_STATE_READY:
+                    break
+                client.send_data(address_of(nodes[0]), circuit.circuit_id, watcher.address, NOWHERE, dht_like(b"x"))
+                await asyncio.sleep(0)
+            await until(lambda: client.dropped()["circuit_not_ready"])
+            assert watcher.received == []
+
+
+async def test_an_overlay_message_over_a_circuit_is_not_acted_on(kind):
+    """Whoever sees the exit could else have us answer him directly, from our own address."""
+    async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        circuit = await ready_circuit(client)
+        incoming = []
+        client.on_raw_data = lambda *args: incoming.append(args)
+        with Echo() as attacker:
+            client.send_data(circuit.hop.address, circuit.circuit_id, attacker.address, NOWHERE, dht_like(b"x"))
+            await until(lambda: incoming)
+            ((_, exit_address),) = attacker.received
+            # CREATE, py-ipv8 payload.py: circuit id, identifier, a key and half a handshake.
+            key = client.my_peer.public_key.key_to_bin()
+            create = b"\x02" + bytes(4) + bytes(2) + len(key).to_bytes(2, "big") + key + b"\x00\x20" + bytes(32)
+            attacker.sock.sendto(nodes[0].get_prefix() + create, exit_address)
+            await until(lambda: client.dropped()["circuit_overlay_message_refused"] == 1)
+            await asyncio.sleep(0.2)  # the time in which py-ipv8 would answer
+            assert len(attacker.received) == 1
+            assert len(incoming) == 1
+
+
 async def test_unload_ends_every_circuit(kind):
     async with network() as nodes:
         async with tunnels(kind, map(address_of, nodes)) as client:

@@ -63,6 +63,21 @@ async def test_a_magnet_link_with_a_tracker(tmp_path):
         assert await swarm.peers_of_seeders() == [[swarm.exits[0].host]]
 
 
+async def test_a_hybrid_torrent_by_its_first_hash_alone(tmp_path):
+    """Its best hash becomes another when the metadata arrives (BEP 52)."""
+    async with LocalSwarm(1 << 20, seeders=1, exits=1, relays=0, log_level="error") as swarm:
+        hashes = lt.load_torrent_file(str(swarm.torrent)).ti.info_hashes()
+        assert hashes.has_v1()
+        assert hashes.has_v2()
+        arguments = arguments_for(swarm, str(hashes.v1), tmp_path, f"--peer={swarm.seeders[0]}")
+        for downloaded_bytes in (1 << 20, 0):
+            async with command(*arguments) as download:
+                code, report, lines = await download.ended(40)
+            assert code == 0, lines
+            assert report["torrents"][0]["infohash"] == str(hashes.v1)
+            assert report["torrents"][0]["downloaded_bytes"] == downloaded_bytes
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A folder on a disk of 8 MB; needs to be root."""

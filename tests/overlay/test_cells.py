@@ -1,10 +1,13 @@
 """The short way for data cells against py-ipv8's own serializer, and on garbage."""
 
+import asyncio
+import gc
 import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.payload import DataPayload
 from ipv8.messaging.serialization import default_serializer
 
@@ -68,3 +71,51 @@ async def test_an_exit_lets_only_bittorrent_like_datagrams_out():
         await until(lambda: nodes[0].carried().exited_bytes)
         assert nodes[0].dropped()["exit_content_refused"] == 1
         assert nodes[0].carried().exited_bytes == len(dht_like(b"x"))
+
+
+async def test_a_relay_lets_nothing_out_not_even_overlay_messages():
+    async with network(exits=0, relays=1) as (relay,), tunnels("plain", [address_of(relay)]) as client:
+        await until(lambda: client.candidates)
+        (peer,) = client.candidates
+        circuit = client.create_circuit(1, required_exit=peer)
+        await asyncio.wait_for(circuit.ready, 10)
+        data = relay.get_prefix() + bytes(20)
+        client.send_data(circuit.hop.address, circuit.circuit_id, address_of(relay), ("0.0.0.0", 0), data)
+        await until(lambda: relay.dropped()["exit_not_offered"] == 1)
+        assert relay.carried().exited_bytes == 0
+
+
+async def test_a_circuit_id_in_use_is_not_given_away():
+    async with network() as (node,), tunnels("plain", [address_of(node)]) as first:
+        await until(lambda: first.candidates)
+        circuit = first.create_circuit(1)
+        await asyncio.wait_for(circuit.ready, 10)
+        taken = node.exit_sockets[circuit.circuit_id]
+        async with tunnels("plain", [address_of(node)]) as second:
+            await until(lambda: second.candidates)
+            node.request_cache.clear()  # as a minute later, when py-ipv8 has forgotten the CREATE
+            second.create_circuit_with_id(circuit.circuit_id, 1)
+            await until(lambda: node.dropped()["create_id_taken"] == 1)
+            assert node.exit_sockets[circuit.circuit_id] is taken
+            # Nor may somebody take the id of a circuit of our own.
+            node.circuits[7] = circuit
+            second.create_circuit_with_id(7, 1)
+            await until(lambda: node.dropped()["create_id_taken"] == 2)
+            del node.circuits[7]
+
+
+async def test_a_joined_circuit_leaves_nothing_behind():
+    """py-ipv8's own exit socket, which ours replaces, has housekeeping that would keep it alive."""
+    async with network() as (node,), tunnels("plain", [address_of(node)]) as client:
+        await until(lambda: client.candidates)
+        for _ in range(5):
+            circuit = client.create_circuit(1)
+            await asyncio.wait_for(circuit.ready, 10)
+            await client.remove_circuit(circuit.circuit_id, destroy=4)
+        await until(lambda: not node.exit_sockets)
+
+        def left():
+            gc.collect()
+            return [thing for thing in gc.get_objects() if isinstance(thing, TunnelExitSocket)]
+
+        await until(lambda: not left(), 5)

@@ -36,4 +36,5 @@ def test_environment_adds_the_package_last_and_keeps_the_users_own():
     assert environment["PYTHONPATH"] == "/a:/package"
     assert environment["MALLOC_TRIM_THRESHOLD_"] == "1"
     assert environment["X"] == "y"
+    assert environment["PYTHONSAFEPATH"] == "1"
     assert child_environment(environment, "/package")["PYTHONPATH"] == "/a:/package"

@@ -16,6 +16,7 @@ from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels,
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import free_port
+from tunnel_pool.tunnels import NodeOptions, peer_flags
 
 
 async def test_circuits_are_spread_and_their_ids_tell_the_child():
@@ -103,6 +104,33 @@ async def test_what_a_child_exits_is_told_and_kept_over_its_death():
             await until(lambda: exit_node.pool.restarts() == 1)
             assert exit_node.carried().exits == 0
             assert exit_node.carried().exited_bytes == 100
+
+
+async def test_a_serving_nodes_children_are_peers_of_their_own_and_never_offer_each_other():
+    """Others know a key at one address: circuits through children that share one would break."""
+    host = unused_host()
+    port = 20000 + os.getpid() % 20000
+    keys = {slot: make_config().member_key for slot in range(2)}
+    async with network(exits=0, relays=1) as (node,):
+        known = [address_of(node), HostPort(host, port), HostPort(host, port + 1)]
+        config = make_config(flags=EXIT_FLAGS, bootstrap=known, host=host, port=port)
+        pooled = PooledTunnelCommunity(config, range(2), 1, own_keys=keys)
+        await pooled.start()
+        try:
+            await until(lambda: len(node.get_candidates(PEER_FLAG_EXIT_BT)) == 2)
+            assert {peer.address for peer in node.candidates} == {(host, port), (host, port + 1)}
+            await until(lambda: len(pooled.pool.pictures[0].candidates) and len(pooled.pool.pictures[1].candidates))
+            await asyncio.sleep(1)  # the time in which they would have found each other
+            assert [peer.mid for peer in pooled.candidates] == [node.my_peer.mid]
+        finally:
+            await pooled.unload()
+
+
+@pytest.mark.parametrize(
+    ("workers", "serves", "relays"), [(0, False, True), (1, False, True), (2, False, False), (2, True, True)]
+)
+def test_who_relays(tmp_path, workers, serves, relays):
+    assert (PEER_FLAG_RELAY in peer_flags(NodeOptions(workers, tmp_path, serves=serves))) is relays
 
 
 async def test_no_circuit_of_ours_has_our_own_key_as_a_hop():
