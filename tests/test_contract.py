@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.payload import CreatePayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_EXTENDING,
@@ -12,6 +14,7 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_EXIT_BT,
     PEER_FLAG_RELAY,
 )
+from ipv8.messaging.serialization import default_serializer
 
 from overlay.community import NOWHERE
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
@@ -176,10 +179,10 @@ async def test_an_overlay_message_over_a_circuit_is_not_acted_on(kind):
             client.send_data(circuit.hop.address, circuit.circuit_id, attacker.address, NOWHERE, dht_like(b"x"))
             await until(lambda: incoming)
             ((_, exit_address),) = attacker.received
-            # CREATE, py-ipv8 payload.py: circuit id, identifier, a key and half a handshake.
-            key = client.my_peer.public_key.key_to_bin()
-            create = b"\x02" + bytes(4) + bytes(2) + len(key).to_bytes(2, "big") + key + b"\x00\x20" + bytes(32)
-            attacker.sock.sendto(nodes[0].get_prefix() + create, exit_address)
+            stranger = default_eccrypto.generate_key("curve25519").pub()
+            create = CreatePayload(5, 1, stranger.key_to_bin(), stranger.get_crypt_pk())
+            packed = bytes([CreatePayload.msg_id]) + default_serializer.pack_serializable(create)
+            attacker.sock.sendto(nodes[0].get_prefix() + packed, exit_address)
             await until(lambda: client.dropped()["circuit_overlay_message_refused"] == 1)
             await asyncio.sleep(0.2)  # the time in which py-ipv8 would answer
             assert len(attacker.received) == 1
