@@ -8,8 +8,7 @@
 
 Integers are big endian; `length` counts address and payload. The address is
 where the datagram goes to (main to child) or came from (child to main), as
-ATYP, ADDR, PORT of RFC 1928 section 5: opaque here, so that the main process
-passes it on untouched.
+ATYP, ADDR, PORT of RFC 1928 section 5; opaque in this package.
 """
 
 import struct

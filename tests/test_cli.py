@@ -118,16 +118,16 @@ async def test_the_key_is_kept_and_private(tmp_path):
     assert (tmp_path / "member_key.bin").read_bytes() == key
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-async def test_a_node_that_is_told_to_stop_ends_well(tmp_path, workers):
+@pytest.mark.parametrize(("workers", "number", "expected"), [(0, 15, 0), (2, 15, 0), (0, 2, 130), (1, 2, 130)])
+async def test_a_node_that_is_told_to_stop_ends_well(tmp_path, workers, number, expected):
     arguments = [f"--workers={workers}", f"--state={tmp_path}", "--bootstrap=none", "--listen=127.0.0.1:0", "--json"]
     async with command("node", *arguments) as node:
         await node.until_line(lambda line: "listening" in line)
         family = node.family()
         assert len(family) == 1 + workers
-        node.process.terminate()
+        node.process.send_signal(number)
         code, report, _ = await node.ended(10)
-        assert code == 0
+        assert code == expected
         assert report["ok"]
         assert report["relayed_bytes"] == 0
         await until(lambda: not any(process.is_running() for process in family), 2)

@@ -54,6 +54,7 @@ class Tunnels(Protocol):
         """Start building; the circuit is EXTENDING, its `ready` future ends with it, or with None.
 
         None when no peer is known for it, or the required exit is ourselves.
+        Over a pool, its `hop` is None until the child has told whom it asked.
         """
 
     def remove_circuit(

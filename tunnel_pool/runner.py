@@ -4,16 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from twisted.internet import asyncioreactor
 from twisted.internet.process import reapAllProcesses
 
-T = TypeVar("T")
-
-EXIT_INTERRUPTED = 130
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENCE_S = 1.0
 
@@ -38,36 +34,47 @@ def install() -> asyncio.AbstractEventLoop:
     return _loop
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to its end. SIGINT, SIGTERM and SIGHUP cancel it; it cleans up, then KeyboardInterrupt is raised.
+class Ended(NamedTuple):
+    """What a program returned, None when it was cancelled, and the signal that asked it to end, if one did."""
+
+    result: Any
+    signal: signal.Signals | None
+
+    @property
+    def exit_code(self) -> int | None:
+        """As a shell says it, 128 and the signal; None when no signal decides."""
+        return 128 + self.signal if self.signal is not None else None
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Ended:
+    """Run to its end. SIGINT, SIGTERM and SIGHUP cancel it; it may clean up and return something all the same.
 
     Who asks again a second later does not want to wait for the cleaning up.
     """
     loop = install()
     task = loop.create_task(main)
-    interrupted_s: float | None = None
+    received: list[tuple[signal.Signals, float]] = []
 
-    def interrupt() -> None:
-        nonlocal interrupted_s
-        if interrupted_s is None:
-            interrupted_s = loop.time()
+    def interrupt(number: signal.Signals) -> None:
+        received.append((number, loop.time()))
+        if len(received) == 1:
             task.cancel()
-        elif loop.time() - interrupted_s > IMPATIENCE_S:
-            os._exit(EXIT_INTERRUPTED)
+        elif loop.time() - received[0][1] > IMPATIENCE_S:
+            os._exit(128 + number)
 
     # nohup leaves SIGHUP ignored, and a shell SIGINT for what it starts with &.
     numbers = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in numbers:
-        loop.add_signal_handler(number, interrupt)
+        loop.add_signal_handler(number, interrupt, number)
     try:
-        return loop.run_until_complete(task)
+        result = loop.run_until_complete(task)
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        result = None
     finally:
         _end_tasks(loop)
         for number in numbers:
             loop.remove_signal_handler(number)
-        sys.stderr.flush()
+    return Ended(result, received[0][0] if received else None)
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:

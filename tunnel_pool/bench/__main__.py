@@ -22,13 +22,13 @@ def main() -> int:
     arguments.command = arguments.command or "download"
     options.set_up_logging("error")
     try:
-        report = runner.run(COMMANDS[arguments.command].run(arguments))
+        ended = runner.run(COMMANDS[arguments.command].run(arguments))
     except UserError as error:
         print(f"{parser.prog} {arguments.command}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
-    print(json.dumps(report) if arguments.json else COMMANDS[arguments.command].describe(report))
+    if ended.result is None:
+        return ended.exit_code or 1
+    print(json.dumps(ended.result) if arguments.json else COMMANDS[arguments.command].describe(ended.result))
     return 0
 
 

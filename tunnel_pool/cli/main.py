@@ -1,12 +1,14 @@
 """The command line: parse, run, print, and an exit code.
 
-0 done · 1 failed, one line says why · 2 wrong usage · 130 interrupted
+0 done · 1 failed, one line says why · 2 wrong usage · 130 interrupted by Ctrl-C,
+128 and the number by another signal; a node that SIGTERM ends has ended well
 """
 
 import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ from tunnel_pool.cli import demo, download, node, options, seeder
 from tunnel_pool.errors import UserError
 
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
 
 COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node}
 
@@ -39,16 +42,18 @@ def run(argv: list[str]) -> int:
         return seeder.run(arguments)
     options.set_up_logging(arguments.log_level)
     try:
-        report = runner.run(arguments.run(arguments))
+        ended = runner.run(arguments.run(arguments))
     except UserError as error:
         return _end(arguments, {"ok": False, "error": str(error)}, EXIT_FAILED)
-    except KeyboardInterrupt:
-        return _end(arguments, {"ok": False, "error": "interrupted"}, runner.EXIT_INTERRUPTED)
     except Exception as error:
         logging.getLogger(__name__).debug("The traceback of the failure", exc_info=True)
         why = f"unexpected {type(error).__name__}: {error}; --log-level debug shows where, please report it"
         return _end(arguments, {"ok": False, "error": why}, EXIT_FAILED)
-    return _end(arguments, report, 0 if report["ok"] else EXIT_FAILED)
+    if ended.result is None:
+        return _end(arguments, {"ok": False, "error": "interrupted"}, ended.exit_code or EXIT_FAILED)
+    if ended.signal is signal.SIGINT:
+        return _end(arguments, ended.result, EXIT_INTERRUPTED)
+    return _end(arguments, ended.result, 0 if ended.result["ok"] else EXIT_FAILED)
 
 
 def _end(arguments: argparse.Namespace, report: dict[str, Any], code: int) -> int:

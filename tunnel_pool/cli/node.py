@@ -9,6 +9,7 @@ from typing import Any, cast
 from overlay.community import PoolTunnelCommunity
 from overlay.node import socket_warning
 from rpc.lifeline import die_with_parent
+from rpc.sync import CarriedState
 from tunnel_pool.cli import options
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
@@ -68,7 +69,10 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.with_parent is not None:
         die_with_parent(arguments.with_parent)
     started_s = time.monotonic()
-    tunnels = await open_tunnels(options.node_options(arguments, serves=True, exit_node=arguments.exit))
+    try:
+        tunnels = await open_tunnels(options.node_options(arguments, serves=True, exit_node=arguments.exit))
+    except asyncio.CancelledError:
+        return _summary(arguments, 0.0, CarriedState(), {})
     report = _Report(tunnels)
     try:
         await _announce(tunnels, arguments.exit)
@@ -77,18 +81,23 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             report.log()
     except asyncio.CancelledError:
         # Being told to stop is how a node ends well.
-        total = tunnels.carried()
-        return {
-            "ok": True,
-            "seconds": round(time.monotonic() - started_s, 3),
-            "workers": arguments.workers,
-            "exit": arguments.exit,
-            "relayed_bytes": total.relayed_bytes,
-            "exited_bytes": total.exited_bytes,
-            "dropped": dict(tunnels.dropped()),
-        }
+        return _summary(arguments, time.monotonic() - started_s, tunnels.carried(), dict(tunnels.dropped()))
     finally:
         await tunnels.unload()
+
+
+def _summary(
+    arguments: argparse.Namespace, seconds: float, carried: CarriedState, dropped: dict[str, int]
+) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "seconds": round(seconds, 3),
+        "workers": arguments.workers,
+        "exit": arguments.exit,
+        "relayed_bytes": carried.relayed_bytes,
+        "exited_bytes": carried.exited_bytes,
+        "dropped": dropped,
+    }
 
 
 async def _announce(tunnels: Tunnels, exit_node: bool) -> None:
