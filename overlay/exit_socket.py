@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
@@ -23,6 +24,7 @@ _IPV4_IN_IPV6 = [ipaddress.IPv6Network(net) for net in ("64:ff9b::/96", "2002::/
 _IPV6_LOOPBACK = ipaddress.IPv6Address("::1")
 
 
+@lru_cache(maxsize=4096)
 def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
     """Whether an exit may send to this IP address: public unicast only, unless private is allowed.
 
