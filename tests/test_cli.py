@@ -39,6 +39,7 @@ async def fails(*arguments):
         (["download", INFOHASH, "--peer", "example.org:6881"], "is not IPV4:PORT"),
         (["download", INFOHASH, "--listen", "1.2.3.4:65536"], "65535"),
         (["download", INFOHASH, "--bootstrap", "somewhere"], "--bootstrap"),
+        (["download", INFOHASH, "--state", ""], "an empty path"),
         (["node", "--log-level", "loud"], "loud"),
     ],
 )
@@ -86,17 +87,18 @@ async def test_a_port_in_use(tmp_path, name, workers):
 
 
 async def test_too_few_ports_or_nodes():
-    code, _, line = await fails("node", "--listen=127.0.0.1:65535", "--workers=2", "--bootstrap=none")
-    assert code == 1
-    assert "65535" in line
+    for name in ("node", "demo"):
+        code, _, line = await fails(name, "--listen=127.0.0.1:65535", "--workers=2", "--bootstrap=none")
+        assert code == 2
+        assert "65535" in line
     code, _, line = await fails("demo", "--hops=3", "--exits=1", "--relays=1")
-    assert code == 1
+    assert code == 2
     assert "--relays" in line
 
 
 async def test_the_demo_never_leaves_this_machine():
     code, _, line = await fails("demo", "--bootstrap=default")
-    assert code == 1
+    assert code == 2
     assert "stays on this machine" in line
 
 

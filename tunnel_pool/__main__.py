@@ -4,6 +4,7 @@ A child must stay small and know nothing of the main process, so the switch
 runs the package `child` before anything else of tunnel_pool is imported.
 """
 
+import signal
 import sys
 
 from tunnel_pool import CHILD_SWITCH
@@ -12,10 +13,13 @@ from tunnel_pool import CHILD_SWITCH
 def main() -> int:
     """Entry of the console script; returns the exit code."""
     if sys.argv[1:2] == [CHILD_SWITCH]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
         import runpy
 
         runpy.run_module("child", run_name="__main__", alter_sys=False)
         return 0
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports last: end, without a traceback
     from tunnel_pool.cli.main import run
 
     return run(sys.argv[1:])

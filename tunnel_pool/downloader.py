@@ -1,6 +1,8 @@
 """Downloads of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
 
 import asyncio
+import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import libtorrent as lt
-from ipv8.messaging.anonymization.tunnel import Circuit
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, Circuit
 
 from overlay.config import slot_of
 from socks5.server import Socks5Server
@@ -23,6 +25,9 @@ from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 RESUME_DIR = "resume"
 FIRST_CIRCUIT_POLL_S = 0.02
 MAX_CIRCUITS_SEEN = 1000
+HINT_AFTER_S = 20
+
+logger = logging.getLogger(__name__)
 
 
 class Downloader:
@@ -72,8 +77,12 @@ class Downloader:
 
     async def wait_first_circuit(self, on_progress: Callable[["Downloader"], None]) -> None:
         """Return when a circuit is ready. Raises UserError when the pool can't work."""
+        hint_s = self._opened_s + HINT_AFTER_S
         while not self.tunnels.find_circuits(hops=self.hops):
             self._check_pool()
+            if time.monotonic() >= hint_s:
+                hint_s = math.inf
+                logger.warning("%s", self._what_is_missing())
             on_progress(self)
             await asyncio.sleep(FIRST_CIRCUIT_POLL_S)
         self.seconds_to_first_circuit = time.monotonic() - self._opened_s
@@ -112,6 +121,14 @@ class Downloader:
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, everywhere."""
         return self._dispatcher.drops + self._server.counters + self.tunnels.dropped()
+
+    def _what_is_missing(self) -> str:
+        """Why there is no circuit yet, as far as can be told from here."""
+        if not self.tunnels.candidates:
+            return "No node of the network has answered: are --bootstrap, --community-id and the network right?"
+        if not self.tunnels.get_candidates(PEER_FLAG_EXIT_BT):
+            return "Nodes have answered, but none that lets BitTorrent out: waiting for an exit"
+        return "Nodes and exits are known, but no circuit could be built through them yet"
 
     def _check_pool(self) -> None:
         pool = pool_of(self.tunnels)

@@ -131,7 +131,9 @@ class TorrentSession:
             return infohash
         parameters = self._resumed(infohash, parameters, save_dir)
         parameters.save_path = str(save_dir)
-        parameters.flags &= ~(lt.torrent_flags.paused | lt.torrent_flags.auto_managed)
+        # upload_mode is how libtorrent stands still after a full disk.
+        stopped = lt.torrent_flags.paused | lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode
+        parameters.flags &= ~stopped
         try:
             handle = self._session.add_torrent(parameters)
         except RuntimeError as error:
@@ -217,6 +219,9 @@ class TorrentSession:
             return parameters
         if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
             return parameters
+        if _is_complete(saved) and not _files_are_whole(saved, save_dir):
+            logger.warning("Files of a complete torrent have changed: they are checked and mended")
+            return parameters
         saved.trackers = [*{*saved.trackers, *parameters.trackers}]
         saved.peers = [*{*saved.peers, *parameters.peers}]
         return saved
@@ -293,6 +298,24 @@ class TorrentSession:
             finished=status.has_metadata and status.is_finished,
         )
         self._changed.set()
+
+
+def _is_complete(saved: lt.add_torrent_params) -> bool:
+    return saved.ti is not None and len(saved.have_pieces) == saved.ti.num_pieces() and all(saved.have_pieces)
+
+
+def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
+    """Whether every file is there in its length; what is in it, only a check of all pieces could tell."""
+    assert saved.ti is not None
+    layout = saved.ti.layout()
+    try:
+        return all(
+            (save_dir / layout.file_path(i)).stat().st_size == layout.file_size(i)
+            for i in range(layout.num_files())
+            if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file
+        )
+    except OSError:
+        return False
 
 
 def _file_error(alert: Any) -> str:

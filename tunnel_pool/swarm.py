@@ -12,6 +12,8 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from types import TracebackType
@@ -31,19 +33,25 @@ FOLDER_PREFIX = "tunnel-pool-demo-"
 EXIT_NET, RELAY_NET, SEEDER_NET = 1, 2, 3
 
 
-def make_random_file(path: Path, size_bytes: int) -> None:
+def make_random_file(path: Path, size_bytes: int, cancelled: threading.Event | None = None) -> None:
     """Random bytes, so that nothing on the way can compress or guess them. Raises UserError."""
     try:
         with path.open("wb") as file:
             for start in range(0, size_bytes, CHUNK_BYTES):
+                if cancelled is not None and cancelled.is_set():
+                    return
                 file.write(os.urandom(min(CHUNK_BYTES, size_bytes - start)))
     except OSError as error:
         raise UserError(f"cannot make a file of {size_bytes >> 20} MB in {path.parent}: {error.strerror}") from None
 
 
-def make_torrent(file: Path, torrent: Path) -> None:
+def make_torrent(file: Path, torrent: Path, cancelled: threading.Event | None = None) -> None:
+    def check(piece: int) -> None:
+        if cancelled is not None and cancelled.is_set():
+            raise InterruptedError
+
     creator = lt.create_torrent(lt.list_files(str(file)), PIECE_BYTES)
-    lt.set_piece_hashes(creator, str(file.parent))
+    lt.set_piece_hashes(creator, str(file.parent), check)
     torrent.write_bytes(lt.bencode(creator.generate()))
 
 
@@ -146,6 +154,13 @@ class LocalSwarm:
     def pids(self) -> dict[str, list[int]]:
         return {role: [process.pid for process in processes] for role, processes in self._processes.items()}
 
+    def check(self) -> None:
+        """Raises UserError when one of the swarm's processes has ended."""
+        for role, processes in self._processes.items():
+            for process in processes:
+                if process.returncode is not None:
+                    raise UserError(f"one of the swarm's {role} ended by itself (exit code {process.returncode})")
+
     async def peers_of_seeders(self) -> list[list[str]]:
         """End the seeders; returns the addresses that each saw as peers."""
         reports = []
@@ -158,8 +173,8 @@ class LocalSwarm:
     async def _start(self) -> None:
         self.file.parent.mkdir()
         self.download_dir.mkdir()
-        await asyncio.to_thread(make_random_file, self.file, self._size_bytes)
-        await asyncio.to_thread(make_torrent, self.file, self.torrent)
+        await self._in_thread(make_random_file, self.file, self._size_bytes)
+        await self._in_thread(make_torrent, self.file, self.torrent)
         for address in self.exits:
             self._processes["exits"].append(await self._spawn_node(address, "--exit"))
         for address in self._relays:
@@ -171,6 +186,17 @@ class LocalSwarm:
             if not line:
                 raise UserError("a seeder did not start; see its message above")
             self.seeders.append(HostPort(host, json.loads(line)["port"]))
+
+    async def _in_thread(self, make: Callable[..., None], *arguments: object) -> None:
+        """Wait for it in any case, so that nothing is written once the folder is gone."""
+        cancelled = threading.Event()
+        making = asyncio.ensure_future(asyncio.to_thread(make, *arguments, cancelled))
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.gather(making, return_exceptions=True)
+            raise
 
     async def _spawn_node(self, address: HostPort, *more: str) -> asyncio.subprocess.Process:
         others = ",".join(str(node) for node in self.nodes if node != address) or "none"

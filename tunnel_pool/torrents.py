@@ -1,6 +1,7 @@
 """What a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
 
 import re
+import stat
 from pathlib import Path
 
 import libtorrent as lt
@@ -13,6 +14,8 @@ _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 def parse_torrent(what: str) -> lt.add_torrent_params:
     """The parameters to add it with. Raises UserError, naming what is wrong."""
+    if not what:
+        raise UserError("no torrent file, magnet link or infohash: an empty word")
     if what.startswith("magnet:"):
         return _parse_magnet(what, what)
     if _INFOHASH.fullmatch(what):
@@ -31,6 +34,8 @@ def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
 
 def _parse_file(path: Path) -> lt.add_torrent_params:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"no torrent file, magnet link or infohash: {path} (not a file)")
         if path.stat().st_size > MAX_TORRENT_FILE_BYTES:
             raise UserError(f"{path} is too large for a torrent file")
         return lt.load_torrent_buffer(path.read_bytes())

@@ -24,7 +24,7 @@ def test_torrent_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "what", ["magnet:", "magnet:?dn=x", "magnet:?xt=urn:btih:zz", "0123", "/no/such/file", "/", ""]
+    "what", ["magnet:", "magnet:?dn=x", "magnet:?xt=urn:btih:zz", "0123", "/no/such/file", "/", "", "/dev/zero"]
 )
 def test_what_names_no_torrent_is_one_line(what):
     with pytest.raises(UserError) as error:

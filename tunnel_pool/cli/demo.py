@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from overlay.config import HostPort
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.downloader import Downloader
-from tunnel_pool.errors import UserError
+from tunnel_pool.errors import UsageError
 from tunnel_pool.measure import Meter
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent
@@ -57,10 +58,12 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """The demo's report. Raises UserError."""
     relays = arguments.relays if arguments.relays is not None else (0 if arguments.hops == 1 else 2)
     if relays + arguments.exits < arguments.hops:
-        raise UserError(f"{arguments.hops} hops need as many nodes: raise --relays or --exits")
+        raise UsageError(f"{arguments.hops} hops need as many nodes: raise --relays or --exits")
     from_default, more_nodes = arguments.bootstrap
     if from_default:
-        raise UserError("the demo stays on this machine: --bootstrap default is for download and node")
+        raise UsageError("the demo stays on this machine: --bootstrap default is for download and node")
+    options.check_ports(arguments)
+    print(f"making a random file of {arguments.size} MiB and starting the swarm", file=sys.stderr, flush=True)
     swarm = LocalSwarm(
         arguments.size << 20,
         seeders=arguments.seeders,
@@ -91,15 +94,19 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
 
         next_sample_s = 0.0
 
+        def watch(downloader: Downloader) -> None:
+            swarm.check()
+            display(downloader)
+
         def on_progress(downloader: Downloader) -> None:
             nonlocal next_sample_s
             if time.monotonic() >= next_sample_s:
                 next_sample_s = time.monotonic() + METER_INTERVAL_S
                 meter.sample(pids())
-            display(downloader)
+            watch(downloader)
 
         with ProgressDisplay(quiet=False, pids=pids) as display:
-            await downloader.wait_first_circuit(display)
+            await downloader.wait_first_circuit(watch)
             meter.sample(pids())
             start_s = time.monotonic()
             downloader.add(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)

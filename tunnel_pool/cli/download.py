@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", nargs="+", metavar="WHAT", help="a magnet link, a .torrent file or an infohash")
-    parser.add_argument("--save", type=Path, default=Path(), metavar="DIR", help="where to (default: here)")
+    parser.add_argument("--save", type=options.folder, default=Path(), metavar="DIR", help="where to (default: here)")
     parser.add_argument(
         "--peer",
         type=options.peer_address,
@@ -78,11 +78,12 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         seconds = time.monotonic() - start_s
         meter.sample(pids())
         size_bytes = sum(status.wanted_bytes for status in downloader.statuses)
+        downloaded_bytes = sum(status.downloaded_bytes for status in downloader.statuses)
         return {
             "ok": True,
             "bytes": size_bytes,
             "seconds": round(seconds, 3),
-            "mb_per_s": round(size_bytes / 1e6 / seconds, 2),
+            "mb_per_s": round(downloaded_bytes / 1e6 / seconds, 2),
             "hops": arguments.hops,
             "workers": arguments.workers,
             "torrents": [
@@ -105,4 +106,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def describe(report: dict[str, Any]) -> str:
     names = ", ".join(torrent["name"] for torrent in report["torrents"])
-    return f"{names}: {report['bytes'] / 1e6:.1f} MB in {report['seconds']:.1f} s, {report['mb_per_s']:.1f} MB/s"
+    downloaded_bytes = sum(torrent["downloaded_bytes"] for torrent in report["torrents"])
+    return (
+        f"{names}: {report['bytes'] / 1e6:.1f} MB complete, {downloaded_bytes / 1e6:.1f} MB of it "
+        f"downloaded now in {report['seconds']:.1f} s, {report['mb_per_s']:.1f} MB/s"
+    )

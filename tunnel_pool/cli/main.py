@@ -5,6 +5,7 @@
 """
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -15,9 +16,10 @@ from typing import Any
 
 from tunnel_pool import __version__, runner
 from tunnel_pool.cli import demo, download, node, options, seeder
-from tunnel_pool.errors import UserError
+from tunnel_pool.errors import UsageError, UserError
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node}
@@ -37,6 +39,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(argv: list[str]) -> int:
     """Run one command; returns the exit code."""
+    # A program that was started without them would fail where it prints.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments = make_parser().parse_args(argv)
     if arguments.command == "seeder":
         return seeder.run(arguments)
@@ -44,7 +52,8 @@ def run(argv: list[str]) -> int:
     try:
         ended = runner.run(arguments.run(arguments))
     except UserError as error:
-        return _end(arguments, {"ok": False, "error": str(error)}, EXIT_FAILED)
+        code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        return _end(arguments, {"ok": False, "error": str(error)}, code)
     except Exception as error:
         logging.getLogger(__name__).debug("The traceback of the failure", exc_info=True)
         why = f"unexpected {type(error).__name__}: {error}; --log-level debug shows where, please report it"
@@ -64,8 +73,8 @@ def _end(arguments: argparse.Namespace, report: dict[str, Any], code: int) -> in
             print(COMMANDS[arguments.command].describe(report), flush=True)
         if arguments.json:
             print(json.dumps(report), flush=True)
-    except BrokenPipeError:
-        # Whoever read our output is gone; the interpreter would complain once more at its end.
+    except OSError:
+        # Whoever read our output is gone, or its disk is full; the interpreter would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 import platformdirs
 
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
-from tunnel_pool.errors import UserError
+from tunnel_pool.errors import UsageError
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores
 
+MAX_PORT = 0xFFFF
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -50,7 +51,7 @@ def host_port(text: str) -> HostPort:
         address = HostPort(str(ipaddress.IPv4Address(host)), int(port))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not IPV4:PORT") from None
-    if not 0 <= address.port <= 0xFFFF:
+    if not 0 <= address.port <= MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
     return address
 
@@ -77,6 +78,13 @@ def community_id(text: str) -> bytes:
     if len(value) != COMMUNITY_ID_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is not {2 * COMMUNITY_ID_BYTES} hexadecimal digits")
     return value
+
+
+def folder(text: str) -> Path:
+    """A path; not the empty one, which an unset shell variable leaves."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path names no folder")
+    return Path(text)
 
 
 def add_output_options(parser: argparse.ArgumentParser, log_level: str = "warning") -> None:
@@ -145,7 +153,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
     )
     parser.add_argument(
         "--state",
-        type=Path,
+        type=folder,
         metavar="DIR",
         **default(
             platformdirs.user_state_path("tunnel-pool"),
@@ -166,12 +174,17 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
     )
 
 
+def check_ports(arguments: argparse.Namespace) -> None:
+    """Raises UsageError when the workers' ports would pass the last."""
+    listen = arguments.listen
+    if listen and listen.port and listen.port + max(arguments.workers, 1) - 1 > MAX_PORT:
+        raise UsageError(f"--listen {listen} leaves no ports for {arguments.workers} workers")
+
+
 def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node: bool = False) -> NodeOptions:
     """What add_network_options and add_workers_option were given."""
     bootstrap_default, addresses = arguments.bootstrap
-    port = arguments.listen.port
-    if port and port + max(arguments.workers, 1) - 1 > 0xFFFF:
-        raise UserError(f"--listen {arguments.listen} leaves no ports for {arguments.workers} workers")
+    check_ports(arguments)
     return NodeOptions(
         workers=arguments.workers,
         state_dir=arguments.state.absolute(),
