@@ -45,10 +45,14 @@ def add_parser(commands: Any) -> None:
     options.add_workers_option(parser, default="2")
     options.add_hops_option(parser)
     number = options.whole_number
-    parser.add_argument("--size", type=number(1, 1 << 20), default=100, metavar="MB", help="default: %(default)s")
-    parser.add_argument("--seeders", type=number(1, 64), default=2, metavar="S", help="default: %(default)s")
-    parser.add_argument("--exits", type=number(1, 64), default=2, metavar="E", help="default: %(default)s")
-    parser.add_argument("--relays", type=number(0, 64), default=None, metavar="R", help="default: 2, none with one hop")
+    parser.add_argument(
+        "--size", type=number(1, 1 << 20), default=100, metavar="MB", help="MiB of the file (default: %(default)s)"
+    )
+    parser.add_argument("--seeders", type=number(1, 64), default=2, metavar="S", help="how many (default: %(default)s)")
+    parser.add_argument("--exits", type=number(1, 64), default=2, metavar="E", help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--relays", type=number(0, 64), default=None, metavar="R", help="how many (default: 2, none with one hop)"
+    )
     options.add_network_options(parser, private_swarm=True)
     options.add_output_options(parser)
     parser.set_defaults(run=run)
