@@ -10,21 +10,18 @@ import os
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from types import TracebackType
 
 import libtorrent as lt
 import psutil
 
-import tunnel_pool
 from overlay.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.errors import UserError
-from tunnel_pool.pool.command import child_environment, executable_again
+from tunnel_pool.pool.pool import own_environment, own_executable
 
 PIECE_BYTES = 1 << 18
 CHUNK_BYTES = 1 << 20
@@ -111,9 +108,8 @@ class LocalSwarm:
         self._more_nodes = more_nodes
         self.seeders: list[HostPort] = []
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
-        python_flags = _args_from_interpreter_flags()
-        self._command = executable_again(sys.argv[0], sys.executable, python_flags, bool(getattr(sys, "frozen", False)))
-        self._environment = child_environment(os.environ, str(Path(tunnel_pool.__file__).parent.parent))
+        self._command = own_executable()
+        self._environment = own_environment()
 
     async def __aenter__(self) -> "LocalSwarm":
         remove_stale_folders()

@@ -7,11 +7,10 @@ import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ipv8.messaging.anonymization.tunnel import Circuit
-
 from overlay.config import HostPort
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
+from tunnel_pool.cli.report import run_report
 from tunnel_pool.downloader import Downloader
 from tunnel_pool.errors import UsageError
 from tunnel_pool.measure import Meter
@@ -109,7 +108,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
                 meter.sample(pids())
             watch(downloader)
 
-        with ProgressDisplay(quiet=False, pids=pids) as display:
+        with ProgressDisplay(pids) as display:
             await downloader.wait_first_circuit(watch)
             meter.sample(pids())
             start_s = time.monotonic()
@@ -134,7 +133,7 @@ def _report(
     seen = {host for peers in outcome.seen_by_seeders for host in peers}
     only_exits = bool(seen) and seen <= exits
     size_bytes = arguments.size << 20
-    rss = meter.peak_rss_mb("workers")
+    cpu = meter.cpu_seconds()
     return {
         "ok": outcome.verified and only_exits,
         "bytes": size_bytes,
@@ -142,23 +141,8 @@ def _report(
         "mb_per_s": round(size_bytes / 1e6 / outcome.seconds, 2),
         "verified": outcome.verified,
         "seeders_saw_only_exits": only_exits,
-        "hops": arguments.hops,
-        "workers": arguments.workers,
-        "circuits": [circuit_report(circuit, downloader) for circuit in downloader.circuits_seen.values()],
-        "cpu_seconds": {role: meter.cpu_seconds().get(role, 0.0) for role in ROLES},
-        "worker_restarts": downloader.restarts,
-        "worker_rss_mb": rss,
-        "seconds_to_first_circuit": round(downloader.seconds_to_first_circuit or 0.0, 3),
-        "dropped": dict(downloader.dropped()),
-    }
-
-
-def circuit_report(circuit: Circuit, downloader: Downloader) -> dict[str, Any]:
-    return {
-        "id": f"{circuit.circuit_id:08x}",
-        "child": downloader.child_of(circuit),
-        "hops": len(circuit.hops),
-        "bytes": circuit.bytes_up + circuit.bytes_down,
+        "cpu_seconds": {role: cpu.get(role, 0.0) for role in ROLES},
+        **run_report(downloader, meter),
     }
 
 

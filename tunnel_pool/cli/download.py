@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.cli import options
-from tunnel_pool.cli.demo import circuit_report
 from tunnel_pool.cli.progress import ProgressDisplay
+from tunnel_pool.cli.report import run_report
 from tunnel_pool.downloader import Downloader
 from tunnel_pool.errors import UserError
 from tunnel_pool.measure import Meter
@@ -68,7 +68,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         def pids() -> dict[str, list[int]]:
             return {"main": [os.getpid()], "workers": list(downloader.pool_pids.values())}
 
-        with ProgressDisplay(quiet=False, pids=pids) as display:
+        with ProgressDisplay(pids) as display:
             await downloader.wait_first_circuit(display)
             meter.sample(pids())
             start_s = time.monotonic()
@@ -84,8 +84,6 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "bytes": size_bytes,
             "seconds": round(seconds, 3),
             "mb_per_s": round(downloaded_bytes / 1e6 / seconds, 2),
-            "hops": arguments.hops,
-            "workers": arguments.workers,
             "torrents": [
                 {
                     "infohash": status.infohash,
@@ -95,12 +93,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 }
                 for status in downloader.statuses
             ],
-            "circuits": [circuit_report(circuit, downloader) for circuit in downloader.circuits_seen.values()],
             "cpu_seconds": meter.cpu_seconds(),
-            "worker_restarts": downloader.restarts,
-            "worker_rss_mb": meter.peak_rss_mb("workers"),
-            "seconds_to_first_circuit": round(downloader.seconds_to_first_circuit or 0.0, 3),
-            "dropped": dict(downloader.dropped()),
+            **run_report(downloader, meter),
         }
 
 

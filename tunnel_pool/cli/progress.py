@@ -61,8 +61,7 @@ class ProgressDisplay:
     A table that is redrawn on a terminal; elsewhere a line every few seconds.
     """
 
-    def __init__(self, quiet: bool, pids: Callable[[], dict[str, list[int]]]) -> None:
-        self._quiet = quiet
+    def __init__(self, pids: Callable[[], dict[str, list[int]]]) -> None:
         self._pids = pids
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -70,7 +69,7 @@ class ProgressDisplay:
         self._cpu = _CpuTable()
 
     def __enter__(self) -> "ProgressDisplay":
-        if self._console.is_terminal and not self._quiet:
+        if self._console.is_terminal:
             self._live.start()
         return self
 
@@ -79,7 +78,7 @@ class ProgressDisplay:
 
     def __call__(self, downloader: Downloader) -> None:
         now_s = time.monotonic()
-        if self._quiet or now_s < self._next_s:
+        if now_s < self._next_s:
             return
         if self._console.is_terminal:
             self._next_s = now_s + REFRESH_INTERVAL_S

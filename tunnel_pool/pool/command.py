@@ -14,7 +14,6 @@ from rpc.descriptors import (
     STDIN,
     STDOUT,
 )
-from tunnel_pool import CHILD_SWITCH
 
 # asyncio asks glibc for 256 KiB at a time, which it would map and unmap each
 # time; relays and exits on the Python path are 2 to 3 times as fast with these.
@@ -32,10 +31,6 @@ def executable_again(argv0: str, python: str, python_flags: Sequence[str], froze
     if name == "tunnel-pool" and os.path.isfile(argv0):
         return [python, *python_flags, os.path.abspath(argv0)]
     return [python, *python_flags, "-m", "tunnel_pool"]
-
-
-def child_command(argv0: str, python: str, python_flags: Sequence[str], frozen: bool) -> list[str]:
-    return [*executable_again(argv0, python, python_flags, frozen), CHILD_SWITCH]
 
 
 def child_environment(environment: Mapping[str, str], package_parent: str) -> dict[str, str]:

@@ -16,8 +16,9 @@ import tunnel_pool
 from rpc import control_pb2 as pb
 from rpc.errors import RemoteError
 from rpc.sync import CarriedState, SyncState
+from tunnel_pool import CHILD_SWITCH
 from tunnel_pool.errors import UserError
-from tunnel_pool.pool.command import child_command, child_environment
+from tunnel_pool.pool.command import child_environment, executable_again
 from tunnel_pool.pool.policy import (
     ALIVE_STATES,
     FINAL_STATES,
@@ -58,10 +59,20 @@ class PoolListener(Protocol):
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
 
+def own_executable() -> list[str]:
+    """How to run this very program again."""
+    frozen = bool(getattr(sys, "frozen", False))
+    return executable_again(sys.argv[0], sys.executable, _args_from_interpreter_flags(), frozen)
+
+
 def own_command() -> list[str]:
     """How to start a child of this very program."""
-    frozen = bool(getattr(sys, "frozen", False))
-    return child_command(sys.argv[0], sys.executable, _args_from_interpreter_flags(), frozen)
+    return [*own_executable(), CHILD_SWITCH]
+
+
+def own_environment() -> dict[str, str]:
+    """What whoever runs this program again is to find around it."""
+    return child_environment(os.environ, os.path.dirname(os.path.dirname(tunnel_pool.__file__)))
 
 
 class ProcessPool:
@@ -78,7 +89,7 @@ class ProcessPool:
         self._create_message = create_message
         self._listener = listener
         self._command = list(command) if command is not None else own_command()
-        self._environment = child_environment(os.environ, os.path.dirname(os.path.dirname(tunnel_pool.__file__)))
+        self._environment = own_environment()
         self._loop = asyncio.get_running_loop()
         self._policy = PoolPolicy()
         self._policy.add_slots(slots, time.monotonic())
