@@ -50,9 +50,14 @@ $(VENV)/bin/python:
 	@echo "Setting up $(VENV) (once) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run.stamp: $(VENV)/bin/python setup.py constraints.txt
+# The engine is built anew when its source has changed, or when Rust was installed meanwhile.
+CARGO := $(shell command -v cargo)
+ENGINE := $(if $(CARGO),packet_engine/Cargo.toml packet_engine/Cargo.lock $(wildcard packet_engine/src/*.rs) $(CARGO))
+
+$(VENV)/run.stamp: $(VENV)/bin/python setup.py constraints.txt $(ENGINE)
 	@echo "Installing what is needed to run (once) ..." >&2
 	@$(PIP) install -c constraints.txt -e .
+	@$(BIN)/python -m packet_engine
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp

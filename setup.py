@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from setuptools import setup
+from setuptools_rust import Binding, RustExtension
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "tunnel_pool/__init__.py").read_text())
@@ -20,6 +21,7 @@ setup(
     packages=[
         "child",
         "overlay",
+        "packet_engine",
         "rpc",
         "socks5",
         "tunnel_pool",
@@ -27,7 +29,20 @@ setup(
         "tunnel_pool.cli",
         "tunnel_pool.pool",
     ],
-    package_data={"rpc": ["control.proto", "control_pb2.pyi"]},
+    package_data={"packet_engine": ["_native.pyi"], "rpc": ["control.proto", "control_pb2.pyi"]},
+    rust_extensions=[
+        RustExtension(
+            "packet_engine._native",
+            path="packet_engine/Cargo.toml",
+            binding=Binding.PyO3,
+            features=["python"],
+            args=["--locked"],
+            py_limited_api=True,
+            debug=False,
+            # Without cargo the install goes through, and the Python engine runs.
+            optional=True,
+        )
+    ],
     entry_points={"console_scripts": ["tunnel-pool = tunnel_pool.__main__:main"]},
     install_requires=[
         "libtorrent>=2.0.9,<3",

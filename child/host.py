@@ -11,17 +11,16 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
 from child.control import ControlStream
+from child.data_path import DataPath, open_data_path
 from child.snapshot import take_snapshot
-from overlay.community import NOWHERE, PoolTunnelCommunity
+from overlay.community import PoolTunnelCommunity
 from overlay.config import COMMUNITY_ID_BYTES, HostPort, OverlayConfig, slot_of
 from overlay.node import open_overlay, socket_warning
 from overlay.udp import CannotBindError, receive_buffer_bytes
+from packet_engine import EngineChoice, EngineMissingError
 from rpc import control_pb2 as pb
-from rpc.descriptors import DATA_IN, DATA_OUT
 from rpc.errors import RemoteError
-from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from rpc.sync import SyncEncoder
-from socks5.address import Socks5Error, decode_address, encode_address
 
 MIN_SYNC_INTERVAL_S = 0.05
 
@@ -36,12 +35,9 @@ class ChildHost:
         self._on_lost = on_lost
         self._community: PoolTunnelCommunity | None = None
         self._encoder = SyncEncoder()
-        self._counters = {"data_in_unknown_circuit": 0, "data_in_malformed": 0, "data_out_full": 0}
         self._loop_delay_s = 0.0
         self._ticker: asyncio.Task[None] | None = None
-        self._reader: DatagramReader | None = None
-        enlarge_pipe(DATA_OUT)
-        self._writer = DatagramWriter(DATA_OUT, self._loop)
+        self._data_path: DataPath | None = None
         self._control = ControlStream(
             {
                 "create": self._on_create,
@@ -55,7 +51,6 @@ class ChildHost:
     async def open(self) -> None:
         """Start listening to the main process."""
         await self._control.open()
-        self._reader = DatagramReader(DATA_IN, self._loop, self._on_datagram, self._on_lost)
 
     async def close(self) -> None:
         """Tell the neighbours that our circuits end."""
@@ -74,9 +69,9 @@ class ChildHost:
         logging.getLogger().setLevel(message.log_level or logging.WARNING)
         try:
             community = await open_overlay(_config(message))
-        except CannotBindError as error:
+        except (CannotBindError, EngineMissingError) as error:
             raise RemoteError(pb.ERROR_CANNOT_START, str(error)) from None
-        community.on_raw_data = self._on_raw_data
+        self._data_path = open_data_path(community, self._on_lost)
         community.on_circuit_removed = self._on_circuit_removed
         self._community = community
         if warning := socket_warning(community):
@@ -136,10 +131,9 @@ class ChildHost:
 
     def _sync(self) -> None:
         """Send what changed, unless the frame before is still waiting: the next one carries it, too."""
-        if self._control.unsent_bytes:
+        if self._control.unsent_bytes or self._data_path is None:
             return
-        self._counters["data_out_full"] = self._writer.dropped
-        frame = self._encoder.encode(take_snapshot(self._created(), self._counters))
+        frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters()))
         if frame is not None:
             self._control.send_event("sync", frame)
 
@@ -153,28 +147,6 @@ class ChildHost:
                 bytes_down=circuit.bytes_down,
             ),
         )
-
-    # The data stream
-
-    def _on_datagram(self, circuit_id: int, address: bytes, payload: bytes) -> None:
-        community = self._community
-        circuit = community.circuits.get(circuit_id) if community is not None else None
-        if community is None or circuit is None:
-            self._counters["data_in_unknown_circuit"] += 1
-            return
-        try:
-            destination = decode_address(address)
-        except Socks5Error:
-            self._counters["data_in_malformed"] += 1
-            return
-        community.send_data(circuit.hop.address, circuit_id, destination[1:], NOWHERE, payload)
-
-    def _on_raw_data(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
-        try:
-            address = encode_address(origin[0], origin[1])
-            self._writer.send(circuit.circuit_id, address, data)
-        except ValueError:
-            self._counters["data_in_malformed"] += 1
 
 
 def _config(message: pb.Create) -> OverlayConfig:
@@ -190,6 +162,7 @@ def _config(message: pb.Create) -> OverlayConfig:
         known_peers=tuple(HostPort(address.host, address.port) for address in message.known_peers),
         allow_private=message.allow_private,
         max_joined_circuits=message.max_joined_circuits,
+        engine=EngineChoice(message.engine or EngineChoice.AUTO.value),
     )
 
 

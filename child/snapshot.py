@@ -31,6 +31,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
 
 def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, int]) -> Snapshot:
     """Circuits, candidates and counters as they are now."""
+    carried = community.carried()  # brings every route's bytes up to date
     candidates = {
         key: PeerState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))
         for peer, flags in community.candidates.items()
@@ -39,6 +40,6 @@ def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, 
     return Snapshot(
         circuits={circuit_id: circuit_state(circuit) for circuit_id, circuit in community.circuits.items()},
         candidates=candidates,
-        counters={**community.counters, **stream_counters},
-        carried=community.carried(),
+        counters={**community.dropped(), **stream_counters},
+        carried=carried,
     )

@@ -6,19 +6,29 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ipv8.messaging.anonymization.community import TunnelCommunity, TunnelSettings
-from ipv8.messaging.anonymization.payload import CreatePayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, CIRCUIT_STATE_READY, Circuit, RelayRoute
+from ipv8.messaging.anonymization.crypto import CryptoEndpoint
+from ipv8.messaging.anonymization.payload import CellPayload, CreatePayload
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_CLOSING,
+    CIRCUIT_STATE_READY,
+    DESTROY_REASON_SHUTDOWN,
+    Circuit,
+    RelayRoute,
+)
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from overlay.backoff import Backoff
 from overlay.config import SLOT_SHIFT
-from overlay.crypto_endpoint import DataCellEndpoint, pack_address, packed_address_end, unpack_address
-from overlay.exit_socket import PolicedExitSocket
+from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
+from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
 from rpc.sync import CarriedState
+
+if TYPE_CHECKING:
+    from packet_engine.endpoint import NativeEndpoint
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
@@ -46,7 +56,8 @@ class PoolTunnelSettings(TunnelSettings):
 class PoolTunnelCommunity(TunnelCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    `on_raw_data` and `on_circuit_removed` may be replaced by a caller.
+    `on_raw_data` and `on_circuit_removed` may be replaced by a caller. `native`
+    is the endpoint of the native engine, None on the Python one.
     """
 
     settings_class = PoolTunnelSettings
@@ -62,15 +73,32 @@ class PoolTunnelCommunity(TunnelCommunity):
         self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
         super().__init__(settings)
+        self.native: NativeEndpoint | None = None
+        if isinstance(self.endpoint, CryptoEndpoint):
+            self.native = cast("NativeEndpoint", self.endpoint)
+        else:
+            self._use_python_engine()
+
+    def _use_python_engine(self) -> None:
+        """Put our Python packet path in the place of py-ipv8's."""
         self.endpoint.remove_listener(self.crypto_endpoint)  # type: ignore[has-type]
         self.crypto_endpoint = DataCellEndpoint(self.endpoint, self.counters)
-        self.crypto_endpoint.setup_tunnels(self, settings)
+        self.crypto_endpoint.on_data_message = self.on_data_message
+        self.crypto_endpoint.setup_tunnels(self, self.settings)
         self.circuits = self.crypto_endpoint.circuits
         self.relay_from_to = self.crypto_endpoint.relays
         self.exit_sockets = self.crypto_endpoint.exit_sockets
 
     async def unload(self) -> None:
-        """Tell the neighbours that our circuits end, then close the socket."""
+        """Tell the neighbours that our circuits end, then close the socket.
+
+        py-ipv8 starts the removals too, but may cancel them before they are done.
+        """
+        why = {"additional_info": "unload", "remove_now": True, "destroy": DESTROY_REASON_SHUTDOWN}
+        removals = [self.remove_circuit(circuit_id, **why) for circuit_id in list(self.circuits)]
+        removals += [self.remove_relay(circuit_id, **why) for circuit_id in list(self.relay_from_to)]
+        removals += [self.remove_exit_socket(circuit_id, **why) for circuit_id in list(self.exit_sockets)]
+        await asyncio.gather(*removals, return_exceptions=True)
         await super().unload()
         await asyncio.sleep(0)
         self.endpoint.close()
@@ -132,6 +160,7 @@ class PoolTunnelCommunity(TunnelCommunity):
 
     def do_circuits(self) -> None:
         """As in py-ipv8, less and less often while circuits fail."""
+        self.crypto_endpoint.update_statistics()
         if self._backoff.is_due(time.monotonic()):
             super().do_circuits()
         else:
@@ -162,7 +191,8 @@ class PoolTunnelCommunity(TunnelCommunity):
         circuit_id = create_payload.circuit_id
         plain = self.exit_sockets[circuit_id]
         plain.cancel_all_pending_tasks()  # its housekeeping would keep it alive for ever
-        self.exit_sockets[circuit_id] = PolicedExitSocket(circuit_id, plain.hop, self)
+        kind = PolicedExitSocket if self.native is None else NativeExitSocket
+        self.exit_sockets[circuit_id] = kind(circuit_id, plain.hop, self)
 
     def send_data(
         self,
@@ -172,10 +202,24 @@ class PoolTunnelCommunity(TunnelCommunity):
         source_address: tuple[str, int],
         data: bytes,
     ) -> None:
-        """Send a datagram over a circuit, or back over one that we exit."""
-        self.crypto_endpoint.send_data(
-            target, circuit_id, pack_address(*dest_address) + pack_address(*source_address) + data
-        )
+        """Send a datagram over a circuit, or back over one that we exit.
+
+        py-ipv8 would send it in the clear over a circuit that is unknown or has
+        no hop yet, and let it out too early over one that misses hops.
+        """
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None and circuit_id not in self.exit_sockets:
+            self.counters["unknown_circuit"] += 1
+        elif circuit is not None and circuit.state != CIRCUIT_STATE_READY:
+            self.counters["circuit_not_ready"] += 1
+        else:
+            body = pack_address(*dest_address) + pack_address(*source_address) + data
+            self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
+
+    def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """A data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""
+        if circuit_id is not None:
+            self.on_data_message(source, circuit_id, data[22:23] + data[27:])
 
     def on_data_message(self, source: tuple[str, int], circuit_id: int, message: bytes) -> None:
         """A decrypted data message: for us over our circuit, or to leave from our exit (py-ipv8's on_data)."""
@@ -189,7 +233,9 @@ class PoolTunnelCommunity(TunnelCommunity):
             return
         data = message[data_at:]
         circuit = self.circuits.get(circuit_id)
-        if circuit is not None and source == circuit.hop.address:
+        if circuit is not None and source != circuit.hop.address:
+            self.counters["circuit_foreign_source"] += 1
+        elif circuit is not None:
             if data.startswith(self._prefix):
                 # py-ipv8 would act on it and answer `origin` past the circuit: whoever
                 # sees the exit could ask for our address.
@@ -205,6 +251,7 @@ class PoolTunnelCommunity(TunnelCommunity):
     async def remove_circuit(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> None:
+        self.crypto_endpoint.update_statistics(circuit_id)
         circuit = self.circuits.get(circuit_id)
         was_closing = circuit is not None and circuit.state == CIRCUIT_STATE_CLOSING
         await super().remove_circuit(circuit_id, additional_info, remove_now, destroy)
@@ -218,6 +265,7 @@ class PoolTunnelCommunity(TunnelCommunity):
     async def remove_relay(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> RelayRoute | None:
+        self.crypto_endpoint.update_statistics(circuit_id)
         relay: RelayRoute | None = await super().remove_relay(circuit_id, additional_info, remove_now, destroy)
         if relay is not None:
             self._carried_before["relayed_bytes"] += relay.bytes_up
@@ -227,6 +275,7 @@ class PoolTunnelCommunity(TunnelCommunity):
     async def remove_exit_socket(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> PolicedExitSocket | None:
+        self.crypto_endpoint.update_statistics(circuit_id)
         exit_socket: PolicedExitSocket | None = await super().remove_exit_socket(
             circuit_id, additional_info, remove_now, destroy
         )
@@ -236,10 +285,11 @@ class PoolTunnelCommunity(TunnelCommunity):
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
-        return Counter(self.counters)
+        return self.counters + self.crypto_endpoint.dropped()
 
     def carried(self) -> CarriedState:
         """What we relay and exit for others: routes open now, bytes since the start."""
+        self.crypto_endpoint.update_statistics()
         # Two routes, one each way, make a relayed circuit.
         relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
         exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from packet_engine import EngineChoice
+
 # Tribler's tunnel community: TriblerTunnelCommunity.community_id in
 # Tribler's src/tribler/core/tunnel/community.py.
 TRIBLER_COMMUNITY_ID = bytes.fromhex("a3591a6bd89bbaca0974062a1287afcfbc6fd6bc")
@@ -45,3 +47,4 @@ class OverlayConfig:
     siblings: frozenset[bytes] = frozenset()  # public keys of this node's other children, where they have their own
     allow_private: bool = False
     max_joined_circuits: int = 1000
+    engine: EngineChoice = EngineChoice.AUTO

@@ -17,17 +17,12 @@ py-ipv8's own way.
 import socket
 import struct
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
 from ipv8.messaging.anonymization.crypto import PythonCryptoEndpoint
 from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload, DataPayload, ExtendPayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
-
-if TYPE_CHECKING:
-    from overlay.community import PoolTunnelCommunity
 
 PREFIX_BYTES = 22
 MESSAGE_OFFSET = 29
@@ -75,27 +70,19 @@ def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress
 
 
 class DataCellEndpoint(PythonCryptoEndpoint):
-    """Counts what it drops by reason; hands data messages to `on_data_message`."""
+    """Counts what it drops by reason; hands data messages to `on_data_message`, where that is set."""
 
     def __init__(self, endpoint: Endpoint, counters: Counter[str]) -> None:
         super().__init__(endpoint)
         self._counters = counters
-        self.tunnel_community: PoolTunnelCommunity | None = None
+        self.on_data_message: Callable[[tuple[str, int], int, bytes], None] | None = None
 
-    def send_data(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
-        """Send a data message: destination, origin and payload, packed.
+    def update_statistics(self, circuit_id: int | None = None) -> None:
+        """Nothing to do: here the routes themselves count."""
 
-        py-ipv8 would send it in the clear over a circuit that is unknown or has
-        no hop yet, and let it out too early over one that misses hops.
-        """
-        circuit = self.circuits.get(circuit_id)
-        if circuit is None and circuit_id not in self.exit_sockets:
-            self._counters["unknown_circuit"] += 1
-            return
-        if circuit is not None and circuit.state != CIRCUIT_STATE_READY:
-            self._counters["circuit_not_ready"] += 1
-            return
-        self.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
+    def dropped(self) -> Counter[str]:
+        """Nothing more than what is in the counters."""
+        return Counter()
 
     def on_packet(self, packet: tuple[tuple[str, int], bytes], warn_unknown: bool = True) -> None:
         datagram = packet[1]
@@ -131,8 +118,8 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         community = self.tunnel_community
         if community is None:
             return
-        if message_id == DataPayload.msg_id:
-            community.on_data_message(source_address, circuit_id, cell.message)
+        if message_id == DataPayload.msg_id and self.on_data_message is not None:
+            self.on_data_message(source_address, circuit_id, cell.message)
         else:
             community.on_packet((source_address, cell.to_bin(self.prefix)))
         circuit = self.circuits.get(circuit_id)

@@ -102,3 +102,16 @@ class PolicedExitSocket(TunnelExitSocket):
         if not allowed:
             self._policy.counters["exit_content_refused"] += 1
         return allowed
+
+
+class NativeExitSocket(PolicedExitSocket):
+    """The face of an exit whose sockets are the native engine's; Python sees only names to resolve."""
+
+    def enable(self) -> None:
+        self.enabled = True
+
+    def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
+        if isinstance(destination, DomainAddress):
+            super().sendto(data, destination)
+        else:
+            self._policy.native.engine.exit_send(self.circuit_id, tuple(destination), data)

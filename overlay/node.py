@@ -10,6 +10,7 @@ from ipv8.bootstrapping.bootstrapper_interface import Bootstrapper
 from ipv8.bootstrapping.dispersy.bootstrapper import DispersyBootstrapper
 from ipv8.configuration import DISPERSY_BOOTSTRAPPER
 from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.churn import RandomChurn
@@ -18,7 +19,8 @@ from ipv8.peerdiscovery.network import Network
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig
-from overlay.udp import BUFFER_BYTES, BatchedEndpoint, raise_descriptor_limit, receive_buffer_bytes
+from overlay.udp import BUFFER_BYTES, BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
+from packet_engine import EngineChoice, choose
 
 WALK_INTERVAL_S = 0.5
 WALK_TIMEOUT_S = 3.0
@@ -59,11 +61,10 @@ class StaticBootstrapper(Bootstrapper):
 
 
 async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
-    """A running community. Raises CannotBindError when its address is taken."""
+    """A running community. Raises CannotBindError when its address is taken, EngineMissingError."""
     raise_descriptor_limit()
     counters: Counter[str] = Counter()
-    endpoint = BatchedEndpoint(config.listen.host, config.listen.port, counters)
-    await endpoint.open()
+    endpoint = await _open_endpoint(config, counters)
     key = default_eccrypto.key_from_private_bin(config.member_key)
     settings = PoolTunnelSettings(
         my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=Network()
@@ -83,7 +84,18 @@ async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     return community
 
 
-def _estimate_own_address(community: PoolTunnelCommunity, endpoint: BatchedEndpoint) -> None:
+async def _open_endpoint(config: OverlayConfig, counters: Counter[str]) -> Endpoint:
+    host, port = config.listen
+    if choose(config.engine) is EngineChoice.NATIVE:
+        from packet_engine.endpoint import NativeEndpoint
+
+        return NativeEndpoint(bind_udp(host, port), counters, host, config.allow_private, own_messages=False)
+    endpoint = BatchedEndpoint(host, port, counters)
+    await endpoint.open()
+    return endpoint
+
+
+def _estimate_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> None:
     """A node bound to one address is there and nowhere else; others find theirs as py-ipv8 does."""
     host, port = endpoint.get_address()
     if not ipaddress.ip_address(host).is_unspecified:

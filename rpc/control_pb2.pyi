@@ -148,6 +148,7 @@ class Create(google.protobuf.message.Message):
     LOG_LEVEL_FIELD_NUMBER: builtins.int
     MAX_JOINED_CIRCUITS_FIELD_NUMBER: builtins.int
     SIBLING_KEYS_FIELD_NUMBER: builtins.int
+    ENGINE_FIELD_NUMBER: builtins.int
     slot: builtins.int
     """the child's place in the pool, 0-255"""
     member_key: builtins.bytes
@@ -159,6 +160,8 @@ class Create(google.protobuf.message.Message):
     sync_interval_s: builtins.float
     log_level: builtins.str
     max_joined_circuits: builtins.int
+    engine: builtins.str
+    """auto (or absent), native, python"""
     @property
     def listen(self) -> Global___Address:
         """port 0: the kernel chooses"""
@@ -189,10 +192,11 @@ class Create(google.protobuf.message.Message):
         log_level: builtins.str = ...,
         max_joined_circuits: builtins.int = ...,
         sibling_keys: collections.abc.Iterable[builtins.bytes] | None = ...,
+        engine: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["listen", b"listen"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "community_id", b"community_id", "known_peers", b"known_peers", "listen", b"listen", "log_level", b"log_level", "max_joined_circuits", b"max_joined_circuits", "member_key", b"member_key", "peer_flags", b"peer_flags", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "community_id", b"community_id", "engine", b"engine", "known_peers", b"known_peers", "listen", b"listen", "log_level", b"log_level", "max_joined_circuits", b"max_joined_circuits", "member_key", b"member_key", "peer_flags", b"peer_flags", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from packet_engine import EngineChoice, is_built
+from tests import network
 from tunnel_pool import runner
 
 ASYNC_TEST_TIMEOUT_S = 100
@@ -40,6 +42,17 @@ def nothing_left() -> Iterator[None]:
         process.kill()
     assert not alive, f"left running: {alive}"
     assert not list(Path(tempfile.gettempdir()).glob(f"tunnel-pool-demo-{os.getpid()}-*"))
+
+
+@pytest.fixture(params=["native", "python"])
+def engine(request: pytest.FixtureRequest) -> Iterator[EngineChoice]:
+    """Run the test on both packet paths; without the native one, on the other."""
+    choice = EngineChoice(request.param)
+    if choice is EngineChoice.NATIVE and not is_built():
+        pytest.skip("the native engine is not built")
+    network.engine = choice
+    yield choice
+    network.engine = EngineChoice.AUTO
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
 
 from overlay.config import HostPort, OverlayConfig
 from overlay.node import open_overlay
+from packet_engine import EngineChoice
 from tunnel_pool.community import PooledTunnelCommunity
 
 RELAY_FLAGS = frozenset({PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST})
@@ -24,6 +25,9 @@ COMMUNITY_ID = bytes(range(20))
 WAIT_S = 30
 
 _numbers = itertools.count(1)
+
+# What nodes of this process run when a test does not say; the fixture `engine` sets it.
+engine = EngineChoice.AUTO
 
 
 def unused_host():
@@ -40,7 +44,7 @@ def make_config(flags=RELAY_FLAGS, bootstrap=(), host=None, port=0, **more):
         peer_flags=flags,
         community_id=COMMUNITY_ID,
         bootstrap=tuple(bootstrap),
-        **more,
+        **{"engine": engine, **more},
     )
 
 

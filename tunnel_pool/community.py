@@ -326,6 +326,7 @@ class PooledTunnelCommunity:
             sync_interval_s=SYNC_INTERVAL_S,
             log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
             max_joined_circuits=config.max_joined_circuits,
+            engine=config.engine.value,
         )
 
 

@@ -20,6 +20,7 @@ import libtorrent as lt
 import psutil
 
 from overlay.config import COMMUNITY_ID_BYTES, HostPort
+from packet_engine import EngineChoice
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.pool import own_environment, own_executable
 
@@ -91,12 +92,14 @@ class LocalSwarm:
         exits: int,
         relays: int,
         log_level: str,
+        engine: EngineChoice = EngineChoice.AUTO,
         community_id: bytes | None = None,
         more_nodes: tuple[HostPort, ...] = (),
     ) -> None:
         """`more_nodes` are in the network, but not of our making."""
         self._size_bytes = size_bytes
         self._log_level = log_level
+        self._engine = engine
         # One swarm's own part of 127.0.0.0/8, so that two demos don't meet.
         net = f"127.{secrets.randbelow(200) + 16}"
         self.exits = [HostPort(host := f"{net}.{EXIT_NET}.{i + 1}", free_port(host)) for i in range(exits)]
@@ -199,6 +202,7 @@ class LocalSwarm:
         arguments = ["node", *more, "--workers=0", f"--listen={address}", f"--bootstrap={others}"]
         arguments += [f"--community-id={self.community_id.hex()}", "--allow-private"]
         arguments += [f"--state={self._folder / f'node-{address.host}'}", f"--with-parent={os.getpid()}"]
+        arguments.append(f"--engine={self._engine.value}")
         return await self._spawn(arguments, stdout=asyncio.subprocess.DEVNULL)
 
     async def _spawn_seeder(self, host: str) -> asyncio.subprocess.Process:

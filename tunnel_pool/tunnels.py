@@ -17,6 +17,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from overlay.config import MAX_SLOTS, TRIBLER_COMMUNITY_ID, HostPort, OverlayConfig
 from overlay.node import open_overlay
 from overlay.udp import CannotBindError
+from packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
@@ -40,6 +41,7 @@ class NodeOptions:
     community_id: bytes = TRIBLER_COMMUNITY_ID
     allow_private: bool = False
     exit: bool = False
+    engine: EngineChoice = EngineChoice.AUTO
     circuits: int = 0  # per hop count; 0: enough for the workers
     serves: bool = False  # whether it is there for others: a node, not a download
 
@@ -93,6 +95,10 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
 
 async def open_tunnels(options: NodeOptions) -> Tunnels:
     """Running tunnels that keep tunnel_pool.contract. Raises UserError."""
+    try:
+        engine = choose(options.engine)
+    except EngineMissingError as error:
+        raise UserError(str(error)) from None
     config = OverlayConfig(
         slot=0,
         member_key=load_member_key(options.state_dir),
@@ -102,6 +108,7 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         bootstrap_default=options.bootstrap_default,
         bootstrap=options.bootstrap,
         allow_private=options.allow_private,
+        engine=engine,
     )
     max_circuits = options.circuits or circuits_for(options.workers)
     if options.workers > 0:

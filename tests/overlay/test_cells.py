@@ -38,7 +38,7 @@ def test_only_value_error_escapes(data):
         outcome(lambda: unpack_address(data[:end]), ValueError)
 
 
-async def test_garbage_on_the_socket_is_counted_and_does_no_harm():
+async def test_garbage_on_the_socket_is_counted_and_does_no_harm(engine):
     async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=1) as client:
         client.build_tunnels(1)
         await until(lambda: client.tunnels_ready(1) == 1.0)
@@ -60,7 +60,7 @@ async def test_garbage_on_the_socket_is_counted_and_does_no_harm():
         assert client.tunnels_ready(1) == 1.0
 
 
-async def test_an_exit_lets_only_bittorrent_like_datagrams_out():
+async def test_an_exit_lets_only_bittorrent_like_datagrams_out(engine):
     async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=1) as client:
         client.build_tunnels(1)
         await until(lambda: client.tunnels_ready(1) == 1.0)
@@ -73,7 +73,7 @@ async def test_an_exit_lets_only_bittorrent_like_datagrams_out():
         assert nodes[0].carried().exited_bytes == len(dht_like(b"x"))
 
 
-async def test_a_relay_lets_nothing_out_not_even_overlay_messages():
+async def test_a_relay_lets_nothing_out_not_even_overlay_messages(engine):
     async with network(exits=0, relays=1) as (relay,), tunnels("plain", [address_of(relay)]) as client:
         await until(lambda: client.candidates)
         (peer,) = client.candidates
@@ -85,7 +85,7 @@ async def test_a_relay_lets_nothing_out_not_even_overlay_messages():
         assert relay.carried().exited_bytes == 0
 
 
-async def test_a_circuit_id_in_use_is_not_given_away():
+async def test_a_circuit_id_in_use_is_not_given_away(engine):
     async with network() as (node,), tunnels("plain", [address_of(node)]) as first:
         await until(lambda: first.candidates)
         circuit = first.create_circuit(1)
@@ -104,7 +104,7 @@ async def test_a_circuit_id_in_use_is_not_given_away():
             del node.circuits[7]
 
 
-async def test_a_joined_circuit_leaves_nothing_behind():
+async def test_a_joined_circuit_leaves_nothing_behind(engine):
     """py-ipv8's own exit socket, which ours replaces, has housekeeping that would keep it alive."""
     async with network() as (node,), tunnels("plain", [address_of(node)]) as client:
         await until(lambda: client.candidates)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from overlay.config import HostPort
+from packet_engine import EngineChoice
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
@@ -73,6 +74,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         exits=arguments.exits,
         relays=relays,
         log_level=arguments.log_level,
+        engine=EngineChoice(arguments.engine),
         community_id=arguments.community_id,
         more_nodes=more_nodes,
     )
@@ -88,6 +90,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
         bootstrap=swarm.nodes,
         community_id=swarm.community_id,
         circuits=arguments.circuits,
+        engine=EngineChoice(arguments.engine),
     )
     meter = Meter()
     async with Downloader(node, arguments.hops) as downloader:
@@ -156,7 +159,7 @@ def describe(report: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{report['bytes'] / 1e6:.1f} MB in {report['seconds']:.1f} s: {report['mb_per_s']:.1f} MB/s "
-            f"over {report['hops']} hop(s), {len(report['circuits'])} circuits carried by {carried_by}",
+            f"over {report['hops']} hop(s) on the {report['engine']} engine, {len(report['circuits'])} circuits carried by {carried_by}",
             f"file is the same byte for byte: {'yes' if report['verified'] else 'NO'}",
             f"seeders saw only exits as peers: {'yes' if report['seeders_saw_only_exits'] else 'NO'}",
             f"first circuit after {report['seconds_to_first_circuit']:.1f} s, "

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from overlay.community import PoolTunnelCommunity
 from overlay.node import socket_warning
+from packet_engine import EngineChoice, choose
 from rpc.lifeline import die_with_parent
 from rpc.sync import CarriedState
 from tunnel_pool.cli import options
@@ -75,7 +76,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         return _summary(arguments, 0.0, CarriedState(), {})
     report = _Report(tunnels)
     try:
-        await _announce(tunnels, arguments.exit)
+        await _announce(tunnels, arguments)
         while True:
             await _watch_for(REPORT_INTERVAL_S, tunnels)
             report.log()
@@ -94,13 +95,14 @@ def _summary(
         "seconds": round(seconds, 3),
         "workers": arguments.workers,
         "exit": arguments.exit,
+        "engine": choose(EngineChoice(arguments.engine)).value,
         "relayed_bytes": carried.relayed_bytes,
         "exited_bytes": carried.exited_bytes,
         "dropped": dropped,
     }
 
 
-async def _announce(tunnels: Tunnels, exit_node: bool) -> None:
+async def _announce(tunnels: Tunnels, arguments: argparse.Namespace) -> None:
     pool = pool_of(tunnels)
     if pool is not None:
         await pool.all_settled()
@@ -111,7 +113,9 @@ async def _announce(tunnels: Tunnels, exit_node: bool) -> None:
         if warning := socket_warning(plain):
             logger.warning("%s", warning)
     where = ", ".join(f"{host}:{port}" for host, port in addresses)
-    logger.info("%s, listening on UDP %s", "Relay and exit" if exit_node else "Relay", where)
+    role = "Relay and exit" if arguments.exit else "Relay"
+    engine = choose(EngineChoice(arguments.engine)).value
+    logger.info("%s on the %s engine, listening on UDP %s", role, engine, where)
 
 
 async def _watch_for(seconds: float, tunnels: Tunnels) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import platformdirs
 
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
+from packet_engine import EngineChoice
 from tunnel_pool.errors import UsageError
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores
 
@@ -102,6 +103,15 @@ def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_engine_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=[choice.value for choice in EngineChoice],
+        default=EngineChoice.AUTO.value,
+        help="packet path: native (Rust), python, or auto: native where it is built (default: %(default)s)",
+    )
+
+
 def add_hops_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hops", type=whole_number(1, MAX_HOPS), default=1, metavar="H", help="1 to 3 (default: %(default)s)"
@@ -117,6 +127,7 @@ def add_hops_option(parser: argparse.ArgumentParser) -> None:
 
 def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
     """What says where the node is; a private swarm has other defaults, None standing for its own."""
+    add_engine_option(parser)
 
     def default(usual: Any, own: Any, text: str, own_text: str) -> dict[str, Any]:
         return {"default": own if private_swarm else usual, "help": own_text if private_swarm else text}
@@ -193,6 +204,7 @@ def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node:
         bootstrap=addresses,
         community_id=arguments.community_id,
         allow_private=arguments.allow_private,
+        engine=EngineChoice(arguments.engine),
         exit=exit_node,
         serves=serves,
         circuits=getattr(arguments, "circuits", 0),

@@ -4,6 +4,7 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
+from packet_engine import choose
 from tunnel_pool.downloader import Downloader
 from tunnel_pool.measure import Meter
 
@@ -13,6 +14,7 @@ def run_report(downloader: Downloader, meter: Meter) -> dict[str, Any]:
     return {
         "hops": downloader.hops,
         "workers": downloader.options.workers,
+        "engine": choose(downloader.options.engine).value,
         "circuits": [_circuit_report(circuit, downloader) for circuit in downloader.circuits_seen.values()],
         "worker_restarts": downloader.restarts,
         "worker_rss_mb": meter.peak_rss_mb("workers"),

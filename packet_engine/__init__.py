@@ -1,0 +1,32 @@
+"""The native packet path and its Python face; without it everything runs on overlay's Python path."""
+
+from enum import Enum
+from importlib.util import find_spec
+
+
+class EngineChoice(Enum):
+    """What `--engine` says."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    PYTHON = "python"
+
+
+class EngineMissingError(Exception):
+    """The native engine was asked for and is not there; the text says what to do."""
+
+
+def is_built() -> bool:
+    return find_spec("packet_engine._native") is not None
+
+
+def choose(choice: EngineChoice) -> EngineChoice:
+    """NATIVE or PYTHON. Raises EngineMissingError."""
+    if choice is EngineChoice.AUTO:
+        return EngineChoice.NATIVE if is_built() else EngineChoice.PYTHON
+    if choice is EngineChoice.NATIVE and not is_built():
+        raise EngineMissingError(
+            "the native packet engine is not built; install Rust (https://rustup.rs) and run pip install again, "
+            "or use --engine python"
+        )
+    return choice

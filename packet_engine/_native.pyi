@@ -1,0 +1,104 @@
+"""The Rust engine. Commands return at once and are carried out in order by the engine's thread."""
+
+from typing import Literal
+
+_Address = tuple[str, int]
+_Half = tuple[bytes, bytes, int]
+_Event = (
+    tuple[Literal["packet"], _Address, bytes]
+    | tuple[Literal["orphans"], int, list[bytes]]
+    | tuple[Literal["client"], int, _Address]
+    | tuple[Literal["stream_lost", "failed"], str, tuple[()]]
+)
+
+class Keys:
+    """One hop's session keys; each half is key (32 bytes), salt (4 bytes) and the last counter sent."""
+
+    def __init__(self, forward: _Half, backward: _Half) -> None: ...
+
+class Stats:
+    """What a route carried."""
+
+    def read(self) -> tuple[int, int, float]:
+        """Bytes up, bytes down, seconds since the epoch of the last activity (0: none yet)."""
+
+class Engine:
+    """A thread that owns a duplicate of the bound UDP `socket`. Raises OSError, ValueError.
+
+    `other_prefixes`: overlays beside the tunnels that listen on the socket, None for all.
+    `own_messages`: the exit lets the overlay's own messages out whatever `peer_flags` say.
+    """
+
+    def __init__(
+        self,
+        socket: int,
+        exit_ip: str,
+        prefix: bytes,
+        other_prefixes: list[bytes] | None,
+        max_relay_early: int,
+        no_crypto: list[int],
+        peer_flags: int,
+        own_messages: bool,
+        allow_private: bool,
+    ) -> None: ...
+    def fileno(self) -> int:
+        """Readable when `take_events` has something."""
+
+    def configure(
+        self,
+        prefix: bytes,
+        other_prefixes: list[bytes] | None,
+        max_relay_early: int,
+        no_crypto: list[int],
+        peer_flags: int,
+        own_messages: bool,
+        allow_private: bool,
+    ) -> None: ...
+    def send(self, to: _Address, packet: bytes) -> None: ...
+    def send_cell(self, to: _Address, circuit_id: int, plaintext: bool, message: bytes) -> None: ...
+    def exit_send(self, circuit_id: int, to: _Address, payload: bytes) -> None: ...
+    def set_circuit(
+        self,
+        circuit_id: int,
+        first_hop: _Address,
+        layers: list[Keys],
+        end_to_end: tuple[Keys, int] | None,
+        hops: int,
+        ctype: str,
+        ready: bool,
+        stats: Stats,
+    ) -> None:
+        """`layers` from the first hop on; `end_to_end` with the direction that we send in."""
+
+    def remove_circuit(self, circuit_id: int) -> None: ...
+    def set_relay(
+        self,
+        circuit_id: int,
+        next_id: int,
+        to: _Address,
+        keys: Keys,
+        towards: int,
+        rendezvous: bool,
+        relay_early_count: int,
+        stats: Stats,
+    ) -> None: ...
+    def remove_relay(self, circuit_id: int) -> None: ...
+    def set_exit(self, circuit_id: int, previous_hop: _Address, keys: Keys, stats: Stats) -> None: ...
+    def remove_exit(self, circuit_id: int) -> None: ...
+    def attach_stream(self, input: int, output: int) -> None:
+        """Carry the data stream (rpc/data.py) over duplicates of these descriptors."""
+
+    def add_association(self, association_id: int, socket: int, hops: int, client: _Address | None) -> None:
+        """Serve a client of the SOCKS5 server over a duplicate of this bound UDP socket."""
+
+    def remove_association(self, association_id: int) -> None: ...
+    def take_events(self) -> list[_Event]: ...
+    def counters(self) -> dict[str, int]: ...
+    def dropped(self, name: str) -> int: ...
+    def close(self) -> None:
+        """Carry out what was asked before, then end the thread."""
+
+def exit_refusal(
+    payload: bytes, to: _Address, prefix: bytes, peer_flags: int, own_messages: bool, allow_private: bool
+) -> str | None:
+    """Why an exit with this policy would not let the datagram out: the counter's name, None when it would."""

@@ -1,0 +1,228 @@
+"""py-ipv8's CryptoEndpoint on the Rust engine: data cells never reach Python."""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ipv8.messaging.anonymization.crypto import CryptoEndpoint
+from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
+from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload
+from ipv8.messaging.anonymization.tunnel import (
+    BACKWARD,
+    CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_RP_SEEDER,
+    FORWARD,
+    Circuit,
+    RelayRoute,
+)
+from ipv8.messaging.interfaces.endpoint import Endpoint, EndpointListener
+from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv4Address
+
+from packet_engine._native import Engine, Stats
+from packet_engine.routes import HeldKeys, KeyRing, RouteTable
+
+NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
+
+logger = logging.getLogger(__name__)
+
+
+class NativeEndpoint(CryptoEndpoint, Endpoint):
+    """The tunnel socket and everything a data cell needs, in the engine's own thread.
+
+    `own_messages` lets the overlay's messages out of every node, as py-ipv8 does.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        counters: Counter[str],
+        exit_host: str = "0.0.0.0",  # noqa: S104 - any address of this machine
+        allow_private: bool = False,
+        own_messages: bool = True,
+    ) -> None:
+        """`sock` is bound; the endpoint closes it."""
+        CryptoEndpoint.__init__(self)
+        Endpoint.__init__(self)
+        self.sock = sock
+        self.bytes_up = self.bytes_down = 0
+        self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
+        self.on_stream_lost: Callable[[str], object] = lambda why: None
+        self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
+        self._counters = counters
+        self._own_messages = own_messages
+        self._allow_private = allow_private
+        self._keyring = KeyRing()
+        self._address = UDPv4Address(*sock.getsockname()[:2])
+        self._loop = asyncio.get_running_loop()
+        self._peer_flags = 0
+        self._max_relay_early = 8
+        self.engine = Engine(sock.fileno(), exit_host, *self._configuration())
+        self._open = True
+        self._loop.add_reader(self.engine.fileno(), self._take_events)
+        self.circuits = RouteTable[Circuit](self._set_circuit, self.engine.remove_circuit)
+        self.relays = RouteTable[RelayRoute](self._set_relay, self.engine.remove_relay)
+        self.exit_sockets = RouteTable[TunnelExitSocket](self._set_exit, self.engine.remove_exit)
+
+    # CryptoEndpoint
+
+    def setup_tunnels(self, tunnel_community: Any, settings: Any) -> None:
+        self.prefix = tunnel_community.get_prefix()
+        self.settings = settings
+        self.set_max_relay_early(settings.max_relay_early)
+        self.set_peer_flags(settings.peer_flags)
+
+    def set_max_relay_early(self, max_relay_early: int) -> None:
+        """Called by py-ipv8's TunnelSettings, too."""
+        self._max_relay_early = max_relay_early
+        self._configure()
+
+    def set_peer_flags(self, peer_flags: set[int]) -> None:
+        """Called by py-ipv8's TunnelSettings, too."""
+        self._peer_flags = sum(peer_flags)
+        self._configure()
+
+    def send_cell(self, target_addr: tuple[str, int], cell: CellPayload) -> None:
+        circuit = self.circuits.data.get(cell.circuit_id)
+        if circuit is not None and circuit.dirty:
+            self.circuits.refresh(cell.circuit_id)
+        self._send(lambda: self.engine.send_cell(target_addr, cell.circuit_id, cell.plaintext, cell.message))
+
+    def _configuration(self) -> tuple[bytes, list[bytes] | None, int, list[int], int, bool, bool]:
+        prefixes = None if self._listeners else [prefix for prefix in self._prefix_map if prefix != self.prefix]
+        return (
+            self.prefix,
+            prefixes,
+            self._max_relay_early,
+            list(NO_CRYPTO_PACKETS),
+            self._peer_flags,
+            self._own_messages,
+            self._allow_private,
+        )
+
+    def _configure(self) -> None:
+        self.engine.configure(*self._configuration())
+
+    # The tables
+
+    def _set_circuit(self, circuit_id: int, circuit: Circuit, stats: Stats) -> tuple[HeldKeys, ...]:
+        held = [self._keyring.hold(hop.keys) for hop in circuit.hops]
+        end_to_end = None
+        if circuit.hs_session_keys is not None:
+            other_end = self._keyring.hold(circuit.hs_session_keys)
+            held.append(other_end)
+            end_to_end = other_end.keys, FORWARD if circuit.ctype == CIRCUIT_TYPE_RP_SEEDER else BACKWARD
+        self.engine.set_circuit(
+            circuit_id,
+            circuit.hop.address if circuit.hop else NOWHERE,
+            [keys.keys for keys in held[: len(circuit.hops)]],
+            end_to_end,
+            circuit.goal_hops,
+            circuit.ctype,
+            circuit.state == CIRCUIT_STATE_READY,
+            stats,
+        )
+        return tuple(held)
+
+    def _set_relay(self, circuit_id: int, relay: RelayRoute, stats: Stats) -> tuple[HeldKeys, ...]:
+        held = self._keyring.hold(relay.hop.keys)
+        self.engine.set_relay(
+            circuit_id,
+            relay.circuit_id,
+            relay.hop.address,
+            held.keys,
+            relay.direction,
+            relay.rendezvous_relay,
+            relay.relay_early_count,
+            stats,
+        )
+        return (held,)
+
+    def _set_exit(self, circuit_id: int, exit_socket: TunnelExitSocket, stats: Stats) -> tuple[HeldKeys, ...]:
+        held = self._keyring.hold(exit_socket.hop.keys)
+        self.engine.set_exit(circuit_id, exit_socket.hop.address, held.keys, stats)
+        return (held,)
+
+    def update_statistics(self, circuit_id: int | None = None) -> None:
+        """Bring the engine's counts into py-ipv8's objects: of one id, or of all."""
+        for table in (self.circuits, self.relays, self.exit_sockets):
+            for known in list(table.data) if circuit_id is None else [circuit_id]:
+                table.update_statistics(known)
+        for exit_socket in self.exit_sockets.data.values():
+            exit_socket.enabled = exit_socket.enabled or exit_socket.bytes_up > 0
+
+    def dropped(self) -> Counter[str]:
+        """What the engine dropped, by reason."""
+        return Counter(self.engine.counters())
+
+    # Endpoint
+
+    def add_listener(self, listener: EndpointListener) -> None:
+        super().add_listener(listener)
+        self._configure()
+
+    def add_prefix_listener(self, listener: EndpointListener, prefix: bytes) -> None:
+        super().add_prefix_listener(listener, prefix)
+        self._configure()
+
+    def remove_listener(self, listener: EndpointListener) -> None:
+        super().remove_listener(listener)
+        self._configure()
+
+    def send(self, socket_address: tuple[str, int], packet: bytes) -> None:
+        self._send(lambda: self.engine.send(socket_address, packet))
+        self.bytes_up += len(packet)
+
+    def _send(self, command: Callable[[], None]) -> None:
+        if not self._open:
+            return
+        try:
+            command()
+        except (ValueError, OverflowError, TypeError):  # no IP address, or no port
+            self._counters["udp_send_no_address"] += 1
+
+    def _take_events(self) -> None:
+        for kind, first, second in self.engine.take_events():
+            match kind:
+                case "packet":
+                    self.bytes_down += len(second)
+                    self._deliver((UDPv4Address(*first), second))
+                case "orphans":
+                    self.on_orphans(first, second)
+                case "stream_lost":
+                    self.on_stream_lost(first)
+                case "failed":
+                    self.on_failed(first)
+
+    def _deliver(self, packet: tuple[UDPv4Address, bytes]) -> None:
+        try:
+            self.notify_listeners(packet)
+        except Exception:  # what a stranger sent
+            logger.debug("A packet was not understood", exc_info=True)
+            self._counters["packet_failed"] += 1
+
+    async def open(self) -> bool:
+        return self._open
+
+    def is_open(self) -> bool:
+        return self._open
+
+    def assert_open(self) -> None:
+        if not self._open:
+            raise EndpointClosedException(self)
+
+    def get_address(self) -> UDPv4Address:
+        return self._address
+
+    def reset_byte_counters(self) -> None:
+        self.bytes_up = self.bytes_down = 0
+
+    def close(self) -> None:
+        """Send what was asked to be sent, then close the socket."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self.engine.fileno())
+            self.engine.close()
+            self.sock.close()

@@ -1,0 +1,155 @@
+//! Addresses as py-ipv8 packs them into messages and as SOCKS5 does (RFC 1928 section 5).
+//!
+//! ```text
+//! py-ipv8 (serialization.py)             SOCKS5
+//! 1 | IPv4 (4)            | port (2)     1 | IPv4 (4)           | port (2)
+//! 2 | length (2) | name   | port (2)     3 | length (1) | name  | port (2)
+//! 3 | IPv6 (16)           | port (2)     4 | IPv6 (16)          | port (2)
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The longest form of either: a name of 255 bytes.
+pub const MAX_ADDRESS_BYTES: usize = 1 + 2 + 255 + 2;
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination<'a> {
+    Ip(SocketAddr),
+    Name(&'a [u8], u16),
+}
+
+pub const NOWHERE: Destination<'static> = Destination::Ip(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
+
+/// How one of the two formats says what follows.
+struct Format {
+    v4: u8,
+    name: u8,
+    v6: u8,
+    name_length_bytes: usize,
+}
+
+const PACKED: Format = Format { v4: 1, name: 2, v6: 3, name_length_bytes: 2 };
+const SOCKS5: Format = Format { v4: 1, name: 3, v6: 4, name_length_bytes: 1 };
+
+fn port_of(bytes: &[u8]) -> Result<u16, Malformed> {
+    bytes.first_chunk().map(|port| u16::from_be_bytes(*port)).ok_or(Malformed)
+}
+
+impl Format {
+    fn parse<'a>(&self, bytes: &'a [u8]) -> Result<(Destination<'a>, usize), Malformed> {
+        let (kind, rest) = bytes.split_first().ok_or(Malformed)?;
+        if *kind == self.v4 {
+            let (ip, rest) = rest.split_first_chunk::<4>().ok_or(Malformed)?;
+            let address = SocketAddr::new(Ipv4Addr::from(*ip).into(), port_of(rest)?);
+            Ok((Destination::Ip(address), 7))
+        } else if *kind == self.v6 {
+            let (ip, rest) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
+            let address = SocketAddr::new(Ipv6Addr::from(*ip).into(), port_of(rest)?);
+            Ok((Destination::Ip(address), 19))
+        } else if *kind == self.name {
+            let (length, rest) = rest.split_at_checked(self.name_length_bytes).ok_or(Malformed)?;
+            let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+            let (name, rest) = rest.split_at_checked(length).ok_or(Malformed)?;
+            let end = 1 + self.name_length_bytes + length + 2;
+            Ok((Destination::Name(name, port_of(rest)?), end))
+        } else {
+            Err(Malformed)
+        }
+    }
+
+    /// Bytes written; None when there is no room or the name is too long for the format.
+    fn write(&self, destination: Destination<'_>, buffer: &mut [u8]) -> Option<usize> {
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| -> Option<()> {
+            buffer.get_mut(at..at + bytes.len())?.copy_from_slice(bytes);
+            at += bytes.len();
+            Some(())
+        };
+        let port = match destination {
+            Destination::Ip(SocketAddr::V4(address)) => {
+                put(&[self.v4])?;
+                put(&address.ip().octets())?;
+                address.port()
+            }
+            Destination::Ip(SocketAddr::V6(address)) => {
+                put(&[self.v6])?;
+                put(&address.ip().octets())?;
+                address.port()
+            }
+            Destination::Name(name, port) => {
+                let length = u8::try_from(name.len()).ok()?;
+                put(&[self.name])?;
+                put([0, length].get(2 - self.name_length_bytes..)?)?;
+                put(name)?;
+                port
+            }
+        };
+        put(&port.to_be_bytes())?;
+        Some(at)
+    }
+}
+
+/// An address in a py-ipv8 message, and how many bytes it takes.
+pub fn parse_packed(bytes: &[u8]) -> Result<(Destination<'_>, usize), Malformed> {
+    PACKED.parse(bytes)
+}
+
+pub fn write_packed(destination: Destination<'_>, buffer: &mut [u8]) -> Option<usize> {
+    PACKED.write(destination, buffer)
+}
+
+/// An address in a SOCKS5 message, and how many bytes it takes.
+pub fn parse_socks5(bytes: &[u8]) -> Result<(Destination<'_>, usize), Malformed> {
+    SOCKS5.parse(bytes)
+}
+
+pub fn write_socks5(destination: Destination<'_>, buffer: &mut [u8]) -> Option<usize> {
+    SOCKS5.write(destination, buffer)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_formats_read_what_they_wrote() {
+        let long = [b'x'; 255];
+        for destination in [
+            Destination::Ip("1.2.3.4:80".parse().unwrap()),
+            Destination::Ip("[2001:db8::1]:65535".parse().unwrap()),
+            Destination::Name(b"tracker.example", 6969),
+            Destination::Name(&long, 1),
+            NOWHERE,
+        ] {
+            let mut buffer = [0; MAX_ADDRESS_BYTES];
+            let written = write_packed(destination, &mut buffer).unwrap();
+            assert_eq!(parse_packed(&buffer[..written]), Ok((destination, written)));
+            assert_eq!(parse_packed(&buffer[..written - 1]), Err(Malformed));
+            let written = write_socks5(destination, &mut buffer).unwrap();
+            assert_eq!(parse_socks5(&buffer[..written]), Ok((destination, written)));
+            assert_eq!(parse_socks5(&buffer[..written - 1]), Err(Malformed));
+            assert_eq!(write_socks5(destination, &mut buffer[..written - 1]), None);
+        }
+    }
+
+    #[test]
+    fn a_name_too_long_for_socks5_is_refused() {
+        assert_eq!(write_socks5(Destination::Name(&[b'x'; 256], 1), &mut [0; 400]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..40), kind in 0u8..6) {
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() { *first = kind; }
+            for parsed in [parse_packed(&bytes), parse_socks5(&bytes)].into_iter().flatten() {
+                prop_assert!(parsed.1 <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! What happens to each datagram: pure decisions on bytes, tables and the time; no I/O.
+//!
+//! Datagrams that leave are written into `out`, what Python is to hear into `events`, frames for
+//! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::address::{self, Destination, NOWHERE};
+use crate::cell::{self, Header, Kind, Prefix, DATA_ID, EXTEND_ID, MESSAGE_AT};
+use crate::counters::{Counters, Drop};
+use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
+use crate::outbox::{Outbox, Via, MAX_DATAGRAM_BYTES};
+use crate::policy::{could_be_ipv8, ExitPolicy};
+use crate::routes::{Circuit, Purpose, Routes};
+
+/// Events that wait for Python; more are dropped and counted.
+pub const MAX_EVENTS: usize = 4096;
+/// Frames that wait for the data stream; more are dropped and counted (rpc/streams.py, PENDING_BYTES).
+pub const MAX_STREAM_BYTES: usize = 1 << 20;
+
+const FRAME_KIND_DATAGRAM: u8 = 1;
+const SOCKS5_UDP_START: [u8; 3] = [0, 0, 0];
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message for py-ipv8: from the socket as it came, or a decrypted cell.
+    Packet { from: SocketAddr, bytes: Vec<u8> },
+    /// A circuit is gone; these destinations (SOCKS5 encoding) had it.
+    Orphans { hops: u8, destinations: Vec<Box<[u8]>> },
+    /// The client of an association has told its address.
+    Client { association: u32, address: SocketAddr },
+}
+
+pub struct Settings {
+    pub prefix: Prefix,
+    /// Other overlays that listen on this socket; None: take every prefix.
+    pub other_prefixes: Option<Vec<Prefix>>,
+    pub max_relay_early: u32,
+    /// Message ids that may travel in the clear.
+    pub no_crypto: Vec<u8>,
+    pub policy: ExitPolicy,
+}
+
+pub struct Core {
+    pub settings: Settings,
+    pub routes: Routes,
+    pub counters: Arc<Counters>,
+    pub out: Outbox,
+    pub events: Vec<Event>,
+    /// Frames for the main process, as rpc/data.py describes them; None without a data stream.
+    pub stream: Option<Vec<u8>>,
+    /// Exits that need their sockets before `out` is sent.
+    pub to_enable: Vec<u32>,
+    /// Milliseconds since the epoch.
+    pub now_ms: u64,
+}
+
+/// What is put around a payload to make it a data message.
+struct Envelope<'a> {
+    destination: Destination<'a>,
+    origin: Destination<'a>,
+}
+
+/// The layers around a message, from the outermost in.
+fn seal_all<'a>(
+    slot: &mut [u8],
+    mut message: Range<usize>,
+    layers: impl DoubleEndedIterator<Item = (&'a SessionKeys, Direction)>,
+) -> Result<Range<usize>, Drop> {
+    for (keys, direction) in layers.rev() {
+        message = keys.seal(direction, slot, message).ok_or(Drop::CellTooLarge)?;
+    }
+    Ok(message)
+}
+
+/// Put the header in front of a message that starts at least MESSAGE_AT into the slot.
+fn finish(slot: &mut [u8], prefix: &Prefix, header: Header, message: &Range<usize>) -> Result<Range<usize>, Drop> {
+    let start = message.start.checked_sub(MESSAGE_AT).ok_or(Drop::CellTooLarge)?;
+    let place = slot.get_mut(start..message.end).ok_or(Drop::CellTooLarge)?;
+    cell::write_header(place, prefix, header).ok_or(Drop::CellTooLarge)?;
+    if message.end - start > MAX_DATAGRAM_BYTES {
+        return Err(Drop::CellTooLarge);
+    }
+    Ok(start..message.end)
+}
+
+/// Copy a message to `at` in the slot.
+fn place(slot: &mut [u8], at: usize, message: &[u8]) -> Result<Range<usize>, Drop> {
+    let range = at..at + message.len();
+    slot.get_mut(range.clone()).ok_or(Drop::CellTooLarge)?.copy_from_slice(message);
+    Ok(range)
+}
+
+/// Write a data message to `at` in the slot.
+fn place_data(slot: &mut [u8], at: usize, around: &Envelope<'_>, payload: &[u8]) -> Result<Range<usize>, Drop> {
+    *slot.get_mut(at).ok_or(Drop::CellTooLarge)? = DATA_ID;
+    let mut end = at + 1;
+    for part in [around.destination, around.origin] {
+        let room = slot.get_mut(end..).ok_or(Drop::CellTooLarge)?;
+        end += address::write_packed(part, room).ok_or(Drop::CellTooLarge)?;
+    }
+    Ok(at..place(slot, end, payload)?.end)
+}
+
+fn circuit_layers(circuit: &Circuit) -> impl DoubleEndedIterator<Item = (&SessionKeys, Direction)> {
+    let hops = circuit.layers.iter().map(|keys| (keys.as_ref(), Direction::Forward));
+    let end = circuit.end_to_end.iter().map(|(keys, direction)| (keys.as_ref(), *direction));
+    hops.chain(end)
+}
+
+/// Where a message lies so that its layers and the header fit in front of it.
+fn headroom(layers: usize) -> usize {
+    MESSAGE_AT + layers * COUNTER_BYTES
+}
+
+impl Core {
+    pub fn new(settings: Settings, counters: Arc<Counters>) -> Self {
+        Self {
+            settings,
+            routes: Routes::default(),
+            counters,
+            out: Outbox::default(),
+            events: Vec::new(),
+            stream: None,
+            to_enable: Vec::new(),
+            now_ms: 0,
+        }
+    }
+
+    fn counted(&self, outcome: Result<(), Drop>) {
+        if let Err(reason) = outcome {
+            self.counters.count(reason);
+        }
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        if self.events.len() >= MAX_EVENTS {
+            self.counters.count(Drop::PythonQueueFull);
+        } else {
+            self.events.push(event);
+        }
+    }
+
+    fn packet_for_python(&mut self, from: SocketAddr, bytes: &[u8]) {
+        self.tell(Event::Packet { from, bytes: bytes.to_vec() });
+    }
+
+    // The tunnel socket
+
+    /// A datagram from the tunnel socket; it is decrypted where it lies.
+    pub fn tunnel_received(&mut self, from: SocketAddr, datagram: &mut [u8]) {
+        match cell::kind(&self.settings.prefix, datagram) {
+            Kind::Malformed => self.counters.count(Drop::CellMalformed),
+            Kind::Other => {
+                let listens = match &self.settings.other_prefixes {
+                    Some(others) => {
+                        datagram.starts_with(&self.settings.prefix)
+                            || others.iter().any(|prefix| datagram.starts_with(prefix))
+                    }
+                    None => true,
+                };
+                if listens {
+                    self.packet_for_python(from, datagram);
+                } else {
+                    self.counters.count(Drop::PacketUnknownPrefix);
+                }
+            }
+            Kind::Cell(header) => {
+                let outcome = self.cell_received(from, header, datagram);
+                self.counted(outcome);
+            }
+        }
+    }
+
+    fn cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
+        let id = header.circuit_id;
+        if self.routes.relays.contains_key(&id) {
+            self.relay(header, datagram)
+        } else if header.plaintext {
+            self.plain_cell_received(from, header, datagram)
+        } else if self.routes.exits.contains_key(&id) {
+            self.exit_cell_received(from, header, datagram)
+        } else if self.routes.circuits.contains_key(&id) {
+            self.circuit_cell_received(from, header, datagram)
+        } else {
+            Err(Drop::CellNotDecrypted)
+        }
+    }
+
+    fn plain_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &[u8]) -> Result<(), Drop> {
+        let id = datagram.get(MESSAGE_AT).ok_or(Drop::CellMalformed)?;
+        self.check_relay_early(header, *id)?;
+        if !self.settings.no_crypto.contains(id) {
+            return Err(Drop::CellNotEncrypted);
+        }
+        self.packet_for_python(from, datagram);
+        Ok(())
+    }
+
+    fn check_relay_early(&self, header: Header, message_id: u8) -> Result<(), Drop> {
+        if (message_id == EXTEND_ID && !header.relay_early) || self.settings.max_relay_early == 0 {
+            return Err(Drop::CellRelayEarlyMissing);
+        }
+        Ok(())
+    }
+
+    /// Give py-ipv8 a cell whose message was decrypted to `message`.
+    fn cell_for_python(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        message: &Range<usize>,
+    ) -> Result<(), Drop> {
+        let whole = finish(datagram, &self.settings.prefix, header, message)?;
+        let bytes = datagram.get(whole).ok_or(Drop::CellMalformed)?;
+        self.packet_for_python(from, bytes);
+        Ok(())
+    }
+
+    fn relay(&mut self, header: Header, datagram: &[u8]) -> Result<(), Drop> {
+        let relays = &self.routes.relays;
+        let next = relays.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+        let this = relays.get(&next.next_id);
+        if let Some(this) = this {
+            this.stats.active(self.now_ms);
+            this.stats.received(datagram.len());
+        }
+        if header.plaintext {
+            return Err(Drop::CellNotEncrypted);
+        }
+        if header.relay_early && next.relay_early_count.get() >= self.settings.max_relay_early {
+            return Err(Drop::CellRelayEarlyTooMany);
+        }
+        let sealed = datagram.get(MESSAGE_AT..).ok_or(Drop::CellMalformed)?;
+        let slot = self.out.slot();
+        let message = if next.rendezvous {
+            let back = &this.ok_or(Drop::UnknownCircuit)?.keys;
+            let layer = place(slot, MESSAGE_AT, sealed)?;
+            let text = next.keys.open(Direction::Forward, slot, layer)?;
+            back.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?
+        } else if next.direction == Direction::Forward {
+            let layer = place(slot, MESSAGE_AT, sealed)?;
+            next.keys.open(Direction::Forward, slot, layer)?
+        } else {
+            let text = place(slot, headroom(1), sealed)?;
+            next.keys.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?
+        };
+        let onwards =
+            Header { circuit_id: next.next_id, plaintext: false, relay_early: header.relay_early && !next.rendezvous };
+        let packet = finish(slot, &self.settings.prefix, onwards, &message)?;
+        next.stats.sent(packet.len());
+        next.relay_early_count.set(next.relay_early_count.get().saturating_add(1));
+        self.out.push(Via::Tunnel, next.to, packet);
+        Ok(())
+    }
+
+    // Our circuits
+
+    fn circuit_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
+        let circuit = self.routes.circuits.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+        if circuit.layers.is_empty() {
+            return Err(Drop::CellNotDecrypted);
+        }
+        let received_bytes = datagram.len();
+        let mut message = MESSAGE_AT..received_bytes;
+        for keys in &circuit.layers {
+            message = keys.open(Direction::Backward, datagram, message)?;
+        }
+        if let Some((keys, outwards)) = &circuit.end_to_end {
+            let inwards = match outwards {
+                Direction::Forward => Direction::Backward,
+                Direction::Backward => Direction::Forward,
+            };
+            message = keys.open(inwards, datagram, message)?;
+        }
+        let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
+        let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
+        self.check_relay_early(header, id)?;
+        circuit.stats.active(self.now_ms);
+        circuit.stats.received(received_bytes);
+        if id != DATA_ID {
+            return self.cell_for_python(from, header, datagram, &message);
+        }
+        if from != circuit.first_hop {
+            return Err(Drop::CircuitForeignSource);
+        }
+        let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
+        let payload = text.get(data.payload).ok_or(Drop::CellDataMalformed)?;
+        let client = self.routes.client_of(circuit.hops);
+        if (could_be_ipv8(payload) && circuit.purpose != Purpose::EndToEnd)
+            || (client.is_none() && self.stream.is_none())
+        {
+            return self.cell_for_python(from, header, datagram, &message);
+        }
+        match client {
+            Some((association, client)) => self.deliver(association, client, data.origin, payload),
+            None => self.frame(header.circuit_id, data.origin, payload),
+        }
+    }
+
+    /// Hand what came in to the client of an association (RFC 1928 section 7).
+    fn deliver(
+        &mut self,
+        association: u32,
+        client: SocketAddr,
+        origin: Destination<'_>,
+        payload: &[u8],
+    ) -> Result<(), Drop> {
+        let slot = self.out.slot();
+        let start = place(slot, 0, &SOCKS5_UDP_START)?.end;
+        let room = slot.get_mut(start..).ok_or(Drop::CellTooLarge)?;
+        let end = start + address::write_socks5(origin, room).ok_or(Drop::CellDataMalformed)?;
+        let end = place(slot, end, payload)?.end;
+        if end > MAX_DATAGRAM_BYTES {
+            return Err(Drop::CellTooLarge);
+        }
+        self.out.push(Via::Client(association), client, 0..end);
+        Ok(())
+    }
+
+    /// Queue a frame for the main process: length (2), kind, address length, circuit id (4), address, payload.
+    fn frame(&mut self, circuit_id: u32, origin: Destination<'_>, payload: &[u8]) -> Result<(), Drop> {
+        let Some(stream) = &mut self.stream else { return Err(Drop::NoCircuit) };
+        let mut address = [0; address::MAX_ADDRESS_BYTES];
+        let address_bytes = address::write_socks5(origin, &mut address).ok_or(Drop::CellDataMalformed)?;
+        let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
+        let address_bytes = u8::try_from(address_bytes).map_err(|_| Drop::CellDataMalformed)?;
+        let length = u16::try_from(address.len() + payload.len()).map_err(|_| Drop::CellTooLarge)?;
+        if stream.len() + 8 + usize::from(length) > MAX_STREAM_BYTES {
+            return Err(Drop::DataOutFull);
+        }
+        stream.extend_from_slice(&length.to_be_bytes());
+        stream.extend_from_slice(&[FRAME_KIND_DATAGRAM, address_bytes]);
+        stream.extend_from_slice(&circuit_id.to_be_bytes());
+        stream.extend_from_slice(address);
+        stream.extend_from_slice(payload);
+        Ok(())
+    }
+
+    /// A datagram of an association's client: RSV (2), FRAG, address, payload.
+    pub fn client_received(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) {
+        let outcome = self.carry(association_id, from, datagram);
+        self.counted(outcome);
+    }
+
+    fn carry(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) -> Result<(), Drop> {
+        let association = self.routes.association(association_id).ok_or(Drop::Socks5ForeignSource)?;
+        let hops = association.hops;
+        match association.client {
+            Some(client) if client == from => {}
+            None if from.ip().is_loopback() => {
+                association.client = Some(from);
+                self.tell(Event::Client { association: association_id, address: from });
+            }
+            _ => return Err(Drop::Socks5ForeignSource),
+        }
+        let [_, _, 0, rest @ ..] = datagram else { return Err(Drop::Socks5Malformed) };
+        let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| Drop::Socks5Malformed)?;
+        let (key, payload) = rest.split_at_checked(address_bytes).ok_or(Drop::Socks5Malformed)?;
+        let circuit_id = self.routes.circuit_for(hops, key).ok_or(Drop::NoCircuit)?;
+        self.send_data(circuit_id, destination, payload)
+    }
+
+    /// A datagram of the data stream, for a circuit of ours.
+    pub fn frame_received(&mut self, circuit_id: u32, address: &[u8], payload: &[u8]) {
+        let outcome = match address::parse_socks5(address) {
+            Ok((destination, bytes)) if bytes == address.len() => {
+                match self.send_data(circuit_id, destination, payload) {
+                    Err(Drop::UnknownCircuit) => Err(Drop::DataInUnknownCircuit),
+                    outcome => outcome,
+                }
+            }
+            _ => Err(Drop::DataInMalformed),
+        };
+        self.counted(outcome);
+    }
+
+    fn send_data(&mut self, circuit_id: u32, destination: Destination<'_>, payload: &[u8]) -> Result<(), Drop> {
+        let circuit = self.routes.circuits.get(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+        if !circuit.ready {
+            return Err(Drop::CircuitNotReady);
+        }
+        let around = Envelope { destination, origin: NOWHERE };
+        let slot = self.out.slot();
+        let message = place_data(slot, headroom(circuit_layers(circuit).count()), &around, payload)?;
+        let (to, packet) = seal_for_circuit(slot, &self.settings, circuit_id, circuit, message, false)?;
+        self.out.push(Via::Tunnel, to, packet);
+        Ok(())
+    }
+
+    // Circuits that end here
+
+    fn exit_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
+        let exit = self.routes.exits.get_mut(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+        let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..datagram.len())?;
+        let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
+        let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
+        if (id == EXTEND_ID && !header.relay_early) || self.settings.max_relay_early == 0 {
+            return Err(Drop::CellRelayEarlyMissing);
+        }
+        if id != DATA_ID {
+            return self.cell_for_python(from, header, datagram, &message);
+        }
+        let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
+        let Destination::Ip(to) = data.destination else {
+            // A name: Python resolves it and comes back with `exit_send`.
+            return self.cell_for_python(from, header, datagram, &message);
+        };
+        let payload = text.get(data.payload).ok_or(Drop::CellDataMalformed)?;
+        if !exit.enabled && from.ip() != exit.previous_hop.ip() {
+            return Err(Drop::ExitForeignSource);
+        }
+        self.exit_send_checked(header.circuit_id, to, payload)
+    }
+
+    /// Let a datagram out, as Python asks for once a name is resolved.
+    pub fn exit_send(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) {
+        let outcome = self.exit_send_checked(circuit_id, to, payload);
+        self.counted(outcome);
+    }
+
+    fn exit_send_checked(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) -> Result<(), Drop> {
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+        let policy = &self.settings.policy;
+        if !policy.offers() {
+            return Err(Drop::ExitNotOffered);
+        }
+        policy.destination(to)?;
+        policy.content(payload, &self.settings.prefix)?;
+        if !exit.enabled {
+            exit.enabled = true;
+            self.to_enable.push(circuit_id);
+        }
+        let written = place(self.out.slot(), 0, payload)?;
+        exit.stats.sent(payload.len());
+        exit.stats.active(self.now_ms);
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        self.out.push(Via::Exit(circuit_id), to, written);
+        Ok(())
+    }
+
+    /// An answer from outside to an exit's socket.
+    pub fn exit_received(&mut self, circuit_id: u32, from: SocketAddr, payload: &[u8]) {
+        let outcome = self.carry_back(circuit_id, from, payload);
+        self.counted(outcome);
+    }
+
+    fn carry_back(&mut self, circuit_id: u32, from: SocketAddr, payload: &[u8]) -> Result<(), Drop> {
+        let exit = self.routes.exits.get(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+        exit.stats.received(payload.len());
+        self.settings.policy.content(payload, &self.settings.prefix)?;
+        let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
+        let slot = self.out.slot();
+        let message = place_data(slot, headroom(1), &around, payload)?;
+        let layer = exit.keys.seal(Direction::Backward, slot, message).ok_or(Drop::CellTooLarge)?;
+        let header = Header { circuit_id, plaintext: false, relay_early: false };
+        let packet = finish(slot, &self.settings.prefix, header, &layer)?;
+        self.out.push(Via::Tunnel, exit.previous_hop, packet);
+        Ok(())
+    }
+
+    // What Python sends
+
+    /// A packet as it is.
+    pub fn send_packet(&mut self, to: SocketAddr, packet: &[u8]) {
+        let outcome = place(self.out.slot(), 0, packet).map(|written| self.out.push(Via::Tunnel, to, written));
+        self.counted(outcome);
+    }
+
+    /// A cell with a message to be encrypted for its circuit, relay or exit. What has no keys yet
+    /// stays here, unless it may travel in the clear.
+    pub fn send_cell(&mut self, to: SocketAddr, circuit_id: u32, plaintext: bool, message: &[u8]) {
+        let outcome = self.send_cell_checked(to, circuit_id, plaintext, message);
+        self.counted(outcome);
+    }
+
+    fn send_cell_checked(&mut self, to: SocketAddr, id: u32, plaintext: bool, message: &[u8]) -> Result<(), Drop> {
+        let routes = &self.routes;
+        let slot = self.out.slot();
+        let header = Header { circuit_id: id, plaintext, relay_early: false };
+        let packet = if let Some(circuit) = routes.circuits.get(&id) {
+            let layers = if plaintext { 0 } else { circuit_layers(circuit).count() };
+            if layers == 0 && !plaintext {
+                return Err(Drop::CircuitNotReady);
+            }
+            let message = place(slot, headroom(layers), message)?;
+            seal_for_circuit(slot, &self.settings, id, circuit, message, plaintext)?.1
+        } else if plaintext {
+            let message = place(slot, MESSAGE_AT, message)?;
+            finish(slot, &self.settings.prefix, header, &message)?
+        } else {
+            let (keys, direction) = if let Some(exit) = routes.exits.get(&id) {
+                (&exit.keys, Direction::Backward)
+            } else {
+                let relay = routes.relays.get(&id).ok_or(Drop::UnknownCircuit)?;
+                let other = routes.relays.get(&relay.next_id);
+                match other {
+                    Some(other) if !relay.rendezvous => (&other.keys, other.direction),
+                    _ => (&relay.keys, Direction::Backward),
+                }
+            };
+            let message = place(slot, headroom(1), message)?;
+            let layer = keys.seal(direction, slot, message).ok_or(Drop::CellTooLarge)?;
+            finish(slot, &self.settings.prefix, header, &layer)?
+        };
+        if let (Some(relay), false) = (routes.relays.get(&id), routes.circuits.contains_key(&id)) {
+            relay.stats.sent(packet.len());
+        }
+        self.out.push(Via::Tunnel, to, packet);
+        Ok(())
+    }
+}
+
+/// Encrypt for a circuit of ours and count it; returns its first hop and the packet in the slot.
+fn seal_for_circuit(
+    slot: &mut [u8],
+    settings: &Settings,
+    circuit_id: u32,
+    circuit: &Circuit,
+    message: Range<usize>,
+    plaintext: bool,
+) -> Result<(SocketAddr, Range<usize>), Drop> {
+    let id = slot.get(message.start).copied();
+    let early = circuit.relay_early_count.get();
+    let relay_early = id == Some(EXTEND_ID) || early < settings.max_relay_early;
+    if relay_early {
+        circuit.relay_early_count.set(early.saturating_add(1));
+    }
+    let sealed = if plaintext { message } else { seal_all(slot, message, circuit_layers(circuit))? };
+    let header = Header { circuit_id, plaintext, relay_early };
+    let packet = finish(slot, &settings.prefix, header, &sealed)?;
+    circuit.stats.sent(packet.len());
+    Ok((circuit.first_hop, packet))
+}

@@ -1,0 +1,107 @@
+//! Why datagrams are dropped: one counter per reason, the names shared with the Python engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! reasons {
+    ($($name:ident = $text:literal),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Drop { $($name),* }
+
+        const ALL: &[Drop] = &[$(Drop::$name),*];
+
+        impl Drop {
+            pub fn name(self) -> &'static str {
+                match self { $(Drop::$name => $text),* }
+            }
+        }
+
+        #[derive(Default)]
+        #[allow(non_snake_case)]
+        pub struct Counters { $($name: AtomicU64),* }
+
+        impl Counters {
+            fn of(&self, reason: Drop) -> &AtomicU64 {
+                match reason { $(Drop::$name => &self.$name),* }
+            }
+        }
+    };
+}
+
+reasons! {
+    CellMalformed = "cell_malformed",
+    CellNotDecrypted = "cell_not_decrypted",
+    CellNotEncrypted = "cell_not_encrypted",
+    CellRelayEarlyMissing = "cell_relay_early_missing",
+    CellRelayEarlyTooMany = "cell_relay_early_too_many",
+    CellReplayed = "cell_replayed",
+    CellDataMalformed = "cell_data_malformed",
+    CellTooLarge = "cell_too_large",
+    PacketUnknownPrefix = "packet_unknown_prefix",
+    PythonQueueFull = "python_queue_full",
+    UnknownCircuit = "unknown_circuit",
+    CircuitNotReady = "circuit_not_ready",
+    CircuitForeignSource = "circuit_foreign_source",
+    ExitContentRefused = "exit_content_refused",
+    ExitDestinationRefused = "exit_destination_refused",
+    ExitNotOffered = "exit_not_offered",
+    ExitForeignSource = "exit_foreign_source",
+    ExitNoIpv4Socket = "exit_no_ipv4_socket",
+    ExitNoIpv6Socket = "exit_no_ipv6_socket",
+    UdpReceiveError = "udp_receive_error",
+    UdpSendFull = "udp_send_full",
+    UdpSendError = "udp_send_error",
+    Socks5ForeignSource = "socks5_foreign_source",
+    Socks5Malformed = "socks5_malformed",
+    NoCircuit = "no_circuit",
+    DataInMalformed = "data_in_malformed",
+    DataInUnknownCircuit = "data_in_unknown_circuit",
+    DataOutFull = "data_out_full",
+}
+
+impl Counters {
+    /// There is one writer, the engine's thread; readers may be anywhere.
+    pub fn count(&self, reason: Drop) {
+        self.add(reason, 1);
+    }
+
+    pub fn add(&self, reason: Drop, number: u64) {
+        let counter = self.of(reason);
+        counter.store(counter.load(Ordering::Relaxed) + number, Ordering::Relaxed);
+    }
+
+    pub fn get(&self, reason: Drop) -> u64 {
+        self.of(reason).load(Ordering::Relaxed)
+    }
+
+    /// Name and value of each counter that is not zero.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        ALL.iter().map(|reason| (reason.name(), self.get(*reason))).filter(|(_, value)| *value > 0)
+    }
+}
+
+/// What a route carried; read by Python, written by the engine's thread alone.
+#[derive(Debug, Default)]
+pub struct RouteStats {
+    up: AtomicU64,
+    down: AtomicU64,
+    active_ms: AtomicU64,
+}
+
+impl RouteStats {
+    pub fn sent(&self, bytes: usize) {
+        self.up.store(self.up.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn received(&self, bytes: usize) {
+        self.down.store(self.down.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn active(&self, now_ms: u64) {
+        self.active_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Bytes up, bytes down, milliseconds since the epoch of the last activity (0: none yet).
+    pub fn read(&self) -> (u64, u64, u64) {
+        (self.up.load(Ordering::Relaxed), self.down.load(Ordering::Relaxed), self.active_ms.load(Ordering::Relaxed))
+    }
+}

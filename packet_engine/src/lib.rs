@@ -1,0 +1,21 @@
+//! The native packet path of one child of tunnel-pool. See docs/ARCHITECTURE.md, "The packet path".
+
+pub mod address;
+pub mod cell;
+pub mod core;
+pub mod counters;
+pub mod keys;
+pub mod outbox;
+pub mod policy;
+pub mod replay;
+pub mod routes;
+pub mod sticky;
+pub mod stream;
+pub mod sys;
+pub mod worker;
+
+#[cfg(feature = "python")]
+mod python;
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("the packet engine needs Linux; tunnel-pool runs its Python engine here");

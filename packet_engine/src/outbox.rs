@@ -1,0 +1,157 @@
+//! Datagrams on their way out: written once into an arena, grouped into few system calls.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+/// The largest payload of a UDP datagram over IPv4.
+pub const MAX_DATAGRAM_BYTES: usize = 65_507;
+/// Room for one datagram with everything that may be put around it.
+pub const SLOT_BYTES: usize = 65_535 + 512;
+const ARENA_BYTES: usize = 2 << 20;
+
+/// Segments of one datagram train; older kernels take 64 at most (UDP_MAX_SEGMENTS).
+const MAX_SEGMENTS: usize = 64;
+
+/// Which of the engine's sockets a datagram leaves from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Via {
+    Tunnel,
+    /// The circuit's exit socket for the destination's address family.
+    Exit(u32),
+    /// The association's socket.
+    Client(u32),
+}
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub via: Via,
+    pub to: SocketAddr,
+    /// Where it lies in the arena.
+    pub at: Range<usize>,
+}
+
+/// Entries of one socket to one destination, all of one size but the last, which may be shorter.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Train {
+    pub entries: Range<usize>,
+    pub segment_bytes: usize,
+}
+
+pub struct Outbox {
+    arena: Box<[u8]>,
+    used: usize,
+    entries: Vec<Entry>,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { arena: vec![0; ARENA_BYTES].into_boxed_slice(), used: 0, entries: Vec::with_capacity(4096) }
+    }
+}
+
+impl Outbox {
+    /// Whether one more datagram of any size fits.
+    pub fn has_room(&self) -> bool {
+        self.used + SLOT_BYTES <= self.arena.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Where the next datagram is written: SLOT_BYTES, or nothing when there is no room.
+    pub fn slot(&mut self) -> &mut [u8] {
+        self.arena.get_mut(self.used..self.used + SLOT_BYTES).unwrap_or(&mut [])
+    }
+
+    /// Send what was written to `slot[written]`.
+    pub fn push(&mut self, via: Via, to: SocketAddr, written: Range<usize>) {
+        let at = self.used + written.start..self.used + written.end;
+        self.used = at.end;
+        self.entries.push(Entry { via, to, at });
+    }
+
+    /// Order by socket and destination, first come first served within each.
+    pub fn sort(&mut self) {
+        self.entries.sort_by_key(|entry| (entry.via, entry.to));
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn bytes(&self, entry: &Entry) -> &[u8] {
+        self.arena.get(entry.at.clone()).unwrap_or(&[])
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.used = 0;
+    }
+}
+
+/// Cut sorted entries into trains; those of more than `max_segment_bytes` travel alone.
+pub fn trains(entries: &[Entry], max_segment_bytes: usize) -> impl Iterator<Item = Train> + '_ {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let first = entries.get(start)?;
+        let segment_bytes = first.at.len();
+        let mut total = segment_bytes;
+        let mut end = start + 1;
+        if segment_bytes <= max_segment_bytes && segment_bytes > 0 {
+            while let Some(next) = entries.get(end) {
+                let bytes = next.at.len();
+                let same = next.via == first.via && next.to == first.to && bytes > 0 && bytes <= segment_bytes;
+                if !same || end - start == MAX_SEGMENTS || total + bytes > MAX_DATAGRAM_BYTES {
+                    break;
+                }
+                total += bytes;
+                end += 1;
+                if bytes < segment_bytes {
+                    break;
+                }
+            }
+        }
+        let train = Train { entries: start..end, segment_bytes };
+        start = end;
+        Some(train)
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(to: u16, bytes: usize) -> Entry {
+        Entry { via: Via::Tunnel, to: SocketAddr::from(([127, 0, 0, 1], to)), at: 0..bytes }
+    }
+
+    #[test]
+    fn equal_sizes_travel_together_and_a_shorter_one_ends_the_train() {
+        let entries = [entry(1, 9), entry(1, 9), entry(1, 4), entry(1, 9), entry(2, 9), entry(2, 10)];
+        let cut: Vec<_> = trains(&entries, 100).map(|train| train.entries).collect();
+        assert_eq!(cut, [0..3, 3..4, 4..5, 5..6]);
+        assert_eq!(trains(&entries, 8).count(), 6);
+    }
+
+    proptest! {
+        #[test]
+        fn every_entry_leaves_once_and_no_train_is_too_long(sizes in prop::collection::vec((0u16..3, 0usize..30_000), 0..300)) {
+            let mut entries: Vec<_> = sizes.iter().map(|(to, bytes)| entry(*to, *bytes)).collect();
+            entries.sort_by_key(|entry| entry.to);
+            let mut next = 0;
+            for train in trains(&entries, 65_535) {
+                prop_assert_eq!(train.entries.start, next);
+                next = train.entries.end;
+                let members = entries.get(train.entries).unwrap();
+                prop_assert!(members.len() <= MAX_SEGMENTS);
+                prop_assert!(members.len() == 1 || members.iter().map(|e| e.at.len()).sum::<usize>() <= MAX_DATAGRAM_BYTES);
+                let (_, all_but_last) = members.split_last().unwrap();
+                prop_assert!(all_but_last.iter().all(|e| e.at.len() == train.segment_bytes));
+            }
+            prop_assert_eq!(next, entries.len());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What an exit lets out: by content (py-ipv8 exit_socket.py, DataChecker) and by destination.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::cell::Prefix;
+use crate::counters::Drop;
+
+pub const FLAG_EXIT_BT: u16 = 2;
+pub const FLAG_EXIT_IPV8: u16 = 4;
+
+/// uTP, BEP 29: type 0-4, version 1, extension 0-3, 20 bytes of header.
+fn could_be_utp(data: &[u8]) -> bool {
+    match data {
+        [first, extension, ..] => data.len() >= 20 && first >> 4 <= 4 && first & 15 == 1 && *extension <= 3,
+        _ => false,
+    }
+}
+
+/// BEP 15: the action, 0-3, is the first word of an answer and the third of a request.
+fn could_be_udp_tracker(data: &[u8]) -> bool {
+    let word = |at: usize| data.get(at..)?.first_chunk().map(|word| u32::from_be_bytes(*word));
+    (data.len() >= 8 && word(0).is_some_and(|action| action <= 3)) || word(8).is_some_and(|action| action <= 3)
+}
+
+/// BEP 5: a bencoded dictionary.
+fn could_be_dht(data: &[u8]) -> bool {
+    matches!(data, [b'd', .., b'e'])
+}
+
+fn could_be_bittorrent(data: &[u8]) -> bool {
+    could_be_utp(data) || could_be_udp_tracker(data) || could_be_dht(data)
+}
+
+/// A message of an overlay: version 1 or 2 of py-ipv8's prefix, and a message id.
+pub fn could_be_ipv8(data: &[u8]) -> bool {
+    data.len() >= 23 && matches!(data, [0, 1 | 2, ..])
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ExitPolicy {
+    /// py-ipv8's peer flags, or-ed.
+    pub peer_flags: u16,
+    /// Let the node's own overlay's messages out whatever the flags say, as py-ipv8 does.
+    pub own_messages: bool,
+    pub allow_private: bool,
+}
+
+impl ExitPolicy {
+    /// Whether this node is an exit at all.
+    pub fn offers(&self) -> bool {
+        self.own_messages || self.peer_flags & (FLAG_EXIT_BT | FLAG_EXIT_IPV8) != 0
+    }
+
+    pub fn content(&self, data: &[u8], prefix: &Prefix) -> Result<(), Drop> {
+        let allowed = (self.peer_flags & FLAG_EXIT_BT != 0 && could_be_bittorrent(data))
+            || (could_be_ipv8(data) && (self.peer_flags & FLAG_EXIT_IPV8 != 0 || data.starts_with(prefix)));
+        allowed.then_some(()).ok_or(Drop::ExitContentRefused)
+    }
+
+    pub fn destination(&self, to: SocketAddr) -> Result<(), Drop> {
+        let ip = to.ip().to_canonical();
+        let allowed = to.port() != 0
+            && match ip {
+                IpAddr::V4(ip) => is_anybody_v4(ip) && (self.allow_private || is_global_v4(ip)),
+                IpAddr::V6(ip) => is_anybody_v6(ip) && (self.allow_private || is_global_v6(ip)),
+            };
+        allowed.then_some(()).ok_or(Drop::ExitDestinationRefused)
+    }
+}
+
+/// Not nobody and not everybody.
+fn is_anybody_v4(ip: Ipv4Addr) -> bool {
+    !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
+}
+
+/// IANA's IPv4 special-purpose registry, as Python's ipaddress reads it.
+fn is_global_v4(ip: Ipv4Addr) -> bool {
+    !matches!(
+        ip.octets(),
+        [0 | 10 | 127, ..]
+            | [100, 64..=127, ..]
+            | [169, 254, ..]
+            | [172, 16..=31, ..]
+            | [192, 0, 0 | 2, _]
+            | [192, 168, ..]
+            | [198, 18 | 19, ..]
+            | [198, 51, 100, _]
+            | [203, 0, 113, _]
+            | [224..=255, ..]
+    )
+}
+
+/// Not nobody, not everybody, and not an IPv4 address by another name: NAT64 (RFC 6052), 6to4
+/// (RFC 3056), IPv4-compatible and site-local (RFC 4291, RFC 3879).
+fn is_anybody_v6(ip: Ipv6Addr) -> bool {
+    let segments = ip.segments();
+    let by_another_name = matches!(
+        segments,
+        [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x2002, ..] | [0, 0, 0, 0, 0, 0, _, _] | [0xfec0..=0xfeff, ..]
+    );
+    !(ip.is_unspecified() || ip.is_multicast()) && (ip.is_loopback() || !by_another_name)
+}
+
+/// Global unicast (2000::/3) without IANA's IPv6 special-purpose registry.
+fn is_global_v6(ip: Ipv6Addr) -> bool {
+    match ip.segments() {
+        [0x2001, second, ..] if second < 0x200 => false,
+        [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_content_panics(data in prop::collection::vec(any::<u8>(), 0..40)) {
+            let policy = ExitPolicy { peer_flags: FLAG_EXIT_BT, own_messages: false, allow_private: false };
+            let allowed = policy.content(&data, &[0; 22]).is_ok();
+            prop_assert_eq!(allowed, could_be_bittorrent(&data));
+        }
+
+        #[test]
+        fn private_networks_stay_closed_in_ipv6_clothes(ip: u32) {
+            let policy = ExitPolicy { peer_flags: FLAG_EXIT_BT, own_messages: false, allow_private: false };
+            let plain = Ipv4Addr::from(ip);
+            let mapped = SocketAddr::new(plain.to_ipv6_mapped().into(), 80);
+            prop_assert_eq!(policy.destination(mapped), policy.destination(SocketAddr::new(plain.into(), 80)));
+            let compatible = Ipv6Addr::from(u128::from(ip));
+            prop_assert!(policy.destination(SocketAddr::new(compatible.into(), 80)).is_err());
+        }
+    }
+}

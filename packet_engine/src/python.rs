@@ -1,0 +1,361 @@
+//! The Python face: packet_engine/_native.pyi says what each call means.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::cell::{Prefix, PREFIX_BYTES};
+use crate::core::{Event, Settings};
+use crate::counters::RouteStats;
+use crate::keys::{Direction, HalfParts, SessionKeys};
+use crate::policy::ExitPolicy;
+use crate::routes::{Association, Circuit, Exit, Purpose, Relay};
+use crate::sys::{duplicate, set_nonblocking};
+use crate::worker::{Command, Notice, Shared, Worker};
+
+type Address = (String, u16);
+type HalfArguments = (Vec<u8>, Vec<u8>, u64);
+
+fn address(from: &Address) -> PyResult<SocketAddr> {
+    let ip: IpAddr = from.0.parse().map_err(|_| PyValueError::new_err(format!("{} is no IP address", from.0)))?;
+    Ok(SocketAddr::new(ip, from.1))
+}
+
+fn pair(from: SocketAddr) -> Address {
+    (from.ip().to_string(), from.port())
+}
+
+fn direction(number: u8) -> PyResult<Direction> {
+    match number {
+        0 => Ok(Direction::Forward),
+        1 => Ok(Direction::Backward),
+        _ => Err(PyValueError::new_err("a direction is 0, forward, or 1, backward")),
+    }
+}
+
+fn prefix_of(bytes: &[u8]) -> PyResult<Prefix> {
+    bytes.try_into().map_err(|_| PyValueError::new_err(format!("a prefix has {PREFIX_BYTES} bytes")))
+}
+
+#[pyclass(frozen)]
+struct Keys(Arc<SessionKeys>);
+
+#[pymethods]
+impl Keys {
+    #[new]
+    fn new(forward: HalfArguments, backward: HalfArguments) -> PyResult<Self> {
+        fn parts(half: &HalfArguments) -> HalfParts<'_> {
+            HalfParts { key: &half.0, salt: &half.1, counter: half.2 }
+        }
+        SessionKeys::new(&parts(&forward), &parts(&backward))
+            .map(|keys| Self(Arc::new(keys)))
+            .ok_or_else(|| PyValueError::new_err("a key has 32 bytes, a salt 4"))
+    }
+}
+
+#[pyclass(frozen)]
+struct Stats(Arc<RouteStats>);
+
+#[pymethods]
+impl Stats {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    fn read(&self) -> (u64, u64, f64) {
+        let (up, down, active_ms) = self.0.read();
+        (up, down, active_ms as f64 / 1000.0)
+    }
+}
+
+#[pyclass(frozen)]
+struct Engine {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    fn command(&self, command: Command) {
+        self.shared.command(command);
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (socket, exit_ip, prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        socket: RawFd,
+        exit_ip: &str,
+        prefix: &[u8],
+        other_prefixes: Option<Vec<Vec<u8>>>,
+        max_relay_early: u32,
+        no_crypto: Vec<u8>,
+        peer_flags: u16,
+        own_messages: bool,
+        allow_private: bool,
+    ) -> PyResult<Self> {
+        let settings =
+            settings(prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private)?;
+        let exit_ip = exit_ip.parse().map_err(|_| PyValueError::new_err("exit_ip is no IP address"))?;
+        let shared = Arc::new(Shared::new()?);
+        let tunnel = duplicate(socket)?;
+        set_nonblocking(tunnel.as_raw_fd())?;
+        let mut worker = Worker::new(tunnel, exit_ip, settings, shared.clone())?;
+        let thread = std::thread::Builder::new().name("packet engine".to_owned()).spawn({
+            let shared = shared.clone();
+            move || {
+                let failed = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(error.to_string()),
+                    Err(_) => Some("it panicked".to_owned()),
+                };
+                if let Some(why) = failed {
+                    shared.notify(std::iter::once(Notice::Failed(why)));
+                }
+            }
+        })?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn fileno(&self) -> RawFd {
+        self.shared.bell.as_raw_fd()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn configure(
+        &self,
+        prefix: &[u8],
+        other_prefixes: Option<Vec<Vec<u8>>>,
+        max_relay_early: u32,
+        no_crypto: Vec<u8>,
+        peer_flags: u16,
+        own_messages: bool,
+        allow_private: bool,
+    ) -> PyResult<()> {
+        let settings =
+            settings(prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private)?;
+        self.command(Command::Configure(settings));
+        Ok(())
+    }
+
+    fn send(&self, to: Address, packet: Vec<u8>) -> PyResult<()> {
+        self.command(Command::SendPacket { to: address(&to)?, packet });
+        Ok(())
+    }
+
+    fn send_cell(&self, to: Address, circuit_id: u32, plaintext: bool, message: Vec<u8>) -> PyResult<()> {
+        self.command(Command::SendCell { to: address(&to)?, circuit_id, plaintext, message });
+        Ok(())
+    }
+
+    fn exit_send(&self, circuit_id: u32, to: Address, payload: Vec<u8>) -> PyResult<()> {
+        self.command(Command::ExitSend { circuit_id, to: address(&to)?, payload });
+        Ok(())
+    }
+
+    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, hops, ctype, ready, stats))]
+    #[allow(clippy::too_many_arguments)]
+    fn set_circuit(
+        &self,
+        circuit_id: u32,
+        first_hop: Address,
+        layers: Vec<Py<Keys>>,
+        end_to_end: Option<(Py<Keys>, u8)>,
+        hops: u8,
+        ctype: &str,
+        ready: bool,
+        stats: &Stats,
+    ) -> PyResult<()> {
+        let purpose = match ctype {
+            "DATA" => Purpose::Data,
+            "RP_SEEDER" | "RP_DOWNLOADER" => Purpose::EndToEnd,
+            _ => Purpose::Other,
+        };
+        let end_to_end = match end_to_end {
+            Some((keys, outwards)) => Some((keys.get().0.clone(), direction(outwards)?)),
+            None => None,
+        };
+        let circuit = Circuit {
+            first_hop: address(&first_hop)?,
+            layers: layers.iter().map(|keys| keys.get().0.clone()).collect(),
+            end_to_end,
+            hops,
+            purpose,
+            ready,
+            relay_early_count: 0.into(),
+            stats: stats.0.clone(),
+        };
+        self.command(Command::SetCircuit(circuit_id, circuit));
+        Ok(())
+    }
+
+    fn remove_circuit(&self, circuit_id: u32) {
+        self.command(Command::RemoveCircuit(circuit_id));
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn set_relay(
+        &self,
+        circuit_id: u32,
+        next_id: u32,
+        to: Address,
+        keys: &Keys,
+        towards: u8,
+        rendezvous: bool,
+        relay_early_count: u32,
+        stats: &Stats,
+    ) -> PyResult<()> {
+        let relay = Relay {
+            next_id,
+            to: address(&to)?,
+            keys: keys.0.clone(),
+            direction: direction(towards)?,
+            rendezvous,
+            relay_early_count: relay_early_count.into(),
+            stats: stats.0.clone(),
+        };
+        self.command(Command::SetRelay(circuit_id, relay));
+        Ok(())
+    }
+
+    fn remove_relay(&self, circuit_id: u32) {
+        self.command(Command::RemoveRelay(circuit_id));
+    }
+
+    fn set_exit(&self, circuit_id: u32, previous_hop: Address, keys: &Keys, stats: &Stats) -> PyResult<()> {
+        let exit = Exit {
+            previous_hop: address(&previous_hop)?,
+            keys: keys.0.clone(),
+            enabled: false,
+            stats: stats.0.clone(),
+        };
+        self.command(Command::SetExit(circuit_id, exit));
+        Ok(())
+    }
+
+    fn remove_exit(&self, circuit_id: u32) {
+        self.command(Command::RemoveExit(circuit_id));
+    }
+
+    fn attach_stream(&self, input: RawFd, output: RawFd) -> PyResult<()> {
+        let (input, output) = (duplicate(input)?, duplicate(output)?);
+        set_nonblocking(input.as_raw_fd())?;
+        set_nonblocking(output.as_raw_fd())?;
+        self.command(Command::AttachStream { input, output });
+        Ok(())
+    }
+
+    #[pyo3(signature = (association_id, socket, hops, client))]
+    fn add_association(&self, association_id: u32, socket: RawFd, hops: u8, client: Option<Address>) -> PyResult<()> {
+        let client = client.as_ref().map(address).transpose()?;
+        let socket = duplicate(socket)?;
+        set_nonblocking(socket.as_raw_fd())?;
+        self.command(Command::AddAssociation { id: association_id, socket, association: Association { hops, client } });
+        Ok(())
+    }
+
+    fn remove_association(&self, association_id: u32) {
+        self.command(Command::RemoveAssociation(association_id));
+    }
+
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let events = PyList::empty(py);
+        for notice in self.shared.take_notices() {
+            match notice {
+                Notice::Event(Event::Packet { from, bytes }) => {
+                    events.append(("packet", pair(from), PyBytes::new(py, &bytes)))?;
+                }
+                Notice::Event(Event::Orphans { hops, destinations }) => {
+                    let list = PyList::new(py, destinations.iter().map(|address| PyBytes::new(py, address)))?;
+                    events.append(("orphans", hops, list))?;
+                }
+                Notice::Event(Event::Client { association, address }) => {
+                    events.append(("client", association, pair(address)))?;
+                }
+                Notice::StreamLost(why) => events.append(("stream_lost", why, ()))?,
+                Notice::Failed(why) => events.append(("failed", why, ()))?,
+            }
+        }
+        Ok(events)
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = PyDict::new(py);
+        for (name, value) in self.shared.counters.all() {
+            counters.set_item(name, value)?;
+        }
+        Ok(counters)
+    }
+
+    fn dropped(&self, name: &str) -> u64 {
+        self.shared.counters.all().find(|(other, _)| *other == name).map_or(0, |(_, value)| value)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.command(Command::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic was told as an event already.
+            let _ = py.detach(|| thread.join());
+        }
+    }
+}
+
+impl std::ops::Drop for Engine {
+    fn drop(&mut self) {
+        self.command(Command::Stop);
+    }
+}
+
+fn settings(
+    prefix: &[u8],
+    other_prefixes: Option<Vec<Vec<u8>>>,
+    max_relay_early: u32,
+    no_crypto: Vec<u8>,
+    peer_flags: u16,
+    own_messages: bool,
+    allow_private: bool,
+) -> PyResult<Settings> {
+    let others = other_prefixes.map(|prefixes| prefixes.iter().map(|prefix| prefix_of(prefix)).collect());
+    Ok(Settings {
+        prefix: prefix_of(prefix)?,
+        other_prefixes: others.transpose()?,
+        max_relay_early,
+        no_crypto,
+        policy: ExitPolicy { peer_flags, own_messages, allow_private },
+    })
+}
+
+/// Whether an exit with this policy lets a datagram go to an address; the counter's name when not.
+#[pyfunction]
+fn exit_refusal(
+    payload: &[u8],
+    to: Address,
+    prefix: &[u8],
+    peer_flags: u16,
+    own_messages: bool,
+    allow_private: bool,
+) -> PyResult<Option<&'static str>> {
+    let prefix = prefix_of(prefix)?;
+    let policy = ExitPolicy { peer_flags, own_messages, allow_private };
+    let outcome = policy.destination(address(&to)?).and_then(|()| policy.content(payload, &prefix));
+    Ok(outcome.err().map(|reason| reason.name()))
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Engine>()?;
+    module.add_class::<Keys>()?;
+    module.add_class::<Stats>()?;
+    module.add_function(wrap_pyfunction!(exit_refusal, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The routing tables: circuits of ours, relays and exits for others, SOCKS5 associations.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::counters::RouteStats;
+use crate::keys::{Direction, SessionKeys};
+use crate::sticky::StickyMap;
+
+/// py-ipv8's CIRCUIT_TYPE_*, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Exits what we send: any destination may be given to it.
+    Data,
+    /// Ends at another downloader or seeder: its data is theirs, whatever it looks like.
+    EndToEnd,
+    Other,
+}
+
+/// A circuit of ours. Layers are ordered from the first hop on.
+pub struct Circuit {
+    pub first_hop: SocketAddr,
+    pub layers: Vec<Arc<SessionKeys>>,
+    /// The keys of the other end of an end-to-end circuit, and the direction that we send in.
+    pub end_to_end: Option<(Arc<SessionKeys>, Direction)>,
+    pub hops: u8,
+    pub purpose: Purpose,
+    /// All hops are there, and it is not closing.
+    pub ready: bool,
+    pub relay_early_count: Cell<u32>,
+    pub stats: Arc<RouteStats>,
+}
+
+/// One direction of a relayed circuit, under the id that cells arrive with (py-ipv8's RelayRoute).
+pub struct Relay {
+    pub next_id: u32,
+    pub to: SocketAddr,
+    pub keys: Arc<SessionKeys>,
+    pub direction: Direction,
+    pub rendezvous: bool,
+    pub relay_early_count: Cell<u32>,
+    pub stats: Arc<RouteStats>,
+}
+
+/// A circuit of another node that ends here.
+pub struct Exit {
+    pub previous_hop: SocketAddr,
+    pub keys: Arc<SessionKeys>,
+    /// Its sockets are open, or about to be.
+    pub enabled: bool,
+    pub stats: Arc<RouteStats>,
+}
+
+/// One UDP association of the SOCKS5 server.
+pub struct Association {
+    pub hops: u8,
+    /// None until its first datagram told.
+    pub client: Option<SocketAddr>,
+}
+
+#[derive(Default)]
+pub struct Routes {
+    pub circuits: HashMap<u32, Circuit>,
+    pub relays: HashMap<u32, Relay>,
+    pub exits: HashMap<u32, Exit>,
+    /// By the order they were opened in: the newest client of a hop count gets what comes in.
+    pub associations: Vec<(u32, Association)>,
+    pub sticky: HashMap<u8, StickyMap>,
+}
+
+impl Routes {
+    pub fn association(&mut self, id: u32) -> Option<&mut Association> {
+        self.associations.iter_mut().find(|(other, _)| *other == id).map(|(_, association)| association)
+    }
+
+    /// The newest association with a known client for circuits of this many hops.
+    pub fn client_of(&self, hops: u8) -> Option<(u32, SocketAddr)> {
+        let mut newest = self.associations.iter().rev();
+        newest.find_map(|(id, association)| (association.hops == hops).then_some((*id, association.client?)))
+    }
+
+    /// The circuit for a destination, chosen now if it has none that is ready.
+    pub fn circuit_for(&mut self, hops: u8, destination: &[u8]) -> Option<u32> {
+        let circuits = &self.circuits;
+        let is_ready = |circuit: &Circuit| circuit.ready && circuit.hops == hops && circuit.purpose == Purpose::Data;
+        let sticky = self.sticky.entry(hops).or_default();
+        match sticky.get(destination) {
+            Some(id) if circuits.get(&id).is_some_and(is_ready) => Some(id),
+            _ => {
+                let ready = circuits.iter().filter(|(_, circuit)| is_ready(circuit)).map(|(id, _)| *id);
+                sticky.assign(destination, ready)
+            }
+        }
+    }
+
+    /// Forget a circuit; returns its hop count and the destinations that have none now.
+    pub fn remove_circuit(&mut self, circuit_id: u32) -> Option<(u8, Vec<Box<[u8]>>)> {
+        let circuit = self.circuits.remove(&circuit_id)?;
+        let sticky = self.sticky.get_mut(&circuit.hops)?;
+        Some((circuit.hops, sticky.forget_circuit(circuit_id)))
+    }
+}
