@@ -1,12 +1,18 @@
-"""The child's end of the data stream, for either engine."""
+"""The child's way of datagrams between clients and circuits, for either engine.
+
+Clients are met on the sockets of the SOCKS5 server's associations where the
+main process hands those over, and on the data stream in any case.
+"""
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
+from child.association import ServedAssociation
 from overlay.community import NOWHERE, PoolTunnelCommunity
 from rpc.descriptors import DATA_IN, DATA_OUT
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
@@ -17,10 +23,19 @@ if TYPE_CHECKING:
 
 
 class DataPath(Protocol):
-    """Moves datagrams between the data stream and the circuits."""
+    """Moves datagrams; what it drops is counted."""
 
-    def counters(self) -> Counter[str]:
-        """What was dropped on the way, by reason."""
+    def counters(self) -> Counter[str]: ...
+
+    def circuit_removed(self, circuit_id: int) -> None: ...
+
+    def associate(self, association_id: int, sock: socket.socket, hops: int, client: tuple[str, int]) -> None:
+        """Serve the client on this socket, which is ours from now on."""
+
+    def dissociate(self, association_id: int) -> None: ...
+
+    def steer(self, association_id: int, datagram: bytes) -> None:
+        """Treat a datagram as if it had come to the association's socket."""
 
 
 class PythonDataPath:
@@ -30,12 +45,32 @@ class PythonDataPath:
         loop = asyncio.get_running_loop()
         self._community = community
         self._counters = Counter[str]()
+        self._associations: dict[int, ServedAssociation] = {}
         self._writer = DatagramWriter(DATA_OUT, loop)
         self._reader = DatagramReader(DATA_IN, loop, self._from_main, on_lost)
         community.on_raw_data = self._from_circuit
 
     def counters(self) -> Counter[str]:
         return self._counters + Counter(data_out_full=self._writer.dropped)
+
+    def circuit_removed(self, circuit_id: int) -> None:
+        for association in self._associations.values():
+            if orphans := association.forget_circuit(circuit_id):
+                self._community.on_orphans(association.hops, orphans)
+
+    def associate(self, association_id: int, sock: socket.socket, hops: int, client: tuple[str, int]) -> None:
+        self.dissociate(association_id)
+        self._associations[association_id] = ServedAssociation(sock, hops, client, self._community, self._counters)
+
+    def dissociate(self, association_id: int) -> None:
+        association = self._associations.pop(association_id, None)
+        if association is not None:
+            association.close()
+
+    def steer(self, association_id: int, datagram: bytes) -> None:
+        association = self._associations.get(association_id)
+        if association is not None:
+            association.carry(datagram)
 
     def _from_main(self, circuit_id: int, address: bytes, payload: bytes) -> None:
         circuit = self._community.circuits.get(circuit_id)
@@ -50,8 +85,13 @@ class PythonDataPath:
         self._community.send_data(circuit.hop.address, circuit_id, destination[1:], NOWHERE, payload)
 
     def _from_circuit(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+        newest_first = reversed(self._associations.values())
+        association = next((known for known in newest_first if known.hops == circuit.goal_hops), None)
         try:
-            self._writer.send(circuit.circuit_id, encode_address(origin[0], origin[1]), data)
+            if association is not None:
+                association.deliver(origin, data)
+            else:
+                self._writer.send(circuit.circuit_id, encode_address(origin[0], origin[1]), data)
         except ValueError:
             self._counters["data_in_malformed"] += 1
 
@@ -60,11 +100,25 @@ class NativeDataPath:
     """Inside the engine; its drops are the community's."""
 
     def __init__(self, endpoint: "NativeEndpoint", on_lost: Callable[[str], object]) -> None:
+        self._engine = endpoint.engine
         endpoint.on_stream_lost = endpoint.on_failed = on_lost
-        endpoint.engine.attach_stream(DATA_IN, DATA_OUT)
+        self._engine.attach_stream(DATA_IN, DATA_OUT)
 
     def counters(self) -> Counter[str]:
         return Counter()
+
+    def circuit_removed(self, circuit_id: int) -> None:
+        """The engine tells of orphans by itself."""
+
+    def associate(self, association_id: int, sock: socket.socket, hops: int, client: tuple[str, int]) -> None:
+        with sock:
+            self._engine.add_association(association_id, sock.fileno(), hops, client)
+
+    def dissociate(self, association_id: int) -> None:
+        self._engine.remove_association(association_id)
+
+    def steer(self, association_id: int, datagram: bytes) -> None:
+        self._engine.client_datagram(association_id, datagram)
 
 
 def open_data_path(community: PoolTunnelCommunity, on_lost: Callable[[str], object]) -> DataPath:

@@ -19,10 +19,13 @@ from overlay.node import open_overlay, socket_warning
 from overlay.udp import CannotBindError, receive_buffer_bytes
 from packet_engine import EngineChoice, EngineMissingError
 from rpc import control_pb2 as pb
+from rpc.descriptors import SOCKETS
 from rpc.errors import RemoteError
+from rpc.sockets import SocketsTaken
 from rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
+MAX_ORPHANS_TOLD = 4096
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +41,16 @@ class ChildHost:
         self._loop_delay_s = 0.0
         self._ticker: asyncio.Task[None] | None = None
         self._data_path: DataPath | None = None
+        self._sockets = SocketsTaken(SOCKETS)
         self._control = ControlStream(
             {
                 "create": self._on_create,
                 "circuit": self._on_circuit,
                 "remove_circuit": self._on_remove_circuit,
                 "heartbeat": self._on_heartbeat,
+                "associate": self._on_associate,
+                "dissociate": self._on_dissociate,
+                "steer": self._on_steer,
             },
             on_lost,
         )
@@ -73,6 +80,7 @@ class ChildHost:
             raise RemoteError(pb.ERROR_CANNOT_START, str(error)) from None
         self._data_path = open_data_path(community, self._on_lost)
         community.on_circuit_removed = self._on_circuit_removed
+        community.on_orphans = self._on_orphans
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
@@ -115,6 +123,27 @@ class ChildHost:
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
         return pb.HeartbeatReply(loop_delay_s=self._loop_delay_s)
 
+    async def _on_associate(self, message: pb.Associate) -> pb.Associated:
+        data_path = self._opened_data_path()
+        sock = self._sockets.take(message.association_id)
+        if sock is None:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, f"no socket came for association {message.association_id}")
+        data_path.associate(message.association_id, sock, message.hops, (message.client.host, message.client.port))
+        return pb.Associated()
+
+    async def _on_dissociate(self, message: pb.Dissociate) -> pb.Dissociated:
+        self._opened_data_path().dissociate(message.association_id)
+        return pb.Dissociated()
+
+    async def _on_steer(self, message: pb.Steer) -> pb.Steered:
+        self._opened_data_path().steer(message.association_id, message.datagram)
+        return pb.Steered()
+
+    def _opened_data_path(self) -> DataPath:
+        if self._data_path is None:
+            raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
+        return self._data_path
+
     def _created(self) -> PoolTunnelCommunity:
         if self._community is None:
             raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
@@ -137,7 +166,12 @@ class ChildHost:
         if frame is not None:
             self._control.send_event("sync", frame)
 
+    def _on_orphans(self, hops: int, destinations: list[bytes]) -> None:
+        self._control.send_event("orphans", pb.Orphans(hops=hops, destinations=destinations[:MAX_ORPHANS_TOLD]))
+
     def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
+        if self._data_path is not None:
+            self._data_path.circuit_removed(circuit.circuit_id)
         self._control.send_event(
             "circuit_dead",
             pb.CircuitDead(

@@ -31,7 +31,6 @@ def circuit_state(circuit: Circuit) -> CircuitState:
 
 def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, int]) -> Snapshot:
     """Circuits, candidates and counters as they are now."""
-    carried = community.carried()  # brings every route's bytes up to date
     candidates = {
         key: PeerState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))
         for peer, flags in community.candidates.items()
@@ -41,5 +40,5 @@ def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, 
         circuits={circuit_id: circuit_state(circuit) for circuit_id, circuit in community.circuits.items()},
         candidates=candidates,
         counters={**community.dropped(), **stream_counters},
-        carried=carried,
+        carried=community.carried(),
     )

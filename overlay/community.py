@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
+STATISTICS_INTERVAL_S = 0.25
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 # py-ipv8 logs, with tracebacks and destinations, what any remote peer can provoke. We count.
@@ -56,7 +57,7 @@ class PoolTunnelSettings(TunnelSettings):
 class PoolTunnelCommunity(TunnelCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    `on_raw_data` and `on_circuit_removed` may be replaced by a caller. `native`
+    `on_raw_data`, `on_circuit_removed` and `on_orphans` may be replaced by a caller. `native`
     is the endpoint of the native engine, None on the Python one.
     """
 
@@ -70,18 +71,25 @@ class PoolTunnelCommunity(TunnelCommunity):
         self._siblings = settings.siblings
         self._backoff = Backoff()
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
+        self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
         self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
+        self.crypto_endpoint: Any
         super().__init__(settings)
         self.native: NativeEndpoint | None = None
         if isinstance(self.endpoint, CryptoEndpoint):
             self.native = cast("NativeEndpoint", self.endpoint)
+            self.native.on_orphans = self._orphaned
         else:
             self._use_python_engine()
+        self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
+
+    def _orphaned(self, hops: int, destinations: list[bytes]) -> None:
+        self.on_orphans(hops, destinations)
 
     def _use_python_engine(self) -> None:
         """Put our Python packet path in the place of py-ipv8's."""
-        self.endpoint.remove_listener(self.crypto_endpoint)  # type: ignore[has-type]
+        self.endpoint.remove_listener(self.crypto_endpoint)
         self.crypto_endpoint = DataCellEndpoint(self.endpoint, self.counters)
         self.crypto_endpoint.on_data_message = self.on_data_message
         self.crypto_endpoint.setup_tunnels(self, self.settings)
@@ -160,7 +168,6 @@ class PoolTunnelCommunity(TunnelCommunity):
 
     def do_circuits(self) -> None:
         """As in py-ipv8, less and less often while circuits fail."""
-        self.crypto_endpoint.update_statistics()
         if self._backoff.is_due(time.monotonic()):
             super().do_circuits()
         else:
@@ -285,11 +292,11 @@ class PoolTunnelCommunity(TunnelCommunity):
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
-        return self.counters + self.crypto_endpoint.dropped()
+        of_the_engine: Counter[str] = self.crypto_endpoint.dropped()
+        return self.counters + of_the_engine
 
     def carried(self) -> CarriedState:
         """What we relay and exit for others: routes open now, bytes since the start."""
-        self.crypto_endpoint.update_statistics()
         # Two routes, one each way, make a relayed circuit.
         relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
         exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())

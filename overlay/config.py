@@ -48,3 +48,4 @@ class OverlayConfig:
     allow_private: bool = False
     max_joined_circuits: int = 1000
     engine: EngineChoice = EngineChoice.AUTO
+    trains: bool = True  # UDP_SEGMENT where the kernel has it; off only to measure against it

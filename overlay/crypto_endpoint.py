@@ -19,15 +19,22 @@ import struct
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
+
 from ipv8.messaging.anonymization.crypto import PythonCryptoEndpoint
 from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload, DataPayload, ExtendPayload
+from ipv8.messaging.anonymization.tunnel import FORWARD, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
+
+from overlay.replay import ReplayWindow
 
 PREFIX_BYTES = 22
 MESSAGE_OFFSET = 29
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
+COUNTER_BYTES = 8
+MIN_WINDOWS = 256
 
 
 @lru_cache(maxsize=4096)
@@ -69,12 +76,18 @@ def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress
     return DomainAddress(packed[3:-2].decode(), port)
 
 
+class ReplayedError(Exception):
+    """A cell came a second time."""
+
+
 class DataCellEndpoint(PythonCryptoEndpoint):
     """Counts what it drops by reason; hands data messages to `on_data_message`, where that is set."""
 
     def __init__(self, endpoint: Endpoint, counters: Counter[str]) -> None:
         super().__init__(endpoint)
         self._counters = counters
+        self._windows: dict[tuple[int, int], tuple[Any, ReplayWindow]] = {}
+        self._windows_kept = MIN_WINDOWS
         self.on_data_message: Callable[[tuple[str, int], int, bytes], None] | None = None
 
     def update_statistics(self, circuit_id: int | None = None) -> None:
@@ -98,14 +111,80 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         ):  # what a stranger sent: ipv8_rust_tunnels raises RuntimeError where py-ipv8 expects ValueError
             self._counters["packet_failed"] += 1
 
+    def encrypt_cell(self, cell: CellPayload, direction: int, *hops: Hop) -> None:
+        """As in py-ipv8, but for the first counter, which is not ours to use.
+
+        A node that joins a circuit seals its list of candidates with the
+        originator's key and counter 1 (py-ipv8 community.py, on_create), and
+        py-ipv8's originator its first cell, too: whoever sees both learns what
+        they say. We begin with 2.
+        """
+        if direction == FORWARD and not cell.plaintext:
+            for hop in hops:
+                if hop.keys is not None and hop.keys.salt_explicit_forward == 0:
+                    hop.keys.encrypt_str(b"", FORWARD)
+        super().encrypt_cell(cell, direction, *hops)
+
+    def decrypt_cell(self, cell: CellPayload, direction: int, *hops: Hop) -> None:
+        """As in py-ipv8; a layer whose counter was seen before is refused.
+
+        Raises CryptoException, ReplayedError.
+        """
+        for hop in () if cell.plaintext else hops:
+            window = self._window(hop.keys, direction)
+            counter = int.from_bytes(cell.message[:COUNTER_BYTES], "big")
+            if not window.is_new(counter):
+                raise ReplayedError
+            super().decrypt_cell(cell, direction, hop)
+            window.accept(counter)
+
+    def _window(self, keys: Any, direction: int) -> ReplayWindow:
+        """One for each key; those of keys that no route has any more are thrown away now and then."""
+        known = self._windows.get((id(keys), direction))
+        if known is None:
+            if len(self._windows) >= 2 * self._windows_kept:
+                self._forget_windows()
+            # Keeps the keys alive, so that their id is not another's.
+            known = self._windows[(id(keys), direction)] = (keys, ReplayWindow())
+        return known[1]
+
+    def _forget_windows(self) -> None:
+        routes = [*self.relays.values(), *self.exit_sockets.values()]
+        in_use = {id(route.hop.keys) for route in routes}
+        for circuit in self.circuits.values():
+            in_use |= {id(hop.keys) for hop in circuit.hops} | {id(circuit.hs_session_keys)}
+        self._windows = {key: known for key, known in self._windows.items() if key[0] in in_use}
+        self._windows_kept = max(MIN_WINDOWS, len(self._windows))
+
+    def relay_cell(self, cell: CellPayload) -> None:
+        """As in py-ipv8, with names for what is dropped."""
+        route = self.relays[cell.circuit_id]
+        if cell.plaintext:
+            self._counters["cell_not_encrypted"] += 1
+        elif cell.relay_early and route.relay_early_count >= self.max_relay_early:
+            self._counters["cell_relay_early_too_many"] += 1
+        else:
+            sent_before = route.bytes_up
+            super().relay_cell(cell)
+            if route.bytes_up == sent_before:
+                self._counters["cell_not_decrypted"] += 1
+
     def process_cell(self, source_address: tuple[str, int], data: bytes) -> None:
+        try:
+            self._process_cell(source_address, data)
+        except ReplayedError:
+            self._counters["cell_replayed"] += 1
+
+    def _process_cell(self, source_address: tuple[str, int], data: bytes) -> None:
         """As PythonCryptoEndpoint.process_cell, with the short way for data messages."""
         cell = CellPayload.from_bin(data)
         circuit_id = cell.circuit_id
         if circuit_id in self.relays:
             super().process_cell(source_address, data)
             return
-        if not self.incoming_crypto(cell) or not cell.message:
+        circuit = self.circuits.get(circuit_id)
+        has_no_keys = circuit is not None and not circuit.hops and not cell.plaintext
+        if has_no_keys or not self.incoming_crypto(cell) or not cell.message:
             self._counters["cell_not_decrypted"] += 1
             return
         message_id = cell.message[0]
@@ -122,7 +201,6 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             self.on_data_message(source_address, circuit_id, cell.message)
         else:
             community.on_packet((source_address, cell.to_bin(self.prefix)))
-        circuit = self.circuits.get(circuit_id)
         if circuit is not None:
             circuit.beat_heart()
             circuit.bytes_down += len(data)

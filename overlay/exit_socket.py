@@ -107,6 +107,11 @@ class PolicedExitSocket(TunnelExitSocket):
 class NativeExitSocket(PolicedExitSocket):
     """The face of an exit whose sockets are the native engine's; Python sees only names to resolve."""
 
+    def __init__(self, circuit_id: int, hop: Hop, overlay: "PoolTunnelCommunity") -> None:
+        super().__init__(circuit_id, hop, overlay)
+        assert overlay.native is not None
+        self._engine = overlay.native.engine
+
     def enable(self) -> None:
         self.enabled = True
 
@@ -114,4 +119,4 @@ class NativeExitSocket(PolicedExitSocket):
         if isinstance(destination, DomainAddress):
             super().sendto(data, destination)
         else:
-            self._policy.native.engine.exit_send(self.circuit_id, tuple(destination), data)
+            self._engine.exit_send(self.circuit_id, (destination[0], destination[1]), data)

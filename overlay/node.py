@@ -89,7 +89,8 @@ async def _open_endpoint(config: OverlayConfig, counters: Counter[str]) -> Endpo
     if choose(config.engine) is EngineChoice.NATIVE:
         from packet_engine.endpoint import NativeEndpoint
 
-        return NativeEndpoint(bind_udp(host, port), counters, host, config.allow_private, own_messages=False)
+        sock = bind_udp(host, port)
+        return NativeEndpoint(sock, counters, host, config.allow_private, own_messages=False, trains=config.trains)
     endpoint = BatchedEndpoint(host, port, counters)
     await endpoint.open()
     return endpoint

@@ -7,8 +7,8 @@ _Half = tuple[bytes, bytes, int]
 _Event = (
     tuple[Literal["packet"], _Address, bytes]
     | tuple[Literal["orphans"], int, list[bytes]]
-    | tuple[Literal["client"], int, _Address]
-    | tuple[Literal["stream_lost", "failed"], str, tuple[()]]
+    | tuple[Literal["stream_lost"], str]
+    | tuple[Literal["failed"], str]
 )
 
 class Keys:
@@ -27,6 +27,7 @@ class Engine:
 
     `other_prefixes`: overlays beside the tunnels that listen on the socket, None for all.
     `own_messages`: the exit lets the overlay's own messages out whatever `peer_flags` say.
+    `trains`: send several datagrams of one size as one (UDP_SEGMENT) where the kernel can.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Engine:
         peer_flags: int,
         own_messages: bool,
         allow_private: bool,
+        trains: bool = True,
     ) -> None: ...
     def fileno(self) -> int:
         """Readable when `take_events` has something."""
@@ -85,13 +87,16 @@ class Engine:
     def remove_relay(self, circuit_id: int) -> None: ...
     def set_exit(self, circuit_id: int, previous_hop: _Address, keys: Keys, stats: Stats) -> None: ...
     def remove_exit(self, circuit_id: int) -> None: ...
-    def attach_stream(self, input: int, output: int) -> None:
+    def attach_stream(self, incoming: int, outgoing: int) -> None:
         """Carry the data stream (rpc/data.py) over duplicates of these descriptors."""
 
     def add_association(self, association_id: int, socket: int, hops: int, client: _Address | None) -> None:
         """Serve a client of the SOCKS5 server over a duplicate of this bound UDP socket."""
 
     def remove_association(self, association_id: int) -> None: ...
+    def client_datagram(self, association_id: int, datagram: bytes) -> None:
+        """A datagram of the association's client (RFC 1928 section 7) that came another way."""
+
     def take_events(self) -> list[_Event]: ...
     def counters(self) -> dict[str, int]: ...
     def dropped(self, name: str) -> int: ...

@@ -42,8 +42,9 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         exit_host: str = "0.0.0.0",  # noqa: S104 - any address of this machine
         allow_private: bool = False,
         own_messages: bool = True,
+        trains: bool = True,
     ) -> None:
-        """`sock` is bound; the endpoint closes it."""
+        """`sock` is bound; the endpoint closes it. Without `trains`, each datagram is sent by itself."""
         CryptoEndpoint.__init__(self)
         Endpoint.__init__(self)
         self.sock = sock
@@ -59,7 +60,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._loop = asyncio.get_running_loop()
         self._peer_flags = 0
         self._max_relay_early = 8
-        self.engine = Engine(sock.fileno(), exit_host, *self._configuration())
+        self.engine = Engine(sock.fileno(), exit_host, *self._configuration(), trains)
         self._open = True
         self._loop.add_reader(self.engine.fileno(), self._take_events)
         self.circuits = RouteTable[Circuit](self._set_circuit, self.engine.remove_circuit)
@@ -184,17 +185,17 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             self._counters["udp_send_no_address"] += 1
 
     def _take_events(self) -> None:
-        for kind, first, second in self.engine.take_events():
-            match kind:
-                case "packet":
-                    self.bytes_down += len(second)
-                    self._deliver((UDPv4Address(*first), second))
-                case "orphans":
-                    self.on_orphans(first, second)
-                case "stream_lost":
-                    self.on_stream_lost(first)
-                case "failed":
-                    self.on_failed(first)
+        for event in self.engine.take_events():
+            match event:
+                case ("packet", source, packet):
+                    self.bytes_down += len(packet)
+                    self._deliver((UDPv4Address(*source), packet))
+                case ("orphans", hops, destinations):
+                    self.on_orphans(hops, destinations)
+                case ("stream_lost", why):
+                    self.on_stream_lost(why)
+                case ("failed", why):
+                    self.on_failed(why)
 
     def _deliver(self, packet: tuple[UDPv4Address, bytes]) -> None:
         try:

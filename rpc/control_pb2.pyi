@@ -363,6 +363,105 @@ class CircuitRemoved(google.protobuf.message.Message):
 Global___CircuitRemoved: typing_extensions.TypeAlias = CircuitRemoved
 
 @typing.final
+class Associate(google.protobuf.message.Message):
+    """Serve a UDP association of the SOCKS5 server. Its socket came before, over
+    the sockets descriptor (rpc/descriptors.py), with the same id.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASSOCIATION_ID_FIELD_NUMBER: builtins.int
+    HOPS_FIELD_NUMBER: builtins.int
+    CLIENT_FIELD_NUMBER: builtins.int
+    association_id: builtins.int
+    hops: builtins.int
+    @property
+    def client(self) -> Global___Address: ...
+    def __init__(
+        self,
+        *,
+        association_id: builtins.int = ...,
+        hops: builtins.int = ...,
+        client: Global___Address | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["client", b"client"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id", "client", b"client", "hops", b"hops"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Associate: typing_extensions.TypeAlias = Associate
+
+@typing.final
+class Associated(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Associated: typing_extensions.TypeAlias = Associated
+
+@typing.final
+class Dissociate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASSOCIATION_ID_FIELD_NUMBER: builtins.int
+    association_id: builtins.int
+    def __init__(
+        self,
+        *,
+        association_id: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Dissociate: typing_extensions.TypeAlias = Dissociate
+
+@typing.final
+class Dissociated(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Dissociated: typing_extensions.TypeAlias = Dissociated
+
+@typing.final
+class Steer(google.protobuf.message.Message):
+    """A datagram of the association's client for a bucket that the child has from
+    now on, but that reached the main process.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASSOCIATION_ID_FIELD_NUMBER: builtins.int
+    DATAGRAM_FIELD_NUMBER: builtins.int
+    association_id: builtins.int
+    datagram: builtins.bytes
+    """RFC 1928 section 7"""
+    def __init__(
+        self,
+        *,
+        association_id: builtins.int = ...,
+        datagram: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id", "datagram", b"datagram"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Steer: typing_extensions.TypeAlias = Steer
+
+@typing.final
+class Steered(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Steered: typing_extensions.TypeAlias = Steered
+
+@typing.final
 class Heartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -690,6 +789,30 @@ class Notify(google.protobuf.message.Message):
 Global___Notify: typing_extensions.TypeAlias = Notify
 
 @typing.final
+class Orphans(google.protobuf.message.Message):
+    """A circuit died, and these destinations of clients had it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOPS_FIELD_NUMBER: builtins.int
+    DESTINATIONS_FIELD_NUMBER: builtins.int
+    hops: builtins.int
+    @property
+    def destinations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """RFC 1928 section 5"""
+
+    def __init__(
+        self,
+        *,
+        hops: builtins.int = ...,
+        destinations: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["destinations", b"destinations", "hops", b"hops"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Orphans: typing_extensions.TypeAlias = Orphans
+
+@typing.final
 class Request(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -698,6 +821,9 @@ class Request(google.protobuf.message.Message):
     CIRCUIT_FIELD_NUMBER: builtins.int
     REMOVE_CIRCUIT_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    ASSOCIATE_FIELD_NUMBER: builtins.int
+    DISSOCIATE_FIELD_NUMBER: builtins.int
+    STEER_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -708,6 +834,12 @@ class Request(google.protobuf.message.Message):
     def remove_circuit(self) -> Global___RemoveCircuit: ...
     @property
     def heartbeat(self) -> Global___Heartbeat: ...
+    @property
+    def associate(self) -> Global___Associate: ...
+    @property
+    def dissociate(self) -> Global___Dissociate: ...
+    @property
+    def steer(self) -> Global___Steer: ...
     def __init__(
         self,
         *,
@@ -716,12 +848,15 @@ class Request(google.protobuf.message.Message):
         circuit: Global___BuildCircuit | None = ...,
         remove_circuit: Global___RemoveCircuit | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        associate: Global___Associate | None = ...,
+        dissociate: Global___Dissociate | None = ...,
+        steer: Global___Steer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["call", b"call", "circuit", b"circuit", "create", b"create", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["call", b"call", "circuit", b"circuit", "create", b"create", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -736,6 +871,9 @@ class Reply(google.protobuf.message.Message):
     CIRCUIT_FIELD_NUMBER: builtins.int
     REMOVE_CIRCUIT_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    ASSOCIATE_FIELD_NUMBER: builtins.int
+    DISSOCIATE_FIELD_NUMBER: builtins.int
+    STEER_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -746,6 +884,12 @@ class Reply(google.protobuf.message.Message):
     def remove_circuit(self) -> Global___CircuitRemoved: ...
     @property
     def heartbeat(self) -> Global___HeartbeatReply: ...
+    @property
+    def associate(self) -> Global___Associated: ...
+    @property
+    def dissociate(self) -> Global___Dissociated: ...
+    @property
+    def steer(self) -> Global___Steered: ...
     def __init__(
         self,
         *,
@@ -754,12 +898,15 @@ class Reply(google.protobuf.message.Message):
         circuit: Global___CircuitAccepted | None = ...,
         remove_circuit: Global___CircuitRemoved | None = ...,
         heartbeat: Global___HeartbeatReply | None = ...,
+        associate: Global___Associated | None = ...,
+        dissociate: Global___Dissociated | None = ...,
+        steer: Global___Steered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit", b"circuit", "create", b"create", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "result", b"result"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "result", b"result", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit", b"circuit", "create", b"create", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "result", b"result"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "result", b"result", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -772,24 +919,28 @@ class Event(google.protobuf.message.Message):
     SYNC_FIELD_NUMBER: builtins.int
     CIRCUIT_DEAD_FIELD_NUMBER: builtins.int
     NOTIFY_FIELD_NUMBER: builtins.int
+    ORPHANS_FIELD_NUMBER: builtins.int
     @property
     def sync(self) -> Global___Sync: ...
     @property
     def circuit_dead(self) -> Global___CircuitDead: ...
     @property
     def notify(self) -> Global___Notify: ...
+    @property
+    def orphans(self) -> Global___Orphans: ...
     def __init__(
         self,
         *,
         sync: Global___Sync | None = ...,
         circuit_dead: Global___CircuitDead | None = ...,
         notify: Global___Notify | None = ...,
+        orphans: Global___Orphans | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "sync", b"sync"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "sync", b"sync"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "sync", b"sync"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "sync", b"sync"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: typing_extensions.TypeAlias = typing.Literal["sync", "circuit_dead", "notify"]
+    _WhichOneofReturnType_event: typing_extensions.TypeAlias = typing.Literal["sync", "circuit_dead", "notify", "orphans"]
     _WhichOneofArgType_event: typing_extensions.TypeAlias = typing.Literal["event", b"event"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

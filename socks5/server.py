@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import itertools
 import logging
 import socket
 from collections import Counter
@@ -9,22 +10,28 @@ from typing import Protocol, cast
 
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IReactorTCP, IReactorUDP, ITransport
+from twisted.internet.interfaces import IListeningPort, IReactorSocket, IReactorTCP, IReactorUDP, ITransport
 from twisted.internet.protocol import DatagramProtocol, Factory
 from twisted.internet.protocol import Protocol as StreamProtocol
 
 from socks5.address import Address, AddressType, Socks5Error
+from socks5.group import ReusePortGroup, SteeringError
 from socks5.handshake import Associate, Close, Handshake, Send, Step
 from socks5.messages import join_udp_request, split_udp_request
+from socks5.steering import OWN_SOCKET
 
 LOOPBACK = "127.0.0.1"
 BUFFER_BYTES = 4 << 20
 MAX_ASSOCIATIONS = 64
+MAX_DATAGRAM_BYTES = 65535
 
 logger = logging.getLogger(__name__)
 
 
-class Reactor(IReactorTCP, IReactorUDP):
+_ids = itertools.count(1)
+
+
+class Reactor(IReactorTCP, IReactorUDP, IReactorSocket):
     """What is asked of the reactor."""
 
 
@@ -40,9 +47,16 @@ class DatagramConsumer(Protocol):
 
 
 class Association(DatagramProtocol):
-    """One UDP association. Only its client, once known, may use it."""
+    """One UDP association. Only its client, once known, may use it.
 
-    def __init__(self, consumer: DatagramConsumer, client: Address, counters: Counter[str]) -> None:
+    With a `group`, the consumer may have others serve the same port.
+    """
+
+    def __init__(
+        self, consumer: DatagramConsumer, client: Address, counters: Counter[str], group: ReusePortGroup | None = None
+    ) -> None:
+        self.id = next(_ids)
+        self.group = group
         self._consumer = consumer
         self._client: tuple[str, int] | None = None
         self._announced = client
@@ -56,6 +70,20 @@ class Association(DatagramProtocol):
 
     def stopProtocol(self) -> None:
         self._consumer.association_closed(self)
+        if self.group is not None:
+            self.group.close()
+
+    @property
+    def client(self) -> tuple[str, int] | None:
+        """Known from its first datagram on."""
+        return self._client
+
+    def fileno(self) -> int:
+        return cast(int, self.transport.fileno())
+
+    def stop_reading(self) -> None:
+        """Somebody else reads the socket from now on."""
+        self.transport.stopReading()
 
     def datagramReceived(self, datagram: bytes, addr: tuple[str, int]) -> None:
         if addr != self._client and not self._accept(addr):
@@ -130,7 +158,9 @@ class Connection(StreamProtocol):
 class Socks5Server:
     """Listens on loopback for one consumer: one server per hop count."""
 
-    def __init__(self, reactor: Reactor, consumer: DatagramConsumer) -> None:
+    def __init__(self, reactor: Reactor, consumer: DatagramConsumer, steering: bool = False) -> None:
+        """With `steering`, associations have groups where the system can do that."""
+        self._steering = steering
         self._reactor = reactor
         self._consumer = consumer
         self._port: IListeningPort | None = None
@@ -152,8 +182,19 @@ class Socks5Server:
             source = ipaddress.ip_address(client.host)
             if not (source.is_unspecified or source.is_loopback):
                 raise Socks5Error("only clients on loopback are served")
-        association = Association(self._consumer, client, self.counters)
-        return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=65535)
+        group = self._open_group() if self._steering else None
+        association = Association(self._consumer, client, self.counters, group)
+        if group is None:
+            return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=MAX_DATAGRAM_BYTES)
+        own = group.sockets[OWN_SOCKET].fileno()
+        return self._reactor.adoptDatagramPort(own, socket.AF_INET, association, MAX_DATAGRAM_BYTES)
+
+    def _open_group(self) -> ReusePortGroup | None:
+        try:
+            return ReusePortGroup(LOOPBACK)
+        except (SteeringError, OSError) as error:
+            logger.info("Datagrams pass through the main process, this system does not steer them: %s", error)
+            return None
 
     async def close(self) -> None:
         """Stop listening and end every association."""

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("child", "overlay", "rpc", "socks5", "tunnel_pool")
+PACKAGES = ("child", "overlay", "packet_engine", "rpc", "socks5", "tunnel_pool")
 MAY_IMPORT = {
-    "child": {"overlay", "rpc", "socks5"},
-    "overlay": {"rpc"},
+    "child": {"overlay", "packet_engine", "rpc", "socks5"},
+    "overlay": {"packet_engine", "rpc"},
+    "packet_engine": set(),
     "rpc": set(),
     "socks5": set(),
-    "tunnel_pool": {"overlay", "rpc", "socks5"},
+    "tunnel_pool": {"overlay", "packet_engine", "rpc", "socks5"},
 }
 PURE = [
     "rpc/calls.py",
@@ -24,6 +25,8 @@ PURE = [
     "rpc/sync.py",
     "socks5/handshake.py",
     "socks5/messages.py",
+    "socks5/steering.py",
+    "overlay/sticky.py",
     "tunnel_pool/pool/policy.py",
 ]
 IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "subprocess", "os"}

@@ -78,6 +78,8 @@ class PooledTunnelCommunity:
         self.candidates: dict[Peer, list[int]] = {}
         self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
+        self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
+        self.on_children_changed: Callable[[], None] = lambda: None
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
         self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
@@ -216,8 +218,13 @@ class PooledTunnelCommunity:
                 self._backoffs[circuit.goal_hops].failed(time.monotonic())
             circuit.close(reason)
             self.on_circuit_removed(circuit, reason)
+            self.on_children_changed()
 
     # Datagrams
+
+    def slots_with_circuits(self, hops: int) -> set[int]:
+        """The children that can carry a new client's datagrams."""
+        return {slot_of(circuit.circuit_id) for circuit in self.find_circuits(hops=hops)}
 
     def send_data(
         self,
@@ -252,10 +259,15 @@ class PooledTunnelCommunity:
 
     def child_ready(self, slot: int) -> None:
         logger.info("Child %d is ready", slot)
+        self.on_children_changed()
 
     def child_gone(self, slot: int, how: str) -> None:
         for circuit_id in [circuit_id for circuit_id in self.circuits if slot_of(circuit_id) == slot]:
             self._forget_circuit(circuit_id, f"child {slot} is gone: {how}")
+        self.on_children_changed()
+
+    def orphaned(self, slot: int, message: pb.Orphans) -> None:
+        self.on_orphans(message.hops, list(message.destinations))
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None:
         circuit = self.circuits.get(message.circuit_id)
@@ -267,6 +279,8 @@ class PooledTunnelCommunity:
         picture = self.pool.pictures[slot]
         for circuit_id in circuit_ids:
             self._mirror(picture.circuits[circuit_id])
+        if circuit_ids:
+            self.on_children_changed()
 
     def _mirror(self, state: CircuitState) -> None:
         circuit = self.circuits.get(state.circuit_id)

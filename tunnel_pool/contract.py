@@ -32,6 +32,10 @@ class Tunnels(Protocol):
     on_raw_data: Callable[[Circuit, Address, bytes], None]
     """Called with each datagram that comes in: over which circuit, from where outside, what."""
 
+    on_orphans: Callable[[int, list[bytes]], None]
+    """Called when a circuit is gone that clients met directly: its hop count, and the
+    destinations (RFC 1928 section 5) that it carried."""
+
     on_circuit_removed: Callable[[Circuit, str], None]
     """Called once for each circuit that is gone, with the reason."""
 

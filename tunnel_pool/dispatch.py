@@ -1,65 +1,17 @@
 """Between the SOCKS5 server and the tunnels: which circuit carries which peer's datagrams."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
 from overlay.config import slot_of
+from overlay.sticky import StickyMap
 from socks5.address import Socks5Error, decode_address, encode_address
 from socks5.server import Association
+from tunnel_pool.carriage import Carrier, OnLost
 from tunnel_pool.contract import Address, Tunnels
-
-MAX_DESTINATIONS = 65536
-
-
-class StickyMap:
-    """Destination to circuit: kept while the circuit lives, since a peer knows us by its exit's address."""
-
-    def __init__(
-        self, group_of: Callable[[int], int] = lambda circuit_id: 0, max_destinations: int = MAX_DESTINATIONS
-    ) -> None:
-        """Circuits with the same `group_of` share a child."""
-        self._group_of = group_of
-        self._circuit_of: dict[bytes, int] = {}
-        self._count: Counter[int] = Counter()
-        self._group_count: Counter[int] = Counter()
-        self._max = max_destinations
-
-    def get(self, destination: bytes) -> int | None:
-        return self._circuit_of.get(destination)
-
-    def assign(self, destination: bytes, ready: Iterable[int]) -> int | None:
-        """Choose the child, then its circuit, with the fewest destinations; None when none is ready."""
-        self._drop(destination)
-        circuit_id = min(
-            ready,
-            key=lambda circuit_id: (self._group_count[self._group_of(circuit_id)], self._count[circuit_id]),
-            default=None,
-        )
-        if circuit_id is None:
-            return None
-        if len(self._circuit_of) >= self._max:
-            self._drop(next(iter(self._circuit_of)))
-        self._circuit_of[destination] = circuit_id
-        self._count[circuit_id] += 1
-        self._group_count[self._group_of(circuit_id)] += 1
-        return circuit_id
-
-    def forget_circuit(self, circuit_id: int) -> list[bytes]:
-        """The circuit is dead; returns the destinations that it carried."""
-        orphans = [destination for destination, owner in self._circuit_of.items() if owner == circuit_id]
-        for destination in orphans:
-            self._drop(destination)
-        self._count.pop(circuit_id, None)
-        return orphans
-
-    def _drop(self, destination: bytes) -> None:
-        circuit_id = self._circuit_of.pop(destination, None)
-        if circuit_id is not None:
-            self._count[circuit_id] -= 1
-            self._group_count[self._group_of(circuit_id)] -= 1
 
 
 class Dispatcher:
@@ -69,27 +21,32 @@ class Dispatcher:
     """
 
     def __init__(
-        self, tunnels: Tunnels, hops: int, on_orphans: Callable[[list[Address]], None] = lambda orphans: None
+        self, tunnels: Tunnels, hops: int, on_lost: OnLost = lambda is_lost: None, carrier: Carrier | None = None
     ) -> None:
-        """`on_orphans` hears which destinations lost their circuit."""
+        """`carrier` may take datagrams first."""
         self.hops = hops
         self.drops: Counter[str] = Counter()
         self._tunnels = tunnels
         self._sticky = StickyMap(slot_of)
         self._associations: list[Association] = []
-        self._on_orphans = on_orphans
+        self._on_lost = on_lost
+        self._carrier = carrier
 
     def association_opened(self, association: Association) -> None:
         self._associations.append(association)
 
     def association_closed(self, association: Association) -> None:
         self._associations.remove(association)
+        if self._carrier is not None:
+            self._carrier.closed(association)
 
     def datagram_received(self, association: Association, address: bytes, payload: bytes) -> None:
         try:
             destination = decode_address(address)
         except Socks5Error:
             self.drops["socks5_malformed"] += 1
+            return
+        if self._carrier is not None and self._carrier.take(association, address, payload):
             return
         circuit_id = self._sticky.get(address)
         circuit = self._tunnels.circuits.get(circuit_id) if circuit_id is not None else None
@@ -115,7 +72,16 @@ class Dispatcher:
     def circuit_removed(self, circuit: Circuit) -> None:
         orphans = self._sticky.forget_circuit(circuit.circuit_id)
         if orphans:
-            self._on_orphans([decode_address(orphan)[1:] for orphan in orphans])
+            self.orphaned(orphans)
+
+    def orphaned(self, destinations: Iterable[bytes]) -> None:
+        """These destinations, encoded, have lost their circuit."""
+        lost = {decode_address(destination)[1:] for destination in destinations}
+        self._on_lost(lost.__contains__)
+
+    def dropped(self) -> Counter[str]:
+        """By reason, the carrier's included."""
+        return self.drops + self._carrier.drops if self._carrier is not None else self.drops
 
     def _assign(self, address: bytes) -> Circuit | None:
         ready = [circuit.circuit_id for circuit in self._tunnels.find_circuits(hops=self.hops)]
@@ -137,5 +103,11 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
         if dispatcher is not None and circuit.ctype == CIRCUIT_TYPE_DATA:
             dispatcher.circuit_removed(circuit)
 
+    def on_orphans(hops: int, destinations: list[bytes]) -> None:
+        dispatcher = by_hops.get(hops)
+        if dispatcher is not None:
+            dispatcher.orphaned(destinations)
+
+    tunnels.on_orphans = on_orphans
     tunnels.on_raw_data = on_raw_data
     tunnels.on_circuit_removed = on_circuit_removed

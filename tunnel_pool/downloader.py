@@ -15,6 +15,7 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, Circuit
 
 from overlay.config import slot_of
 from socks5.server import Socks5Server
+from tunnel_pool.carriage import carrier_for
 from tunnel_pool.community import SYNC_INTERVAL_S
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dispatch import Dispatcher, connect
@@ -54,9 +55,11 @@ class Downloader:
             self._opened_s = time.monotonic()
             self.tunnels = await open_tunnels(self.options)
             stack.push_async_callback(self.tunnels.unload)
-            self._dispatcher = Dispatcher(self.tunnels, self.hops, self._on_orphans)
+            steering = self.options.steering
+            carrier = carrier_for(self.tunnels, self.hops, self._on_lost) if steering else None
+            self._dispatcher = Dispatcher(self.tunnels, self.hops, self._on_lost, carrier)
             connect(self.tunnels, [self._dispatcher])
-            self._server = Socks5Server(reactor, self._dispatcher)
+            self._server = Socks5Server(reactor, self._dispatcher, steering)
             port = self._server.listen()
             stack.push_async_callback(self._server.close)
             self._session = TorrentSession(port, self.options.state_dir / RESUME_DIR)
@@ -96,8 +99,7 @@ class Downloader:
             while len(self.circuits_seen) > MAX_CIRCUITS_SEEN:
                 del self.circuits_seen[next(iter(self.circuits_seen))]
             on_progress(self)
-        if pool_of(self.tunnels) is not None:
-            await asyncio.sleep(2 * SYNC_INTERVAL_S)  # the circuits' last bytes are still to be told
+        await asyncio.sleep(2 * SYNC_INTERVAL_S)  # the circuits' last bytes are still to be told
 
     @property
     def statuses(self) -> list[TorrentStatus]:
@@ -120,7 +122,7 @@ class Downloader:
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, everywhere."""
-        return self._dispatcher.drops + self._server.counters + self.tunnels.dropped()
+        return self._dispatcher.dropped() + self._server.counters + self.tunnels.dropped()
 
     def _what_is_missing(self) -> str:
         """Why there is no circuit yet, as far as can be told from here."""
@@ -135,5 +137,5 @@ class Downloader:
         if pool is not None and (why := pool.failure()):
             raise UserError(why)
 
-    def _on_orphans(self, orphans: list[Address]) -> None:
-        self._session.reconnect(orphans)
+    def _on_lost(self, is_lost: Callable[[Address], bool]) -> None:
+        self._session.reconnect(is_lost)

@@ -5,7 +5,7 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,8 +155,8 @@ class TorrentSession:
             if torrent.error is not None:
                 raise UserError(torrent.error)
 
-    def reconnect(self, orphans: Iterable[Address]) -> None:
-        """These destinations lost their circuit: peers among them are dropped and asked for again.
+    def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
+        """Destinations have lost their circuit: peers among them are dropped and asked for again.
 
         They would know us by another exit's address from now on, and libtorrent
         would notice only by time-outs. A filter on their addresses, set and
@@ -164,12 +164,11 @@ class TorrentSession:
         """
         if self._stopped:
             return
-        lost = set(orphans)
         lost_hosts: set[str] = set()
         connected = []
         for torrent in self._torrents.values():
             peers = [peer.ip for peer in torrent.handle.get_peer_info()]
-            lost_hosts.update(host for host, port in lost.intersection(peers))
+            lost_hosts.update(peer[0] for peer in peers if is_lost(peer))
             connected += [(torrent, peer) for peer in peers]
         if not lost_hosts:
             return

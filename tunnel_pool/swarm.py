@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -95,8 +95,14 @@ class LocalSwarm:
         engine: EngineChoice = EngineChoice.AUTO,
         community_id: bytes | None = None,
         more_nodes: tuple[HostPort, ...] = (),
+        node_command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`more_nodes` are in the network, but not of our making."""
+        """`more_nodes` are in the network, but not of our making.
+
+        `node_command` runs in place of `tunnel-pool node` and takes its
+        arguments; `environment` is added to that of all processes.
+        """
         self._size_bytes = size_bytes
         self._log_level = log_level
         self._engine = engine
@@ -112,7 +118,8 @@ class LocalSwarm:
         self.seeders: list[HostPort] = []
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
         self._command = own_executable()
-        self._environment = own_environment()
+        self._node_command = list(node_command) if node_command else [*self._command, "node"]
+        self._environment = {**own_environment(), **(environment or {})}
 
     async def __aenter__(self) -> "LocalSwarm":
         remove_stale_folders()
@@ -199,15 +206,15 @@ class LocalSwarm:
 
     async def _spawn_node(self, address: HostPort, *more: str) -> asyncio.subprocess.Process:
         others = ",".join(str(node) for node in self.nodes if node != address) or "none"
-        arguments = ["node", *more, "--workers=0", f"--listen={address}", f"--bootstrap={others}"]
+        arguments = [*more, "--workers=0", f"--listen={address}", f"--bootstrap={others}"]
         arguments += [f"--community-id={self.community_id.hex()}", "--allow-private"]
         arguments += [f"--state={self._folder / f'node-{address.host}'}", f"--with-parent={os.getpid()}"]
         arguments.append(f"--engine={self._engine.value}")
-        return await self._spawn(arguments, stdout=asyncio.subprocess.DEVNULL)
+        return await self._spawn([*self._node_command, *arguments], stdout=asyncio.subprocess.DEVNULL)
 
     async def _spawn_seeder(self, host: str) -> asyncio.subprocess.Process:
         folder = self.file.parent
-        arguments = ["seeder", str(self.torrent), str(folder), host, f"--with-parent={os.getpid()}"]
+        arguments = [*self._command, "seeder", str(self.torrent), str(folder), host, f"--with-parent={os.getpid()}"]
         return await self._spawn(arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
 
     async def _spawn(
@@ -215,7 +222,6 @@ class LocalSwarm:
     ) -> asyncio.subprocess.Process:
         # A session of its own: Ctrl-C is for the demo, which ends the others.
         return await asyncio.create_subprocess_exec(
-            *self._command,
             *arguments,
             f"--log-level={self._log_level}",
             stdin=stdin,

@@ -42,6 +42,7 @@ class NodeOptions:
     allow_private: bool = False
     exit: bool = False
     engine: EngineChoice = EngineChoice.AUTO
+    steering: bool = True  # clients' datagrams past the main process, where the system can do that
     circuits: int = 0  # per hop count; 0: enough for the workers
     serves: bool = False  # whether it is there for others: a node, not a download
 

@@ -29,8 +29,6 @@ pub enum Event {
     Packet { from: SocketAddr, bytes: Vec<u8> },
     /// A circuit is gone; these destinations (SOCKS5 encoding) had it.
     Orphans { hops: u8, destinations: Vec<Box<[u8]>> },
-    /// The client of an association has told its address.
-    Client { association: u32, address: SocketAddr },
 }
 
 pub struct Settings {
@@ -353,7 +351,6 @@ impl Core {
             Some(client) if client == from => {}
             None if from.ip().is_loopback() => {
                 association.client = Some(from);
-                self.tell(Event::Client { association: association_id, address: from });
             }
             _ => return Err(Drop::Socks5ForeignSource),
         }

@@ -90,7 +90,7 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (socket, exit_ip, prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private))]
+    #[pyo3(signature = (socket, exit_ip, prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private, trains=true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         socket: RawFd,
@@ -102,6 +102,7 @@ impl Engine {
         peer_flags: u16,
         own_messages: bool,
         allow_private: bool,
+        trains: bool,
     ) -> PyResult<Self> {
         let settings =
             settings(prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private)?;
@@ -109,7 +110,7 @@ impl Engine {
         let shared = Arc::new(Shared::new()?);
         let tunnel = duplicate(socket)?;
         set_nonblocking(tunnel.as_raw_fd())?;
-        let mut worker = Worker::new(tunnel, exit_ip, settings, shared.clone())?;
+        let mut worker = Worker::new(tunnel, exit_ip, settings, trains, shared.clone())?;
         let thread = std::thread::Builder::new().name("packet engine".to_owned()).spawn({
             let shared = shared.clone();
             move || {
@@ -246,8 +247,8 @@ impl Engine {
         self.command(Command::RemoveExit(circuit_id));
     }
 
-    fn attach_stream(&self, input: RawFd, output: RawFd) -> PyResult<()> {
-        let (input, output) = (duplicate(input)?, duplicate(output)?);
+    fn attach_stream(&self, incoming: RawFd, outgoing: RawFd) -> PyResult<()> {
+        let (input, output) = (duplicate(incoming)?, duplicate(outgoing)?);
         set_nonblocking(input.as_raw_fd())?;
         set_nonblocking(output.as_raw_fd())?;
         self.command(Command::AttachStream { input, output });
@@ -267,6 +268,10 @@ impl Engine {
         self.command(Command::RemoveAssociation(association_id));
     }
 
+    fn client_datagram(&self, association_id: u32, datagram: Vec<u8>) {
+        self.command(Command::ClientDatagram { association: association_id, datagram });
+    }
+
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let events = PyList::empty(py);
         for notice in self.shared.take_notices() {
@@ -278,11 +283,8 @@ impl Engine {
                     let list = PyList::new(py, destinations.iter().map(|address| PyBytes::new(py, address)))?;
                     events.append(("orphans", hops, list))?;
                 }
-                Notice::Event(Event::Client { association, address }) => {
-                    events.append(("client", association, pair(address)))?;
-                }
-                Notice::StreamLost(why) => events.append(("stream_lost", why, ()))?,
-                Notice::Failed(why) => events.append(("failed", why, ()))?,
+                Notice::StreamLost(why) => events.append(("stream_lost", why))?,
+                Notice::Failed(why) => events.append(("failed", why))?,
             }
         }
         Ok(events)

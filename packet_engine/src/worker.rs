@@ -18,18 +18,42 @@ use crate::sys::{bind_udp, enable_gro, has_gso, Bell, Epoll, Inbox, Postman};
 /// What Python asks of the engine; carried out in the order asked.
 pub enum Command {
     Configure(Settings),
-    SendPacket { to: SocketAddr, packet: Vec<u8> },
-    SendCell { to: SocketAddr, circuit_id: u32, plaintext: bool, message: Vec<u8> },
-    ExitSend { circuit_id: u32, to: SocketAddr, payload: Vec<u8> },
+    SendPacket {
+        to: SocketAddr,
+        packet: Vec<u8>,
+    },
+    SendCell {
+        to: SocketAddr,
+        circuit_id: u32,
+        plaintext: bool,
+        message: Vec<u8>,
+    },
+    ExitSend {
+        circuit_id: u32,
+        to: SocketAddr,
+        payload: Vec<u8>,
+    },
     SetCircuit(u32, Circuit),
     RemoveCircuit(u32),
     SetRelay(u32, Relay),
     RemoveRelay(u32),
     SetExit(u32, Exit),
     RemoveExit(u32),
-    AttachStream { input: OwnedFd, output: OwnedFd },
-    AddAssociation { id: u32, socket: OwnedFd, association: Association },
+    AttachStream {
+        input: OwnedFd,
+        output: OwnedFd,
+    },
+    AddAssociation {
+        id: u32,
+        socket: OwnedFd,
+        association: Association,
+    },
     RemoveAssociation(u32),
+    /// What the client of an association sent, but came another way.
+    ClientDatagram {
+        association: u32,
+        datagram: Vec<u8>,
+    },
     Stop,
 }
 
@@ -175,12 +199,18 @@ pub struct Worker {
 
 impl Worker {
     /// `tunnel` is a bound, non-blocking socket; exits leave from `exit_ip`.
-    pub fn new(tunnel: OwnedFd, exit_ip: IpAddr, settings: Settings, shared: Arc<Shared>) -> io::Result<Self> {
+    pub fn new(
+        tunnel: OwnedFd,
+        exit_ip: IpAddr,
+        settings: Settings,
+        may_send_trains: bool,
+        shared: Arc<Shared>,
+    ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add_reader(shared.wake.as_raw_fd(), Token::Wake.pack())?;
         epoll.add_reader(tunnel.as_raw_fd(), Token::Tunnel.pack())?;
         enable_gro(tunnel.as_raw_fd());
-        let max_segment_bytes = if has_gso(tunnel.as_raw_fd()) { usize::from(u16::MAX) } else { 0 };
+        let max_segment_bytes = if may_send_trains && has_gso(tunnel.as_raw_fd()) { usize::from(u16::MAX) } else { 0 };
         Ok(Self {
             core: Core::new(settings, shared.counters.clone()),
             shared,
@@ -338,6 +368,11 @@ impl Worker {
                 self.flush();
                 self.core.routes.associations.retain(|(other, _)| *other != id);
                 self.clients.remove(&id);
+            }
+            Command::ClientDatagram { association, datagram } => {
+                if let Some(client) = core.routes.association(association).and_then(|known| known.client) {
+                    core.client_received(association, client, &datagram);
+                }
             }
             Command::Stop => self.stopped = true,
         }

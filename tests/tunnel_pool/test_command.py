@@ -25,7 +25,7 @@ def test_frozen():
 
 
 def test_the_map_is_exactly_the_streams():
-    mapping = descriptor_map(null=10, data_in=11, data_out=12)
+    mapping = descriptor_map(null=10, data_in=11, data_out=12, sockets=13)
     assert set(mapping) == ALL
     assert [mapping[fd] for fd in (0, 5, 6)] == [10, 11, 12]
     assert {fd for fd, how in mapping.items() if how == "w"} == {3, 7}

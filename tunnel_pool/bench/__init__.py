@@ -1,1 +1,1 @@
-"""Numbers that this repository can print: `python -m tunnel_pool.bench`."""
+"""Numbers that this repository can print: `tunnel-pool bench`."""

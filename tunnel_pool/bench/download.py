@@ -1,19 +1,16 @@
-"""The same file over libtorrent direct, and over 0, 1 and 2 workers: throughput, CPU seconds per GB by role."""
+"""The same file over libtorrent direct and over each contender: throughput, CPU seconds per GB by role."""
 
 import argparse
 import asyncio
 import json
 import os
-import statistics
 import sys
 import time
 from typing import Any
 
 import libtorrent as lt
-from rich.console import Console
-from rich.table import Table
 
-from tunnel_pool.cli import options
+from tunnel_pool.bench.contenders import Contender
 from tunnel_pool.cli.demo import ROLES
 from tunnel_pool.errors import UserError
 from tunnel_pool.measure import Meter
@@ -21,44 +18,27 @@ from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent
 
-DEFAULTS = {"size": 100, "hops": 1, "runs": 3, "workers": (0, 1, 2)}
-SEEDERS = 2
-DIRECT = "libtorrent direct"
+SEEDERS = EXITS = 2
+RELAYS = 2
 POLL_S = 0.02
 METER_INTERVAL_S = 0.5
+RUN_TIMEOUT_S = 600
+Result = dict[str, Any]
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(options.workers(part) for part in text.split(","))
+async def measure(contender: Contender, hops: int, arguments: argparse.Namespace) -> Result:
+    """One download. Raises UserError when it fails."""
+    async with asyncio.timeout(RUN_TIMEOUT_S):
+        if contender.engine is not None:
+            return await _ours(contender, hops, arguments)
+        return await _peers(contender, hops, arguments)
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("download", help=__doc__, description=__doc__)
-    number = options.whole_number
-    parser.add_argument("--size", type=number(1, 1 << 20), default=DEFAULTS["size"], metavar="MB")
-    parser.add_argument("--hops", type=number(1, 3), default=DEFAULTS["hops"], metavar="H")
-    parser.add_argument("--runs", type=number(1, 100), default=DEFAULTS["runs"], metavar="R", help="medians are shown")
-    parser.add_argument("--workers", type=_counts, default=DEFAULTS["workers"], metavar="N,N,...")
-    parser.add_argument("--json", action="store_true")
-
-
-async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every run of every row; raises UserError when one fails."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for number in range(arguments.runs):
-        # Row by row within each run, so that a drifting machine hits them all.
-        for workers in (None, *arguments.workers):
-            name = DIRECT if workers is None else f"--workers {workers}"
-            print(f"run {number + 1} of {arguments.runs}: {name}", file=sys.stderr, flush=True)
-            result = await (_direct(arguments.size) if workers is None else _demo(arguments, workers))
-            rows.setdefault(name, []).append(result)
-    return {"size_mb": arguments.size, "hops": arguments.hops, "rows": rows}
-
-
-async def _demo(arguments: argparse.Namespace, workers: int) -> dict[str, Any]:
+async def _ours(contender: Contender, hops: int, arguments: argparse.Namespace) -> Result:
+    assert contender.engine is not None
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tunnel_pool", "demo", f"--workers={workers}", f"--hops={arguments.hops}",
-        f"--size={arguments.size}", "--json", "--log-level=error",
+        sys.executable, "-m", "tunnel_pool", "demo", f"--workers={arguments.workers}", f"--hops={hops}",
+        f"--size={arguments.size}", f"--engine={contender.engine.value}", "--json", "--log-level=error",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -70,13 +50,68 @@ async def _demo(arguments: argparse.Namespace, workers: int) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(output.splitlines()[-1]) if output else {"ok": False}
     if not report["ok"]:
         raise UserError(f"a run failed: {report.get('error') or errors.decode()[-300:]}")
-    return {key: report[key] for key in ("mb_per_s", "cpu_seconds", "bytes", "worker_rss_mb")}
+    return _result(report["mb_per_s"], report["cpu_seconds"], report["bytes"])
 
 
-async def _direct(size_mb: int) -> dict[str, Any]:
+def _result(mb_per_s: float, cpu_seconds: dict[str, float], size_bytes: int) -> Result:
+    gb = size_bytes / 1e9
+    return {"mb_per_s": mb_per_s, "s_per_gb": {role: cpu_seconds.get(role, 0.0) / gb for role in ROLES}}
+
+
+async def _peers(contender: Contender, hops: int, arguments: argparse.Namespace) -> Result:
+    swarm = LocalSwarm(
+        arguments.size << 20,
+        seeders=SEEDERS,
+        exits=EXITS,
+        relays=RELAYS if hops > 1 else 0,
+        log_level="error",
+        node_command=contender.node_command(),
+        environment=contender.environment(),
+    )
+    async with swarm:
+        process = await asyncio.create_subprocess_exec(
+            *contender.downloader_command(),
+            f"--with-parent={os.getpid()}", f"--hops={hops}", f"--listen={swarm.client_host}:0",
+            f"--bootstrap={','.join(map(str, swarm.nodes))}", f"--community-id={swarm.community_id.hex()}",
+            f"--torrent={swarm.torrent}", f"--save={swarm.download_dir}", f"--state={swarm.state_dir}",
+            *(f"--peer={seeder}" for seeder in swarm.seeders),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **contender.environment()},
+        )  # fmt: skip
+        try:
+            return await _watch(process, swarm, arguments.size << 20)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _watch(process: asyncio.subprocess.Process, swarm: LocalSwarm, size_bytes: int) -> Result:
+    """Sample everybody from the moment that the circuits stand until the file is there."""
+    assert process.stdout is not None
+    assert process.stdin is not None
+    if not await process.stdout.readline():
+        raise UserError("a peer's downloader ended before it had a circuit")
+    meter = Meter()
+    pids = {"main": [process.pid], **swarm.pids()}
+    meter.sample(pids)
+    process.stdin.write(b"go\n")
+    line = await process.stdout.readline()
+    meter.sample(pids)
+    if not line:
+        raise UserError("a peer's downloader ended before its file was complete")
+    process.stdin.write(b"end\n")
+    await process.wait()
+    if not same_bytes(swarm.file, swarm.download_dir / swarm.file.name):
+        raise UserError("a peer's download differs from the file")
+    return _result(size_bytes / 1e6 / json.loads(line)["seconds"], meter.cpu_seconds(), size_bytes)
+
+
+async def measure_direct(arguments: argparse.Namespace) -> Result:
     """The same file from the same seeders, by uTP, without a tunnel."""
     meter = Meter()
-    async with LocalSwarm(size_mb << 20, seeders=SEEDERS, exits=0, relays=0, log_level="error") as swarm:
+    size_bytes = arguments.size << 20
+    async with LocalSwarm(size_bytes, seeders=SEEDERS, exits=0, relays=0, log_level="error") as swarm:
         session = lt.session(seeder_settings(swarm.client_host))  # type: ignore[call-overload]
         parameters = parse_torrent(str(swarm.torrent))
         parameters.save_path = str(swarm.download_dir)
@@ -98,29 +133,4 @@ async def _direct(size_mb: int) -> dict[str, Any]:
         del handle, session
         if not same_bytes(swarm.file, swarm.download_dir / swarm.file.name):
             raise UserError("libtorrent's own download differs from the file")
-    size_bytes = size_mb << 20
-    cpu = {role: meter.cpu_seconds().get(role, 0.0) for role in ROLES}
-    return {"mb_per_s": size_bytes / 1e6 / seconds, "cpu_seconds": cpu, "bytes": size_bytes, "worker_rss_mb": []}
-
-
-def describe(report: dict[str, Any]) -> str:
-    """A table of medians."""
-    table = Table(title=f"{report['size_mb']} MiB, {report['hops']} hop(s), {SEEDERS} seeders: medians")
-    table.add_column("")
-    for column in ("MB/s", "times direct", *(f"{role} s/GB" for role in ROLES), "all s/GB"):
-        table.add_column(column, justify="right")
-    direct = statistics.median(float(run["mb_per_s"]) for run in report["rows"][DIRECT])
-    for name, runs in report["rows"].items():
-        speed = statistics.median(run["mb_per_s"] for run in runs)
-        per_gb = {role: statistics.median(_per_gb(run, role) for run in runs) for role in ROLES}
-        total = statistics.median(sum(_per_gb(run, role) for role in ROLES) for run in runs)
-        cells = [f"{speed:.1f}", f"{speed / direct:.2f}", *(f"{per_gb[role]:.1f}" for role in ROLES), f"{total:.1f}"]
-        table.add_row(name, *cells)
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip()
-
-
-def _per_gb(run: dict[str, Any], role: str) -> float:
-    return float(run["cpu_seconds"][role]) / (float(run["bytes"]) / 1e9)
+    return _result(size_bytes / 1e6 / seconds, meter.cpu_seconds(), size_bytes)

@@ -1,6 +1,5 @@
 """Control beside a flood on the data stream: RPC round trips, memory, drops."""
 
-import argparse
 import asyncio
 import os
 import statistics
@@ -15,7 +14,6 @@ from overlay.community import NOWHERE
 from overlay.config import HostPort
 from rpc import control_pb2 as pb
 from rpc.streams import PENDING_BYTES, PIPE_BYTES
-from tunnel_pool.cli import options
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import LocalSwarm
@@ -30,13 +28,7 @@ CIRCUIT_TIMEOUT_S = 30
 _FRAME_BYTES = len(DATAGRAM) + 15  # header and an IPv4 address, rpc/data.py
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("streams", help=__doc__, description=__doc__)
-    parser.add_argument("--seconds", type=options.whole_number(1, 3600), default=10, help="of flood")
-    parser.add_argument("--json", action="store_true")
-
-
-async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+async def measure(seconds: float) -> dict[str, Any]:
     """One child, one circuit to an exit, idle and flooded with more than it can carry."""
     async with LocalSwarm(1 << 20, seeders=0, exits=1, relays=0, log_level="error") as swarm:
         with tempfile.TemporaryDirectory() as state:
@@ -50,7 +42,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             )
             pooled = cast(PooledTunnelCommunity, await open_tunnels(node))
             try:
-                return await _measure(pooled, (swarm.client_host, DISCARD_PORT), arguments.seconds)
+                return await _measure(pooled, (swarm.client_host, DISCARD_PORT), seconds)
             finally:
                 await pooled.unload()
 

@@ -91,6 +91,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
         community_id=swarm.community_id,
         circuits=arguments.circuits,
         engine=EngineChoice(arguments.engine),
+        steering=arguments.steering == "auto",
     )
     meter = Meter()
     async with Downloader(node, arguments.hops) as downloader:
@@ -159,7 +160,8 @@ def describe(report: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{report['bytes'] / 1e6:.1f} MB in {report['seconds']:.1f} s: {report['mb_per_s']:.1f} MB/s "
-            f"over {report['hops']} hop(s) on the {report['engine']} engine, {len(report['circuits'])} circuits carried by {carried_by}",
+            f"over {report['hops']} hop(s) on the {report['engine']} engine, "
+            f"{len(report['circuits'])} circuits carried by {carried_by}",
             f"file is the same byte for byte: {'yes' if report['verified'] else 'NO'}",
             f"seeders saw only exits as peers: {'yes' if report['seeders_saw_only_exits'] else 'NO'}",
             f"first circuit after {report['seconds_to_first_circuit']:.1f} s, "

@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from tunnel_pool import __version__, runner
-from tunnel_pool.cli import demo, download, node, options, seeder
+from tunnel_pool.cli import bench, demo, download, node, options, seeder
 from tunnel_pool.errors import UsageError, UserError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node}
+COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node, "bench": bench}
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -123,6 +123,12 @@ def add_hops_option(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="circuits to keep (default: 8, or two a worker)",
     )
+    parser.add_argument(
+        "--steering",
+        choices=["auto", "off"],
+        default="auto",
+        help="auto: the kernel hands libtorrent's datagrams to the workers, where it can; off: the main process does",
+    )
 
 
 def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
@@ -208,6 +214,7 @@ def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node:
         exit=exit_node,
         serves=serves,
         circuits=getattr(arguments, "circuits", 0),
+        steering=getattr(arguments, "steering", "auto") == "auto",
     )
 
 

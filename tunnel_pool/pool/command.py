@@ -10,6 +10,7 @@ from rpc.descriptors import (
     DATA_OUT,
     EXIT_IN,
     EXIT_OUT,
+    SOCKETS,
     STDERR,
     STDIN,
     STDOUT,
@@ -45,7 +46,7 @@ def child_environment(environment: Mapping[str, str], package_parent: str) -> di
     return {**MALLOC_SETTINGS, **environment, **safe}
 
 
-def descriptor_map(null: int, data_in: int, data_out: int) -> dict[int, int | str]:
+def descriptor_map(null: int, data_in: int, data_out: int, sockets: int) -> dict[int, int | str]:
     """Twisted's childFDs: the child gets these and nothing else.
 
     "w" and "r" are pipes that Twisted makes and the parent writes and reads;
@@ -61,4 +62,5 @@ def descriptor_map(null: int, data_in: int, data_out: int) -> dict[int, int | st
         DATA_OUT: data_out,
         EXIT_IN: "w",
         EXIT_OUT: "r",
+        SOCKETS: sockets,
     }

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from google.protobuf.message import Message
 import tunnel_pool
 from rpc import control_pb2 as pb
 from rpc.errors import RemoteError
+from rpc.sockets import give
 from rpc.sync import CarriedState, SyncState
 from tunnel_pool import CHILD_SWITCH
 from tunnel_pool.errors import UserError
@@ -55,6 +57,8 @@ class PoolListener(Protocol):
         """RPC_SYNC changed some child's candidates."""
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None: ...
+
+    def orphaned(self, slot: int, message: pb.Orphans) -> None: ...
 
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
@@ -183,6 +187,10 @@ class ProcessPool:
         child = self._children.get(slot)
         return child is not None and child.datagrams.send(circuit_id, address, payload)
 
+    def give_socket(self, slot: int, association_id: int, sock: socket.socket) -> None:
+        """Hand a child a socket, which it takes at the call that names the association. Raises OSError."""
+        give(self._children[slot].sockets, association_id, sock)
+
     # Deciding and doing
 
     def _tick(self) -> None:
@@ -264,6 +272,8 @@ class ProcessPool:
         elif name == "circuit_dead":
             picture.forget(message.circuit_id)
             self._listener.circuit_died(child.slot, message)
+        elif name == "orphans":
+            self._listener.orphaned(child.slot, message)
         elif name == "notify":
             level = logging.WARNING if message.level == pb.Notify.WARNING else logging.INFO
             logger.log(level, "child %d: %s", child.slot, message.text)

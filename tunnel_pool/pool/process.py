@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from rpc.calls import Answered, ControlChannel, Failed, Notified
 from rpc.descriptors import CONTROL_IN, CONTROL_OUT, EXIT_IN, EXIT_OUT, STDERR, STDOUT
 from rpc.errors import BrokenStreamError, CallError
 from rpc.exit import ExitDecoder, ExitFrame, ExitKind, encode
+from rpc.sockets import socket_pair
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from tunnel_pool.pool.command import descriptor_map
 
@@ -57,6 +59,7 @@ class ChildProcess(ProcessProtocol):
         self._log_rest = b""
         self._last_log_lines: deque[str] = deque(maxlen=20)
         self.datagrams: DatagramWriter
+        self.sockets: socket.socket
         self._reader: DatagramReader | None = None
         self._losing: asyncio.TimerHandle | None = None
 
@@ -71,12 +74,15 @@ class ChildProcess(ProcessProtocol):
             data_in, child_out = os.pipe()
             the_childs.callback(os.close, child_out)
             ours.callback(os.close, data_in)
+            self.sockets, taking = socket_pair()
+            the_childs.callback(taking.close)
+            ours.callback(self.sockets.close)
             reactor.spawnProcess(
                 self,
                 command[0],
                 args=list(command),
                 env=dict(environment),
-                childFDs=descriptor_map(null, child_in, child_out),
+                childFDs=descriptor_map(null, child_in, child_out, taking.fileno()),
             )
             ours.pop_all()
         enlarge_pipe(data_out)
@@ -140,6 +146,7 @@ class ChildProcess(ProcessProtocol):
         how = self._how_it_ended(reason)
         self._fail(self._channel.close(f"child {self.slot} ended: {how}"))
         self.datagrams.close()
+        self.sockets.close()
         if self._reader is not None:
             self._reader.close()
         self._listener.child_ended(self, how)

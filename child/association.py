@@ -1,0 +1,72 @@
+"""The child's end of a UDP association on the Python engine; the native one has its own."""
+
+import socket
+from collections import Counter
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit
+
+from overlay.community import NOWHERE, PoolTunnelCommunity
+from overlay.sticky import StickyMap
+from overlay.udp import UdpSocket
+from socks5.address import Socks5Error, decode_address, encode_address
+from socks5.messages import join_udp_request, split_udp_request
+
+
+class ServedAssociation:
+    """Carries one client's datagrams over the community's circuits of one hop count."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        hops: int,
+        client: tuple[str, int],
+        community: PoolTunnelCommunity,
+        counters: Counter[str],
+    ) -> None:
+        self.hops = hops
+        self._udp = UdpSocket(sock, self._received, counters)
+        self._client = client
+        self._community = community
+        self._counters = counters
+        self._sticky = StickyMap()
+
+    def _received(self, datagram: bytes, source: tuple[str, int]) -> None:
+        if source == self._client:
+            self.carry(datagram)
+        else:
+            self._counters["socks5_foreign_source"] += 1
+
+    def carry(self, datagram: bytes) -> None:
+        """A datagram of the client (RFC 1928 section 7)."""
+        try:
+            address, payload = split_udp_request(datagram)
+            destination = decode_address(address)
+        except Socks5Error:
+            self._counters["socks5_malformed"] += 1
+            return
+        circuit = self._circuit_for(address)
+        if circuit is None:
+            self._counters["no_circuit"] += 1
+        else:
+            self._community.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
+
+    def deliver(self, origin: tuple[str, int], data: bytes) -> None:
+        """A datagram from outside, for the client. Raises ValueError for a name that an exit made up."""
+        self._udp.sendto(join_udp_request(encode_address(origin[0], origin[1]), data), self._client)
+
+    def forget_circuit(self, circuit_id: int) -> list[bytes]:
+        """The destinations that had it."""
+        return self._sticky.forget_circuit(circuit_id)
+
+    def close(self) -> None:
+        self._udp.close()
+
+    def _circuit_for(self, address: bytes) -> Circuit | None:
+        circuits = self._community.circuits
+        circuit_id = self._sticky.get(address)
+        circuit = circuits.get(circuit_id) if circuit_id is not None else None
+        if circuit is None or circuit.state != CIRCUIT_STATE_READY:
+            ready = [ready.circuit_id for ready in self._community.find_circuits(hops=self.hops)]
+            circuit_id = self._sticky.assign(address, ready)
+            circuit = circuits[circuit_id] if circuit_id is not None else None
+        return circuit

@@ -1,0 +1,131 @@
+"""Which of several sockets on one port a client's datagram goes to: by its destination.
+
+The header of RFC 1928 section 7 is hashed to one of 256 buckets, so that a
+remote peer always meets the same child. A classic BPF program attached to the
+group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
+
+    IPv4    hash of address + port                bucket = hash * 0x9E3779B1 >> 24
+    IPv6    hash of the sum of its words + port   (all in 32 bits)
+    name    hash of its length + first 4 letters
+    bucket -> index of a socket; 0, the server's own, for buckets of nobody
+    and for what is too short to have a destination
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from socks5.address import AddressType
+
+BUCKET_BITS = 8
+BUCKETS = 1 << BUCKET_BITS
+OWN_SOCKET = 0
+
+_WORD = (1 << 32) - 1
+_GOLDEN = 0x9E3779B1
+
+# linux/filter.h, bpf_common.h: code, and what it does with the accumulator A and X
+_LD_WORD, _LD_HALF, _LD_BYTE = 0x20, 0x28, 0x30  # A = packet[k], big endian
+_TAX = 0x07  # X = A
+_ADD_X = 0x0C  # A += X
+_MUL = 0x24  # A *= k
+_RSH = 0x74  # A >>= k
+_JUMP = 0x05  # skip k
+_JEQ, _JGE = 0x15, 0x35  # skip jt or jf
+_RET = 0x06  # return k
+
+_ATYP_AT = 3
+_ADDRESS_AT = 4
+
+Instruction = tuple[int, int, int, int]  # code, jt, jf, k: struct sock_filter
+
+
+def bucket_of(address: bytes) -> int:
+    """The bucket of an encoded address (RFC 1928 section 5), as the program finds it."""
+    kind = address[0]
+    if kind == AddressType.IPV4:
+        total = int.from_bytes(address[1:5], "big") + int.from_bytes(address[5:7], "big")
+    elif kind == AddressType.IPV6:
+        words: tuple[int, ...] = struct.unpack_from("!4IH", address, 1)
+        total = sum(words)
+    else:
+        total = address[1] + int.from_bytes(address[2:6], "big")
+    return ((total & _WORD) * _GOLDEN & _WORD) >> (32 - BUCKET_BITS)
+
+
+def _hash_at(loads: Sequence[tuple[int, int]]) -> list[Instruction]:
+    """A = bucket of the sum of what is loaded from offsets of the address."""
+    (first, at), *rest = loads
+    program: list[Instruction] = [(first, 0, 0, _ADDRESS_AT + at)]
+    for load, offset in rest:
+        program += [(_TAX, 0, 0, 0), (load, 0, 0, _ADDRESS_AT + offset), (_ADD_X, 0, 0, 0)]
+    return [*program, (_MUL, 0, 0, _GOLDEN), (_RSH, 0, 0, 32 - BUCKET_BITS)]
+
+
+_HASHES = {
+    AddressType.IPV4: _hash_at([(_LD_WORD, 0), (_LD_HALF, 4)]),
+    AddressType.IPV6: _hash_at([(_LD_WORD, 0), (_LD_WORD, 4), (_LD_WORD, 8), (_LD_WORD, 12), (_LD_HALF, 16)]),
+    AddressType.DOMAIN: _hash_at([(_LD_BYTE, 0), (_LD_WORD, 1)]),
+}
+
+
+def _choose(runs: Sequence[tuple[int, int]]) -> list[Instruction]:
+    """A binary search of A over (first bucket, socket index) runs."""
+    if len(runs) == 1:
+        return [(_RET, 0, 0, runs[0][1])]
+    middle = len(runs) // 2
+    left, right = _choose(runs[:middle]), _choose(runs[middle:])
+    # Conditional jumps reach 255 instructions, the unconditional one any.
+    return [(_JGE, 0, 1, runs[middle][0]), (_JUMP, 0, 0, len(left)), *left, *right]
+
+
+def program(indexes: Sequence[int]) -> list[Instruction]:
+    """The program for the socket index of each of the BUCKETS buckets."""
+    runs = [(0, indexes[0])]
+    for bucket, index in enumerate(indexes):
+        if index != runs[-1][1]:
+            runs.append((bucket, index))
+    search = _choose(runs)
+    whole: list[Instruction] = [(_LD_BYTE, 0, 0, _ATYP_AT)]
+    for kind, find in _HASHES.items():
+        body = [*find, *search]
+        whole += [(_JEQ, 1, 0, kind), (_JUMP, 0, 0, len(body)), *body]
+    return [*whole, (_RET, 0, 0, OWN_SOCKET)]
+
+
+class BucketTable:
+    """Who owns which bucket. Buckets are given out at first use, to whoever has the fewest."""
+
+    def __init__(self) -> None:
+        self.owners: list[int | None] = [None] * BUCKETS
+        self._eligible: tuple[int, ...] = ()
+
+    def owner(self, bucket: int) -> int | None:
+        """The bucket's owner, chosen now if it has none; None when nobody may have it."""
+        if self.owners[bucket] is None and self._eligible:
+            self.owners[bucket] = min(self._eligible, key=self._load())
+        return self.owners[bucket]
+
+    def set_eligible(self, eligible: Iterable[int]) -> set[int]:
+        """From now on these share the buckets; returns the buckets that changed hands.
+
+        Those of an owner who may have none are nobody's until their next use;
+        one that is new gets its share of those in use.
+        """
+        self._eligible = tuple(sorted(eligible))
+        moved = {bucket for bucket, owner in enumerate(self.owners) if owner not in (None, *self._eligible)}
+        for bucket in moved:
+            self.owners[bucket] = None
+        while len(self._eligible) > 1:
+            load = self._load()
+            least, most = min(self._eligible, key=load), max(self._eligible, key=load)
+            if load(most) - load(least) <= 1:
+                break
+            bucket = self.owners.index(most)
+            self.owners[bucket] = least
+            moved.add(bucket)
+        return moved
+
+    def _load(self) -> Callable[[int], int]:
+        count = Counter(self.owners)
+        return lambda owner: count[owner]

@@ -1,0 +1,187 @@
+"""Who reads an association's socket instead of the main process: the engine, or the pool's children."""
+
+import logging
+from asyncio import Future
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from overlay.community import PoolTunnelCommunity
+from rpc import control_pb2 as pb
+from rpc.errors import CallError
+from socks5.address import encode_address
+from socks5.group import ReusePortGroup
+from socks5.messages import join_udp_request
+from socks5.server import Association
+from socks5.steering import OWN_SOCKET, BucketTable, bucket_of
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.contract import Address, Tunnels
+
+if TYPE_CHECKING:
+    from packet_engine.endpoint import NativeEndpoint
+
+MAX_WAITING = 256  # datagrams of an association that wait for a child to serve it
+
+logger = logging.getLogger(__name__)
+
+OnLost = Callable[[Callable[[Address], bool]], None]
+"""Hears which destinations lost their circuit, as a predicate."""
+
+
+class Carrier(Protocol):
+    """Takes datagrams that reached the server's own socket, and arranges that the next ones don't."""
+
+    drops: Counter[str]
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        """False when the datagram is to go the usual way."""
+
+    def closed(self, association: Association) -> None: ...
+
+
+class DirectCarrier:
+    """In one process: the native engine reads the association's socket."""
+
+    def __init__(self, endpoint: "NativeEndpoint", hops: int) -> None:
+        self.drops: Counter[str] = Counter()
+        self._engine = endpoint.engine
+        self._hops = hops
+        self._carried: set[int] = set()
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        if association.id not in self._carried:
+            association.stop_reading()
+            self._carried.add(association.id)
+            self._engine.add_association(association.id, association.fileno(), self._hops, association.client)
+        self._engine.client_datagram(association.id, join_udp_request(address, payload))
+        return True
+
+    def closed(self, association: Association) -> None:
+        if association.id in self._carried:
+            self._carried.discard(association.id)
+            self._engine.remove_association(association.id)
+
+
+class _Steered:
+    """One association and the children that serve it."""
+
+    def __init__(self, association: Association, group: ReusePortGroup) -> None:
+        self.association = association
+        self.group = group
+        self.table = BucketTable()
+        self.index_of: dict[int, int] = {}  # slot: its socket in the group
+        self.asked: dict[int, int] = {}  # slot: pid of the child that was asked to serve
+        self.serving: dict[int, int] = {}  # slot: pid of the child that does
+        self.waiting: list[tuple[bytes, bytes]] = []
+
+
+class SteeredCarrier:
+    """Over a pool: each child that has circuits reads its share of the association's port."""
+
+    def __init__(self, tunnels: PooledTunnelCommunity, hops: int, on_lost: OnLost) -> None:
+        self.drops: Counter[str] = Counter()
+        self._tunnels = tunnels
+        self._pool = tunnels.pool
+        self._hops = hops
+        self._on_lost = on_lost
+        self._steered: dict[int, _Steered] = {}
+        tunnels.on_children_changed = self._update
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        if association.group is None:
+            return False
+        steered = self._steered.get(association.id)
+        if steered is None:
+            steered = self._steered[association.id] = _Steered(association, association.group)
+            self._update()
+        self._assign(steered, address, payload)
+        return True
+
+    def closed(self, association: Association) -> None:
+        steered = self._steered.pop(association.id, None)
+        if steered is not None:
+            for slot in steered.asked:
+                if slot in self._pool.running():
+                    message = pb.Dissociate(association_id=association.id)
+                    self._pool.call(slot, "dissociate", message).add_done_callback(lambda future: future.exception())
+
+    def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
+        """A datagram for a bucket that nobody has, or that has just been given away."""
+        bucket = bucket_of(address)
+        before = steered.table.owners[bucket]
+        slot = steered.table.owner(bucket)
+        if slot is None:
+            if len(steered.waiting) < MAX_WAITING and len(steered.serving) < len(steered.asked):
+                steered.waiting.append((address, payload))
+            else:
+                self.drops["no_circuit"] += 1
+            return
+        if before is None:
+            self._attach_program(steered)
+        message = pb.Steer(association_id=steered.association.id, datagram=join_udp_request(address, payload))
+        self._pool.call(slot, "steer", message).add_done_callback(lambda future: future.exception())
+
+    def _update(self) -> None:
+        """The pool has changed: let those serve who can, and nobody else."""
+        running = {slot: self._pool.pid(slot) or 0 for slot in self._pool.running()}
+        with_circuits = self._tunnels.slots_with_circuits(self._hops)
+        for steered in list(self._steered.values()):
+            self._forget_gone(steered, running)
+            for slot, pid in running.items():
+                if steered.asked.get(slot) != pid:
+                    self._ask(steered, slot, pid)
+            moved = steered.table.set_eligible(slot for slot in steered.serving if slot in with_circuits)
+            if moved:
+                self._attach_program(steered)
+                self._on_lost(lambda address, moved=moved: bucket_of(encode_address(*address)) in moved)  # type: ignore[misc]
+            waiting, steered.waiting = steered.waiting, []
+            for address, payload in waiting:
+                self._assign(steered, address, payload)
+
+    def _forget_gone(self, steered: _Steered, running: dict[int, int]) -> None:
+        for slot in [slot for slot, pid in steered.asked.items() if running.get(slot) != pid]:
+            del steered.asked[slot]
+            steered.serving.pop(slot, None)
+            if slot in steered.index_of:
+                self.drops["steered_to_the_dead"] += steered.group.drain(steered.index_of[slot])
+
+    def _ask(self, steered: _Steered, slot: int, pid: int) -> None:
+        """Give the child its socket of the group; its predecessor's where it had one."""
+        steered.asked[slot] = pid
+        association = steered.association
+        try:
+            if slot not in steered.index_of:
+                steered.index_of[slot] = steered.group.add()
+            self._pool.give_socket(slot, association.id, steered.group.sockets[steered.index_of[slot]])
+        except OSError as error:
+            logger.warning("Child %d does not serve a client directly: %s", slot, error.strerror)
+            return
+        host, port = association.client or ("", 0)
+        message = pb.Associate(association_id=association.id, hops=self._hops, client=pb.Address(host=host, port=port))
+
+        def answered(future: "Future[pb.Associated]") -> None:
+            error = future.exception()
+            if isinstance(error, CallError):
+                logger.info("Child %d does not serve a client directly: %s", slot, error)
+            elif steered.asked.get(slot) == pid:
+                steered.serving[slot] = pid
+                self._update()
+
+        self._pool.call(slot, "associate", message).add_done_callback(answered)
+
+    def _attach_program(self, steered: _Steered) -> None:
+        owners = steered.table.owners
+        indexes = [OWN_SOCKET if owner is None else steered.index_of[owner] for owner in owners]
+        try:
+            steered.group.steer(indexes)
+        except OSError as error:  # no memory for the program: the one before goes on
+            logger.warning("Datagrams can't be steered anew: %s", error.strerror)
+
+
+def carrier_for(tunnels: Tunnels, hops: int, on_lost: OnLost) -> Carrier | None:
+    """Who can carry datagrams past the main process, if anybody."""
+    if isinstance(tunnels, PooledTunnelCommunity):
+        return SteeredCarrier(tunnels, hops, on_lost)
+    if isinstance(tunnels, PoolTunnelCommunity) and tunnels.native is not None:
+        return DirectCarrier(tunnels.native, hops)
+    return None

@@ -1,0 +1,121 @@
+"""tunnel-pool bench: ours and its peers side by side in one run, on this machine alone."""
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from packet_engine import EngineChoice, is_built
+from tunnel_pool.bench import download, forwarding, report, streams
+from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
+from tunnel_pool.cli import options
+from tunnel_pool.errors import UserError
+
+STREAMS = "streams"
+DOWNLOADS = {f"download-{hops}": hops for hops in (1, 2, 3)}
+FORWARDING = {
+    f"{scenario}{'' if trains else '-plain'}": (scenario, trains)
+    for scenario in forwarding.SCENARIOS
+    for trains in (True, False)
+}
+SCENARIOS = (*DOWNLOADS, *FORWARDING, STREAMS)
+DEFAULT_SCENARIOS = ("download-1", "relay", "exit", "back")
+
+DESCRIPTION = """Measure throughput and CPU, of ours and of what else there is, in one run.
+
+Compare within one run: machines differ, and drift. Scenarios:
+  download-1 -2 -3      a file from two seeders over 1, 2 or 3 hops
+  relay, exit, back     CPU a cell of one node; -plain: its neighbours send no trains
+  streams               control beside a flood on the data stream, by itself
+Contenders:
+""" + "\n".join(f"  {contender.name:21} {contender.what}" for contender in ALL)
+
+Measure = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="measure ours and its peers side by side",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    number = options.whole_number
+    parser.add_argument(
+        "scenario", nargs="*", metavar="SCENARIO", help=f"which to measure (default: {' '.join(DEFAULT_SCENARIOS)})"
+    )
+    parser.add_argument(
+        "--contenders", type=_names(tuple(BY_NAME)), metavar="NAME,NAME...", default=tuple(BY_NAME), help="default: all"
+    )
+    parser.add_argument("--runs", type=number(1, 100), default=3, metavar="R", help="default: %(default)s")
+    parser.add_argument(
+        "--size", type=number(1, 1 << 20), default=200, metavar="MB", help="of the file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=options.workers, default="1", metavar="N", help="of our downloader (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=number(1, 3600), default=5, help="of load a node or stream (default: %(default)s)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the result, too (needs matplotlib)")
+    options.add_output_options(parser, log_level="error")
+    parser.set_defaults(run=run)
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every run of every contender in every scenario. Raises UserError when one fails."""
+    scenarios = arguments.scenario or DEFAULT_SCENARIOS
+    for name in scenarios:
+        if name not in SCENARIOS:
+            raise UserError(f"{name!r} is no scenario; there are {', '.join(SCENARIOS)}")
+    if STREAMS in scenarios:
+        if len(scenarios) > 1:
+            raise UserError("streams is measured by itself")
+        return {"ok": True, STREAMS: await streams.measure(arguments.seconds)}
+    contenders = [BY_NAME[name] for name in arguments.contenders]
+    if not is_built():
+        if arguments.contenders == tuple(BY_NAME):
+            contenders = [contender for contender in contenders if contender.engine is not EngineChoice.NATIVE]
+        elif any(contender.engine is EngineChoice.NATIVE for contender in contenders):
+            raise UserError("the native packet engine is not built, so it can't be measured")
+    measured: dict[str, report.Rows] = {name: {} for name in scenarios}
+    for number in range(arguments.runs):
+        for scenario in scenarios:
+            # Row by row within each run, so that a drifting machine hits them all.
+            for row, measure in _rows(scenario, contenders, arguments):
+                print(f"run {number + 1} of {arguments.runs}: {scenario}, {row}", file=sys.stderr, flush=True)
+                measured[scenario].setdefault(row, []).append(await measure())
+    result = {"ok": True, "size_mb": arguments.size, "runs": arguments.runs, "scenarios": measured}
+    if arguments.plot is not None:
+        report.draw(result, arguments.plot)
+    return result
+
+
+def _rows(scenario: str, contenders: list[Contender], arguments: argparse.Namespace) -> list[tuple[str, Measure]]:
+    if scenario in DOWNLOADS:
+        hops = DOWNLOADS[scenario]
+        rows: list[tuple[str, Measure]] = [(report.DIRECT, partial(download.measure_direct, arguments))]
+        return rows + [
+            (contender.name, partial(download.measure, contender, hops, arguments)) for contender in contenders
+        ]
+    role, trains = FORWARDING[scenario]
+    return [
+        (contender.name, partial(forwarding.measure, role, contender, trains, arguments)) for contender in contenders
+    ]
+
+
+def describe(result: dict[str, Any]) -> str:
+    return streams.describe(result[STREAMS]) if STREAMS in result else report.describe(result)
