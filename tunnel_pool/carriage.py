@@ -1,6 +1,8 @@
 """Who reads an association's socket instead of the main process: the engine, or the pool's children."""
 
+import asyncio
 import logging
+import time
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from tunnel_pool.contract import Address, Tunnels
 if TYPE_CHECKING:
     from packet_engine.endpoint import NativeEndpoint
 
+GATHER_S = 0.1  # a new association waits so long for all children, so that its peers are spread at once
 MAX_WAITING = 256  # datagrams of an association that wait for a child to serve it
 
 logger = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ class _Steered:
         self.asked: dict[int, int] = {}  # slot: pid of the child that was asked to serve
         self.serving: dict[int, int] = {}  # slot: pid of the child that does
         self.waiting: list[tuple[bytes, bytes]] = []
+        self.gather_until_s = time.monotonic() + GATHER_S
 
 
 class SteeredCarrier:
@@ -94,6 +98,7 @@ class SteeredCarrier:
         if steered is None:
             steered = self._steered[association.id] = _Steered(association, association.group)
             self._update()
+            asyncio.get_running_loop().call_later(GATHER_S, self._update)
         self._assign(steered, address, payload)
         return True
 
@@ -130,6 +135,8 @@ class SteeredCarrier:
             for slot, pid in running.items():
                 if steered.asked.get(slot) != pid:
                     self._ask(steered, slot, pid)
+            if len(steered.serving) < len(steered.asked) and time.monotonic() < steered.gather_until_s:
+                continue
             moved = steered.table.set_eligible(slot for slot in steered.serving if slot in with_circuits)
             if moved:
                 self._attach_program(steered)

@@ -99,7 +99,10 @@ class Downloader:
             while len(self.circuits_seen) > MAX_CIRCUITS_SEEN:
                 del self.circuits_seen[next(iter(self.circuits_seen))]
             on_progress(self)
-        await asyncio.sleep(2 * SYNC_INTERVAL_S)  # the circuits' last bytes are still to be told
+
+    async def settle(self) -> None:
+        """Return when the circuits' last bytes have been told."""
+        await asyncio.sleep(2 * SYNC_INTERVAL_S)
 
     @property
     def statuses(self) -> list[TorrentStatus]:

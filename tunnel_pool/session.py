@@ -66,6 +66,7 @@ def anonymous_settings(socks_port: int) -> dict[str, Any]:
         "min_reconnect_time": 1,
         "max_failcount": 100,
         "connection_speed": 50,
+        "tick_interval": 100,  # ms; peers are connected to at a tick
         "alert_mask": int(
             lt.alert.category_t.error_notification
             | lt.alert.category_t.status_notification

@@ -105,7 +105,6 @@ class LocalSwarm:
         """
         self._size_bytes = size_bytes
         self._log_level = log_level
-        self._engine = engine
         # One swarm's own part of 127.0.0.0/8, so that two demos don't meet.
         net = f"127.{secrets.randbelow(200) + 16}"
         self.exits = [HostPort(host := f"{net}.{EXIT_NET}.{i + 1}", free_port(host)) for i in range(exits)]
@@ -118,7 +117,8 @@ class LocalSwarm:
         self.seeders: list[HostPort] = []
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
         self._command = own_executable()
-        self._node_command = list(node_command) if node_command else [*self._command, "node"]
+        own_node = [*self._command, "node", f"--engine={engine.value}"]
+        self._node_command = list(node_command) if node_command else own_node
         self._environment = {**own_environment(), **(environment or {})}
 
     async def __aenter__(self) -> "LocalSwarm":
@@ -209,7 +209,6 @@ class LocalSwarm:
         arguments = [*more, "--workers=0", f"--listen={address}", f"--bootstrap={others}"]
         arguments += [f"--community-id={self.community_id.hex()}", "--allow-private"]
         arguments += [f"--state={self._folder / f'node-{address.host}'}", f"--with-parent={os.getpid()}"]
-        arguments.append(f"--engine={self._engine.value}")
         return await self._spawn([*self._node_command, *arguments], stdout=asyncio.subprocess.DEVNULL)
 
     async def _spawn_seeder(self, host: str) -> asyncio.subprocess.Process:

@@ -64,6 +64,12 @@ pub fn has_gso(fd: RawFd) -> bool {
         && set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
 
+/// How late this thread's sleeps may end; the default is 50 microseconds.
+pub fn set_timer_slack(nanoseconds: u64) {
+    // SAFETY: no memory is passed.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds, 0, 0, 0) };
+}
+
 /// A bound, non-blocking UDP socket with large buffers.
 pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };

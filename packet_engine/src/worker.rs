@@ -6,14 +6,14 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::{Core, Event, Settings};
 use crate::counters::{Counters, Drop};
 use crate::outbox::{trains, Train, Via};
 use crate::routes::{Association, Circuit, Exit, Relay};
 use crate::stream::FrameReader;
-use crate::sys::{bind_udp, enable_gro, has_gso, Bell, Epoll, Inbox, Postman};
+use crate::sys::{bind_udp, enable_gro, has_gso, set_timer_slack, Bell, Epoll, Inbox, Postman};
 
 /// What Python asks of the engine; carried out in the order asked.
 pub enum Command {
@@ -78,6 +78,13 @@ pub enum Notice {
 }
 
 const MAX_NOTICES: usize = 8192;
+
+/// Waking up costs as much as several datagrams. When they come one after the other, the engine
+/// lets some gather, as network cards do (interrupt moderation); an idle one answers at once.
+const PAUSE: Duration = Duration::from_micros(200);
+const BUSY_WAIT: Duration = Duration::from_micros(100);
+const WORTHWHILE: usize = 32;
+const TIMER_SLACK_NS: u64 = 1_000;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -194,6 +201,8 @@ pub struct Worker {
     /// Larger datagrams don't travel in trains: 0 without GSO, less than 65535 once a path refused.
     max_segment_bytes: usize,
     trains: Vec<Train>,
+    /// Datagrams and frames of this round.
+    served: usize,
     stopped: bool,
 }
 
@@ -225,20 +234,25 @@ impl Worker {
             stream_out: None,
             max_segment_bytes,
             trains: Vec::new(),
+            served: 0,
             stopped: false,
         })
     }
 
     /// Work until told to stop.
     pub fn run(&mut self) -> io::Result<()> {
+        set_timer_slack(TIMER_SLACK_NS);
         let mut ready = Vec::new();
         while !self.stopped {
             ready.clear();
+            self.served = 0;
+            let waiting = Instant::now();
             match self.epoll.wait() {
                 Ok(tokens) => ready.extend(tokens.filter_map(Token::unpack)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
+            let waited = waiting.elapsed();
             self.core.now_ms = now_ms();
             for token in &ready {
                 self.serve(*token);
@@ -247,6 +261,9 @@ impl Worker {
             self.flush_stream();
             if !self.core.events.is_empty() {
                 self.shared.notify(self.core.events.drain(..).map(Notice::Event));
+            }
+            if (1..WORTHWHILE).contains(&self.served) && waited < BUSY_WAIT {
+                std::thread::sleep(PAUSE);
             }
         }
         Ok(())
@@ -297,6 +314,7 @@ impl Worker {
                 for index in 0..count {
                     let Some((from, segment, message)) = inbox.message(index) else { continue };
                     for datagram in message.chunks_mut(segment.max(1)) {
+                        self.served += 1;
                         self.make_room();
                         handle(&mut self.core, from, datagram);
                     }
@@ -502,6 +520,7 @@ impl Worker {
         let mut outcome = reader.fill();
         if outcome.is_ok() {
             outcome = reader.frames(|frame| {
+                self.served += 1;
                 self.make_room();
                 self.core.frame_received(frame.circuit_id, frame.address, frame.payload);
             });

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from pathlib import Path
@@ -49,11 +50,17 @@ WALK_INTERVAL_S = 0.3
 def raise_buffers() -> None:
     """Give every UDP socket of this process what raised system defaults would have given it."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
-            if sock.type == socket.SOCK_DGRAM and sock.family in (socket.AF_INET, socket.AF_INET6):
-                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                    if sock.getsockopt(socket.SOL_SOCKET, option) < BUFFER_BYTES:
-                        sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as sock:
+                    _raise_buffers_of(sock)
+
+
+def _raise_buffers_of(sock: socket.socket) -> None:
+    if sock.type == socket.SOCK_DGRAM and sock.family in (socket.AF_INET, socket.AF_INET6):
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            if sock.getsockopt(socket.SOL_SOCKET, option) < BUFFER_BYTES:
+                sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
 
 async def raise_buffers_forever() -> None:

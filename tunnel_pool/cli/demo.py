@@ -118,8 +118,9 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
             start_s = time.monotonic()
             downloader.add(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
             await downloader.wait_finished(on_progress)
-        seconds = time.monotonic() - start_s
+            seconds = time.monotonic() - start_s
         meter.sample(pids())
+        await downloader.settle()
         seen_by_seeders = await swarm.peers_of_seeders()
         verified = same_bytes(swarm.file, swarm.download_dir / swarm.file.name)
         return _report(arguments, swarm, downloader, meter, _Outcome(seconds, verified, seen_by_seeders))

@@ -75,8 +75,9 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             for torrent in torrents:
                 downloader.add(torrent, folder, arguments.peer)
             await downloader.wait_finished(display)
-        seconds = time.monotonic() - start_s
+            seconds = time.monotonic() - start_s
         meter.sample(pids())
+        await downloader.settle()
         size_bytes = sum(status.wanted_bytes for status in downloader.statuses)
         downloaded_bytes = sum(status.downloaded_bytes for status in downloader.statuses)
         return {
