@@ -19,7 +19,7 @@ from ipv8.messaging.serialization import default_serializer
 from overlay.community import NOWHERE
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
 
-pytestmark = pytest.mark.parametrize("kind", ["plain", "pooled"])
+pytestmark = [pytest.mark.parametrize("kind", ["plain", "pooled"]), pytest.mark.usefixtures("engine")]
 
 
 async def ready_circuit(client, hops=1):

@@ -174,9 +174,21 @@ class PooledTunnelCommunity:
         for hops, wanted in self.circuits_needed.items():
             if not self._backoffs[hops].is_due(now_s):
                 continue
-            for _ in range(wanted - len(self.find_circuits(state=None, hops=hops))):
+            missing = wanted - len(self.find_circuits(state=None, hops=hops))
+            for _ in range(max(missing, self._owed_to_successors(hops, wanted))):
                 if self.create_circuit(hops) is None:
                     break
+
+    def _owed_to_successors(self, hops: int, wanted: int) -> int:
+        """Circuits that children which replace dead ones are short of their share.
+
+        The survivors were given the dead one's circuits at once; without more
+        than are wanted, its successor would stand idle.
+        """
+        able = self._able_slots({PEER_FLAG_EXIT_BT})
+        count = Counter(slot_of(circuit.circuit_id) for circuit in self.find_circuits(state=None, hops=hops))
+        share = wanted // max(len(able), 1)
+        return sum(max(0, share - count[slot]) for slot in able if self.pool.records[slot].restarts)
 
     def _build_regularly(self) -> None:
         self.do_circuits()
@@ -184,12 +196,7 @@ class PooledTunnelCommunity:
 
     def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None) -> int | None:
         """The least loaded of the children that know an exit to use."""
-        able = [
-            slot
-            for slot in self.pool.running()
-            if required_exit is not None
-            or any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
-        ]
+        able = self.pool.running() if required_exit is not None else self._able_slots(exit_flags)
         loads = {slot: [0, 0] for slot in able}
         recent_s = time.time() - 5
         for circuit in self.circuits.values():
@@ -198,6 +205,14 @@ class PooledTunnelCommunity:
                 load[0] += 1
                 load[1] += circuit.bytes_down + circuit.bytes_up if circuit.last_activity > recent_s else 0
         return least_loaded(Load(count, recent, slot) for slot, (count, recent) in loads.items())
+
+    def _able_slots(self, exit_flags: set[int]) -> list[int]:
+        """The children that know an exit with these flags."""
+        return [
+            slot
+            for slot in self.pool.running()
+            if any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
+        ]
 
     def _unused_circuit_id(self, slot: int) -> int:
         while True:

@@ -1,0 +1,110 @@
+"""Eight circuits in one child, all with more to carry than it can: none starves."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from overlay.udp import bind_udp
+from packet_engine import is_built
+from socks5.address import encode_address
+from socks5.messages import UDP_HEADER_START
+from tests.network import address_of, dht_like, network, tunnels, unused_host, until
+
+CIRCUITS = 8
+FLOOD_S = 1.0
+PAYLOAD = dht_like(bytes(1200))
+
+pytestmark = pytest.mark.skipif(not is_built(), reason="the native engine is not built")
+
+
+async def flood(send, targets):
+    """As fast as this process can, round robin."""
+    until_s = time.monotonic() + FLOOD_S
+    while time.monotonic() < until_s:
+        for target in targets:
+            for _ in range(8):
+                try:
+                    send(target)
+                except BlockingIOError:
+                    await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+def spread(values):
+    assert min(values) > 0
+    return max(values) / min(values)
+
+
+async def test_bytes_per_circuit_are_within_a_factor_of_two_both_ways():
+    outside = [bind_udp(unused_host(), 0) for _ in range(CIRCUITS)]
+    client, served = bind_udp("127.0.0.1", 0), bind_udp("127.0.0.1", 0)
+    try:
+        async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=CIRCUITS) as tunnel:
+            tunnel.build_tunnels(1)
+            await until(lambda: tunnel.tunnels_ready(1) == 1.0)
+            engine = tunnel.native.engine
+            engine.add_association(1, served.fileno(), 1, client.getsockname())
+            relay = served.getsockname()
+
+            def request(sock):
+                header = UDP_HEADER_START + encode_address(*sock.getsockname())
+                client.sendto(header + PAYLOAD, relay)
+
+            await flood(request, outside)
+            await asyncio.sleep(0.5)  # the statistics follow
+            up = {circuit.circuit_id: circuit.bytes_up for circuit in tunnel.find_circuits(hops=1)}
+            assert len(up) == CIRCUITS
+            assert spread(up.values()) <= 2
+
+            exits = {sock: sock.recvfrom(65535)[1] for sock in outside}
+            assert len(set(exits.values())) == CIRCUITS  # each destination has a circuit of its own
+            before = {circuit.circuit_id: circuit.bytes_down for circuit in tunnel.find_circuits(hops=1)}
+            await flood(lambda sock: sock.sendto(PAYLOAD, exits[sock]), outside)
+            await asyncio.sleep(0.5)
+            down = [c.bytes_down - before[c.circuit_id] for c in tunnel.find_circuits(hops=1)]
+            assert spread(down) <= 2
+    finally:
+        for sock in (*outside, client, served):
+            sock.close()
+
+
+async def test_a_quiet_circuit_is_served_beside_a_flood():
+    """The answer to a lone datagram comes while another circuit is flooded."""
+    loud, quiet = (bind_udp(unused_host(), 0) for _ in range(2))
+    client, served = bind_udp("127.0.0.1", 0), bind_udp("127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    try:
+        async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=2) as tunnel:
+            tunnel.build_tunnels(1)
+            await until(lambda: tunnel.tunnels_ready(1) == 1.0)
+            tunnel.native.engine.add_association(1, served.fileno(), 1, client.getsockname())
+            relay = served.getsockname()
+            loud_header, quiet_header = (
+                UDP_HEADER_START + encode_address(*sock.getsockname()) for sock in (loud, quiet)
+            )
+            delays = []
+
+            async def ask():
+                while True:
+                    start_s = time.monotonic()
+                    client.sendto(quiet_header + dht_like(b"quiet"), relay)
+                    await asyncio.wait_for(loop.sock_recv(quiet, 2000), 5)
+                    delays.append(time.monotonic() - start_s)
+                    await asyncio.sleep(0.02)
+
+            asking = asyncio.ensure_future(ask())
+            await flood(lambda sock: client.sendto(loud_header + PAYLOAD, relay), [loud])
+            asking.cancel()
+            assert len(delays) > 5
+    finally:
+        for sock in (loud, quiet, client, served):
+            sock.close()
+
+
+async def test_sockets_are_as_large_as_the_kernel_gives(engine):
+    async with network() as (node,):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+            usual = plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        assert node.endpoint.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > usual

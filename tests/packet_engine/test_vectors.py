@@ -1,0 +1,96 @@
+"""The rules of an exit and the bytes of a cell, the same on both engines."""
+
+import pytest
+from ipv8.messaging.anonymization.exit_socket import DataChecker
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
+
+from overlay.exit_socket import is_allowed_destination
+from packet_engine import EngineChoice, is_built
+from tests.packet_engine.vectors import BITTORRENT, BORDERS, IPV8, NEVER, NOT_BITTORRENT, NOT_IPV8, PRIVATE, PUBLIC
+
+PREFIX = bytes([0, 2]) + bytes(range(20))
+
+
+@pytest.fixture(params=["native", "python"])
+def rules(request):
+    if request.param == "python":
+        return PythonRules()
+    if not is_built():
+        pytest.skip("the native engine is not built")
+    return NativeRules()
+
+
+class PythonRules:
+    def destination(self, host, port, allow_private):
+        return is_allowed_destination(host, port, allow_private)
+
+    def content(self, data, flags):
+        bittorrent = DataChecker.could_be_bt(data) and PEER_FLAG_EXIT_BT & flags
+        ipv8 = DataChecker.could_be_ipv8(data) and (PEER_FLAG_EXIT_IPV8 & flags or data.startswith(PREFIX))
+        return bool(bittorrent or ipv8)
+
+
+class NativeRules:
+    def refusal(self, data, host, port, flags, allow_private):
+        from packet_engine._native import exit_refusal
+
+        return exit_refusal(data, (host, port), PREFIX, flags, False, allow_private)
+
+    def destination(self, host, port, allow_private):
+        return self.refusal(b"de", host, port, PEER_FLAG_EXIT_BT, allow_private) != "exit_destination_refused"
+
+    def content(self, data, flags):
+        return self.refusal(data, "8.8.8.8", 1, flags, False) is None
+
+
+@pytest.mark.parametrize("host", PUBLIC)
+def test_public_destinations(rules, host):
+    assert rules.destination(host, 6881, False)
+    assert not rules.destination(host, 0, True)
+
+
+@pytest.mark.parametrize("host", PRIVATE)
+def test_private_only_when_told(rules, host):
+    assert not rules.destination(host, 6881, False)
+    assert rules.destination(host, 6881, True)
+
+
+@pytest.mark.parametrize("host", NEVER)
+def test_nobody_everybody_and_ipv4_in_disguise_never(rules, host):
+    assert not rules.destination(host, 6881, False)
+    assert not rules.destination(host, 6881, True)
+
+
+@pytest.mark.parametrize(("host", "allowed"), BORDERS.items())
+def test_borders(rules, host, allowed):
+    assert rules.destination(host, 6881, False) is allowed
+
+
+@pytest.mark.parametrize("data", BITTORRENT.values(), ids=BITTORRENT)
+def test_bittorrent_leaves_an_exit_for_bittorrent(rules, data):
+    assert rules.content(data, PEER_FLAG_EXIT_BT)
+    assert not rules.content(data, PEER_FLAG_EXIT_IPV8)
+    assert not rules.content(data, 0)
+
+
+@pytest.mark.parametrize("data", NOT_BITTORRENT.values(), ids=NOT_BITTORRENT)
+def test_nothing_else_does(rules, data):
+    assert not rules.content(data, PEER_FLAG_EXIT_BT)
+
+
+@pytest.mark.parametrize("data", IPV8.values(), ids=IPV8)
+def test_overlay_messages_leave_an_exit_for_them(rules, data):
+    assert rules.content(data, PEER_FLAG_EXIT_IPV8)
+    assert not rules.content(b"\xff" + data, PEER_FLAG_EXIT_IPV8)
+
+
+@pytest.mark.parametrize("data", NOT_IPV8.values(), ids=NOT_IPV8)
+def test_what_only_looks_like_one_does_not(rules, data):
+    assert not rules.content(data, PEER_FLAG_EXIT_IPV8)
+
+
+def test_the_choice_of_an_engine():
+    from packet_engine import choose
+
+    assert choose(EngineChoice.PYTHON) is EngineChoice.PYTHON
+    assert choose(EngineChoice.AUTO) is (EngineChoice.NATIVE if is_built() else EngineChoice.PYTHON)

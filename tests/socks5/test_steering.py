@@ -1,0 +1,108 @@
+"""Buckets: the pure table, the program, and what the kernel makes of it."""
+
+import random
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from socks5.address import encode_address
+from socks5.group import ReusePortGroup, SteeringError
+from socks5.steering import BUCKETS, OWN_SOCKET, BucketTable, bucket_of, program
+
+LOOPBACK = "127.0.0.1"
+MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
+
+addresses = st.one_of(
+    st.tuples(st.ip_addresses(), st.integers(0, 65535)).map(lambda a: encode_address(str(a[0]), a[1])),
+    st.tuples(st.from_regex(r"[a-z]{1,60}\.[a-z]{2,5}", fullmatch=True), st.integers(0, 65535)).map(
+        lambda a: encode_address(*a)
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def group():
+    try:
+        group = ReusePortGroup(LOOPBACK)
+    except SteeringError as error:
+        pytest.skip(str(error))
+    for _ in range(4):
+        group.add()
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="module")
+def client():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((LOOPBACK, 0))
+        yield sock
+
+
+@given(addresses, st.integers(0, 4), st.integers())
+def test_the_kernel_finds_the_bucket_that_we_find(group, client, address, index, seed):
+    others = random.Random(seed)
+    indexes = [others.randrange(5) for _ in range(BUCKETS)]
+    indexes[bucket_of(address)] = index
+    group.steer(indexes)
+    client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
+    assert group.sockets[index].recv(2000).endswith(b"payload")
+
+
+@pytest.mark.parametrize("datagram", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x09" + bytes(30)])
+def test_what_has_no_destination_stays_with_the_server(group, client, datagram):
+    group.steer([1] * BUCKETS)
+    client.sendto(datagram, group.sockets[OWN_SOCKET].getsockname())
+    assert group.sockets[OWN_SOCKET].recv(2000) == datagram
+
+
+def test_drained(group, client):
+    group.steer([2] * BUCKETS)
+    for _ in range(3):
+        client.sendto(b"\x00\x00\x00" + encode_address("1.2.3.4", 5), group.sockets[OWN_SOCKET].getsockname())
+    assert group.drain(2) == 3
+    assert group.drain(2) == 0
+
+
+def test_the_largest_program_fits():
+    assert len(program([bucket % 256 for bucket in range(BUCKETS)])) <= MAX_INSTRUCTIONS
+
+
+def test_buckets_are_given_out_at_first_use_to_whoever_has_the_fewest():
+    table = BucketTable()
+    assert table.owner(7) is None
+    assert table.set_eligible([1, 2]) == set()
+    assert [table.owner(bucket) for bucket in (7, 8, 9, 7)] == [1, 2, 1, 1]
+
+
+def test_who_is_gone_loses_its_buckets_and_who_is_new_gets_its_share():
+    table = BucketTable()
+    table.set_eligible([1])
+    for bucket in range(10):
+        table.owner(bucket)
+    moved = table.set_eligible([1, 2])
+    assert len(moved) == 5
+    assert {table.owners[bucket] for bucket in moved} == {2}
+    assert table.set_eligible([1, 2]) == set()
+    lost = table.set_eligible([2])
+    assert len(lost) == 5
+    assert {table.owner(bucket) for bucket in lost} == {2}
+    assert len(table.set_eligible([])) == 10
+    assert table.owner(0) is None
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 5)), st.lists(st.integers(0, BUCKETS - 1), max_size=20)), max_size=12))
+def test_only_who_may_has_buckets_and_nobody_much_more_than_another(steps):
+    table = BucketTable()
+    for eligible, used in steps:
+        before = list(table.owners)
+        moved = table.set_eligible(eligible)
+        assert {b for b in range(BUCKETS) if before[b] is not None and table.owners[b] != before[b]} == moved
+        for bucket in used:
+            table.owner(bucket)
+        assert set(table.owners) <= eligible | {None}
+        counts = [table.owners.count(slot) for slot in eligible]
+        if counts:
+            assert max(counts) - min(counts) <= 1
