@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO_ARGS ?=
 
-.PHONY: help demo test test-slow lint types proto check-proto check clean
+.PHONY: help demo test test-slow lint types proto check-proto rust-check engine-there check clean
 
 help:
 	@echo "make demo       download a file anonymously through a swarm of real parts on this machine"
 	@echo "make test       run the tests (under 5 minutes)"
 	@echo "make test-slow  run the tests with whole swarms"
 	@echo "make lint       ruff     make types  mypy     make proto  generate rpc/control_pb2.py"
+	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
 	@echo "make check      lint, types, freshness of generated code, all tests: what .ci/run does"
 
 demo: $(VENV)/run.stamp
@@ -40,7 +41,24 @@ check-proto: $(VENV)/dev.stamp
 	  cmp -s rpc/$$f $$out/rpc/$$f || { echo "rpc/$$f is not what rpc/control.proto says: run make proto" >&2; exit 1; }; \
 	done && echo "generated code is fresh"
 
-check: lint types check-proto test test-slow
+# PROPTEST_CASES makes the parsers' tests longer: the same properties, more input.
+rust-check:
+ifneq ($(CARGO),)
+	@cd packet_engine && cargo fmt --check && cargo clippy --quiet --locked --all-targets -- -D warnings && \
+	PYO3_PYTHON="$(CURDIR)/$(BIN)/python" cargo clippy --quiet --locked --features python -- -D warnings && \
+	PROPTEST_CASES=$${PROPTEST_CASES:-5000} cargo test --quiet --release --locked
+else
+	@echo "no cargo: the packet engine is neither checked nor built"
+endif
+
+# A crate that does not compile is skipped in silence by the install.
+engine-there: $(VENV)/run.stamp
+ifneq ($(CARGO),)
+	@$(BIN)/python -c 'import packet_engine._native' || { \
+	  echo "cargo is there, but the packet engine was not built: see pip install -v -e ." >&2; exit 1; }
+endif
+
+check: lint types check-proto rust-check engine-there test test-slow
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -54,16 +54,19 @@ setup(
         "Twisted>=24.7",
     ],
     extras_require={
+        "bench": ["matplotlib>=3.8,<4"],
         "dev": [
             "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it
             "hypothesis>=6.100,<7",
+            "matplotlib>=3.8,<4",
             "mypy>=1.11,<3",
             "mypy-protobuf>=4,<5",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "ruff>=0.6,<1",
+            "setuptools-rust>=1.10,<2",
             "types-protobuf",
             "types-psutil",
-        ]
+        ],
     },
 )

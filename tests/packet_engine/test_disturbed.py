@@ -76,9 +76,7 @@ async def test_a_replayed_cell_is_refused_and_counted(engine):
                 await until(lambda: node.dropped()["cell_replayed"] == len(disturber.forwarded))
                 assert len(echo.received) == 20
                 # The circuit is none the worse.
-                client.send_data(
-                    circuit.hop.address, circuit.circuit_id, echo.address, ("0.0.0.0", 0), numbered(20)
-                )
+                client.send_data(circuit.hop.address, circuit.circuit_id, echo.address, ("0.0.0.0", 0), numbered(20))
                 await until(lambda: len(echo.received) == 21)
 
 

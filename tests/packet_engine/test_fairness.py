@@ -10,7 +10,7 @@ from overlay.udp import bind_udp
 from packet_engine import is_built
 from socks5.address import encode_address
 from socks5.messages import UDP_HEADER_START
-from tests.network import address_of, dht_like, network, tunnels, unused_host, until
+from tests.network import address_of, dht_like, network, tunnels, until, unused_host
 
 CIRCUITS = 8
 FLOOD_S = 1.0
