@@ -25,7 +25,7 @@ from rpc.sockets import SocketsTaken
 from rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
-MAX_ORPHANS_TOLD = 4096
+ORPHANS_PER_EVENT = 1024
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,9 @@ class ChildHost:
             self._control.send_event("sync", frame)
 
     def _on_orphans(self, hops: int, destinations: list[bytes]) -> None:
-        self._control.send_event("orphans", pb.Orphans(hops=hops, destinations=destinations[:MAX_ORPHANS_TOLD]))
+        for start in range(0, len(destinations), ORPHANS_PER_EVENT):
+            some = destinations[start : start + ORPHANS_PER_EVENT]
+            self._control.send_event("orphans", pb.Orphans(hops=hops, destinations=some))
 
     def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
         if self._data_path is not None:

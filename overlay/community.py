@@ -74,15 +74,24 @@ class PoolTunnelCommunity(TunnelCommunity):
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
         self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
+        self._failure: str | None = None
         self.crypto_endpoint: Any
         super().__init__(settings)
         self.native: NativeEndpoint | None = None
         if isinstance(self.endpoint, CryptoEndpoint):
             self.native = cast("NativeEndpoint", self.endpoint)
             self.native.on_orphans = self._orphaned
+            self.native.on_failed = self._engine_failed
         else:
             self._use_python_engine()
         self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
+
+    def failure(self) -> str | None:
+        """Why no datagram can be carried any more, None while one can."""
+        return self._failure
+
+    def _engine_failed(self, why: str) -> None:
+        self._failure = f"the packet engine failed: {why}; please report it"
 
     def _orphaned(self, hops: int, destinations: list[bytes]) -> None:
         self.on_orphans(hops, destinations)

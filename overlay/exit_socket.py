@@ -81,6 +81,8 @@ class PolicedExitSocket(TunnelExitSocket):
             if self._resolving >= MAX_RESOLVING:
                 self._policy.counters["exit_too_many_names"] += 1
                 return
+            if not self.is_allowed(data):
+                return
             self._resolving += 1
         if not isinstance(destination, DomainAddress) and not is_allowed_destination(
             destination[0], destination[1], self._policy.allow_private
@@ -111,6 +113,17 @@ class NativeExitSocket(PolicedExitSocket):
         super().__init__(circuit_id, hop, overlay)
         assert overlay.native is not None
         self._engine = overlay.native.engine
+        self._stats = overlay.native.exit_sockets.stats
+
+    @property
+    def enabled(self) -> bool:
+        """Whether something has left, be it past Python."""
+        stats = self._stats.get(self.circuit_id)
+        return self._enabled or (stats is not None and stats.read()[0] > 0)
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._enabled = value
 
     def enable(self) -> None:
         self.enabled = True

@@ -90,7 +90,14 @@ async def _open_endpoint(config: OverlayConfig, counters: Counter[str]) -> Endpo
         from packet_engine.endpoint import NativeEndpoint
 
         sock = bind_udp(host, port)
-        return NativeEndpoint(sock, counters, host, config.allow_private, own_messages=False, trains=config.trains)
+        return NativeEndpoint(
+            sock,
+            counters,
+            exit_host=host,
+            allow_private=config.allow_private,
+            own_messages=False,
+            trains=config.trains,
+        )
     endpoint = BatchedEndpoint(host, port, counters)
     await endpoint.open()
     return endpoint

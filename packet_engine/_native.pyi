@@ -90,16 +90,17 @@ class Engine:
     def attach_stream(self, incoming: int, outgoing: int) -> None:
         """Carry the data stream (rpc/data.py) over duplicates of these descriptors."""
 
-    def add_association(self, association_id: int, socket: int, hops: int, client: _Address | None) -> None:
+    def add_association(self, association_id: int, socket: int, hops: int, client: _Address) -> None:
         """Serve a client of the SOCKS5 server over a duplicate of this bound UDP socket."""
 
     def remove_association(self, association_id: int) -> None: ...
     def client_datagram(self, association_id: int, datagram: bytes) -> None:
         """A datagram of the association's client (RFC 1928 section 7) that came another way."""
 
-    def take_events(self) -> list[_Event]: ...
+    def take_events(self, limit: int) -> list[_Event]:
+        """The oldest; `fileno` stays readable while there are more."""
+
     def counters(self) -> dict[str, int]: ...
-    def dropped(self, name: str) -> int: ...
     def close(self) -> None:
         """Carry out what was asked before, then end the thread."""
 

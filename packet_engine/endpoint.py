@@ -24,6 +24,7 @@ from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv
 from packet_engine._native import Engine, Stats
 from packet_engine.routes import HeldKeys, KeyRing, RouteTable
 
+EVENTS_PER_WAKE_UP = 64  # then the loop's other work has its turn
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self,
         sock: socket.socket,
         counters: Counter[str],
+        *,
         exit_host: str = "0.0.0.0",  # noqa: S104 - any address of this machine
         allow_private: bool = False,
         own_messages: bool = True,
@@ -93,6 +95,8 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
 
     def _configuration(self) -> tuple[bytes, list[bytes] | None, int, list[int], int, bool, bool]:
         prefixes = None if self._listeners else [prefix for prefix in self._prefix_map if prefix != self.prefix]
+        if self.settings is None:
+            prefixes = []  # which cells are the tunnels' is not known yet
         return (
             self.prefix,
             prefixes,
@@ -151,8 +155,6 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         for table in (self.circuits, self.relays, self.exit_sockets):
             for known in list(table.data) if circuit_id is None else [circuit_id]:
                 table.update_statistics(known)
-        for exit_socket in self.exit_sockets.data.values():
-            exit_socket.enabled = exit_socket.enabled or exit_socket.bytes_up > 0
 
     def dropped(self) -> Counter[str]:
         """What the engine dropped, by reason."""
@@ -185,7 +187,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             self._counters["udp_send_no_address"] += 1
 
     def _take_events(self) -> None:
-        for event in self.engine.take_events():
+        for event in self.engine.take_events(EVENTS_PER_WAKE_UP):
             match event:
                 case ("packet", source, packet):
                     self.bytes_down += len(packet)

@@ -19,8 +19,9 @@ class SteeringError(Exception):
 class ReusePortGroup:
     """Sockets by the index in which the kernel knows them; number 0 is the server's own.
 
-    They stay open, and so keep their index, until the group is closed. Only
-    processes of the same user can join (SO_REUSEPORT, socket(7)).
+    They stay open, and so keep their index, until the group is closed. Nobody
+    but this group has the port; only processes of the same user could join it
+    (SO_REUSEPORT, socket(7)).
     """
 
     def __init__(self, host: str) -> None:
@@ -28,10 +29,9 @@ class ReusePortGroup:
         if not hasattr(socket, "SO_REUSEPORT"):
             raise SteeringError("no SO_REUSEPORT")
         self._host = host
+        self._port = _unused_port(host)
         self.sockets: list[socket.socket] = []
-        self._port = 0
         self.add()
-        self._port = self.sockets[OWN_SOCKET].getsockname()[1]
         try:
             self.steer([OWN_SOCKET] * BUCKETS)
         except OSError as error:
@@ -77,3 +77,10 @@ class ReusePortGroup:
     def close(self) -> None:
         for sock in self.sockets:
             sock.close()
+
+
+def _unused_port(host: str) -> int:
+    """A port that nobody has: asked to choose for a socket with SO_REUSEPORT, the kernel may give another group's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])

@@ -186,8 +186,12 @@ class Socks5Server:
         association = Association(self._consumer, client, self.counters, group)
         if group is None:
             return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=MAX_DATAGRAM_BYTES)
-        own = group.sockets[OWN_SOCKET].fileno()
-        return self._reactor.adoptDatagramPort(own, socket.AF_INET, association, MAX_DATAGRAM_BYTES)
+        try:
+            own = group.sockets[OWN_SOCKET].fileno()
+            return self._reactor.adoptDatagramPort(own, socket.AF_INET, association, MAX_DATAGRAM_BYTES)
+        except OSError as error:
+            group.close()
+            raise Socks5Error(f"no socket for an association: {error.strerror}") from None
 
     def _open_group(self) -> ReusePortGroup | None:
         try:

@@ -6,7 +6,7 @@ group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
 
     IPv4    hash of address + port                bucket = hash * 0x9E3779B1 >> 24
     IPv6    hash of the sum of its words + port   (all in 32 bits)
-    name    hash of its length + first 4 letters
+    name    hash of its length + first two letters
     bucket -> index of a socket; 0, the server's own, for buckets of nobody
     and for what is too short to have a destination
 """
@@ -49,7 +49,7 @@ def bucket_of(address: bytes) -> int:
         words: tuple[int, ...] = struct.unpack_from("!4IH", address, 1)
         total = sum(words)
     else:
-        total = address[1] + int.from_bytes(address[2:6], "big")
+        total = address[1] + int.from_bytes(address[2:4], "big")
     return ((total & _WORD) * _GOLDEN & _WORD) >> (32 - BUCKET_BITS)
 
 
@@ -65,7 +65,7 @@ def _hash_at(loads: Sequence[tuple[int, int]]) -> list[Instruction]:
 _HASHES = {
     AddressType.IPV4: _hash_at([(_LD_WORD, 0), (_LD_HALF, 4)]),
     AddressType.IPV6: _hash_at([(_LD_WORD, 0), (_LD_WORD, 4), (_LD_WORD, 8), (_LD_WORD, 12), (_LD_HALF, 16)]),
-    AddressType.DOMAIN: _hash_at([(_LD_BYTE, 0), (_LD_WORD, 1)]),
+    AddressType.DOMAIN: _hash_at([(_LD_BYTE, 0), (_LD_HALF, 1)]),
 }
 
 
@@ -85,12 +85,15 @@ def program(indexes: Sequence[int]) -> list[Instruction]:
     for bucket, index in enumerate(indexes):
         if index != runs[-1][1]:
             runs.append((bucket, index))
-    search = _choose(runs)
+    # One search for all three kinds: the kernel gives a program little memory (net.core.optmem_max).
+    hashes = list(_HASHES.items())
+    nobody: list[Instruction] = [(_RET, 0, 0, OWN_SOCKET)]
+    left = sum(2 + len(find) for _, find in hashes) + len(nobody)
     whole: list[Instruction] = [(_LD_BYTE, 0, 0, _ATYP_AT)]
-    for kind, find in _HASHES.items():
-        body = [*find, *search]
-        whole += [(_JEQ, 1, 0, kind), (_JUMP, 0, 0, len(body)), *body]
-    return [*whole, (_RET, 0, 0, OWN_SOCKET)]
+    for kind, find in hashes:
+        left -= 2 + len(find)
+        whole += [(_JEQ, 0, len(find) + 1, kind), *find, (_JUMP, 0, 0, left)]
+    return [*whole, *nobody, *_choose(runs)]
 
 
 class BucketTable:

@@ -15,7 +15,7 @@ from socks5.address import encode_address
 from socks5.group import ReusePortGroup
 from socks5.messages import join_udp_request
 from socks5.server import Association
-from socks5.steering import OWN_SOCKET, BucketTable, bucket_of
+from socks5.steering import BUCKETS, OWN_SOCKET, BucketTable, bucket_of
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address, Tunnels
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from packet_engine.endpoint import NativeEndpoint
 
 GATHER_S = 0.1  # a new association waits so long for all children, so that its peers are spread at once
+ASK_AGAIN_S = 5.0
 MAX_WAITING = 256  # datagrams of an association that wait for a child to serve it
 
 logger = logging.getLogger(__name__)
@@ -52,10 +53,16 @@ class DirectCarrier:
         self._carried: set[int] = set()
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        if association.client is None:
+            return False
         if association.id not in self._carried:
+            try:
+                self._engine.add_association(association.id, association.fileno(), self._hops, association.client)
+            except OSError as error:
+                logger.warning("A client is served the slow way: %s", error)
+                return False
             association.stop_reading()
             self._carried.add(association.id)
-            self._engine.add_association(association.id, association.fileno(), self._hops, association.client)
         self._engine.client_datagram(association.id, join_udp_request(address, payload))
         return True
 
@@ -75,6 +82,8 @@ class _Steered:
         self.index_of: dict[int, int] = {}  # slot: its socket in the group
         self.asked: dict[int, int] = {}  # slot: pid of the child that was asked to serve
         self.serving: dict[int, int] = {}  # slot: pid of the child that does
+        self.refused_until_s: dict[int, float] = {}  # slot: when to ask again
+        self.steers = True
         self.waiting: list[tuple[bytes, bytes]] = []
         self.gather_until_s = time.monotonic() + GATHER_S
 
@@ -89,16 +98,18 @@ class SteeredCarrier:
         self._hops = hops
         self._on_lost = on_lost
         self._steered: dict[int, _Steered] = {}
-        tunnels.on_children_changed = self._update
+        tunnels.watchers.append(self._update)
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
-        if association.group is None:
+        if association.group is None or association.client is None:
             return False
         steered = self._steered.get(association.id)
         if steered is None:
             steered = self._steered[association.id] = _Steered(association, association.group)
             self._update()
             asyncio.get_running_loop().call_later(GATHER_S, self._update)
+        if not steered.steers or (not steered.serving and time.monotonic() > steered.gather_until_s):
+            return False
         self._assign(steered, address, payload)
         return True
 
@@ -124,16 +135,20 @@ class SteeredCarrier:
         if before is None:
             self._attach_program(steered)
         message = pb.Steer(association_id=steered.association.id, datagram=join_udp_request(address, payload))
-        self._pool.call(slot, "steer", message).add_done_callback(lambda future: future.exception())
+        self._pool.call(slot, "steer", message).add_done_callback(self._steer_answered)
+
+    def _steer_answered(self, future: "Future[pb.Steered]") -> None:
+        if future.exception() is not None:
+            self.drops["steer_failed"] += 1
 
     def _update(self) -> None:
         """The pool has changed: let those serve who can, and nobody else."""
         running = {slot: self._pool.pid(slot) or 0 for slot in self._pool.running()}
         with_circuits = self._tunnels.slots_with_circuits(self._hops)
-        for steered in list(self._steered.values()):
+        for steered in [steered for steered in self._steered.values() if steered.steers]:
             self._forget_gone(steered, running)
             for slot, pid in running.items():
-                if steered.asked.get(slot) != pid:
+                if steered.asked.get(slot) != pid and steered.refused_until_s.get(slot, 0) <= time.monotonic():
                     self._ask(steered, slot, pid)
             if len(steered.serving) < len(steered.asked) and time.monotonic() < steered.gather_until_s:
                 continue
@@ -161,28 +176,38 @@ class SteeredCarrier:
                 steered.index_of[slot] = steered.group.add()
             self._pool.give_socket(slot, association.id, steered.group.sockets[steered.index_of[slot]])
         except OSError as error:
-            logger.warning("Child %d does not serve a client directly: %s", slot, error.strerror)
+            self._refused(steered, slot, str(error.strerror))
             return
-        host, port = association.client or ("", 0)
+        assert association.client is not None
+        host, port = association.client
         message = pb.Associate(association_id=association.id, hops=self._hops, client=pb.Address(host=host, port=port))
 
         def answered(future: "Future[pb.Associated]") -> None:
             error = future.exception()
             if isinstance(error, CallError):
-                logger.info("Child %d does not serve a client directly: %s", slot, error)
+                self._refused(steered, slot, str(error))
             elif steered.asked.get(slot) == pid:
                 steered.serving[slot] = pid
                 self._update()
 
         self._pool.call(slot, "associate", message).add_done_callback(answered)
 
+    @staticmethod
+    def _refused(steered: _Steered, slot: int, why: str) -> None:
+        """The child can't serve; ask again in a while."""
+        logger.info("Child %d does not serve a client directly: %s", slot, why)
+        steered.asked.pop(slot, None)
+        steered.refused_until_s[slot] = time.monotonic() + ASK_AGAIN_S
+
     def _attach_program(self, steered: _Steered) -> None:
         owners = steered.table.owners
         indexes = [OWN_SOCKET if owner is None else steered.index_of[owner] for owner in owners]
         try:
             steered.group.steer(indexes)
-        except OSError as error:  # no memory for the program: the one before goes on
-            logger.warning("Datagrams can't be steered anew: %s", error.strerror)
+        except OSError as error:  # no memory for the program (net.core.optmem_max)
+            logger.warning("Datagrams pass through the main process from now on: %s", error.strerror)
+            steered.steers = False
+            steered.group.steer([OWN_SOCKET] * BUCKETS)
 
 
 def carrier_for(tunnels: Tunnels, hops: int, on_lost: OnLost) -> Carrier | None:

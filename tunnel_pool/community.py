@@ -79,7 +79,7 @@ class PooledTunnelCommunity:
         self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
-        self.on_children_changed: Callable[[], None] = lambda: None
+        self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
         self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
@@ -105,6 +105,9 @@ class PooledTunnelCommunity:
 
     def carried(self) -> CarriedState:
         return self.pool.carried()
+
+    def failure(self) -> str | None:
+        return self.pool.failure()
 
     # Circuits
 
@@ -233,7 +236,7 @@ class PooledTunnelCommunity:
                 self._backoffs[circuit.goal_hops].failed(time.monotonic())
             circuit.close(reason)
             self.on_circuit_removed(circuit, reason)
-            self.on_children_changed()
+            self._children_changed()
 
     # Datagrams
 
@@ -270,16 +273,20 @@ class PooledTunnelCommunity:
             return
         self.on_raw_data(circuit, _py_ipv8_address(origin), payload)
 
+    def _children_changed(self) -> None:
+        for watcher in self.watchers:
+            watcher()
+
     # What the pool tells (PoolListener)
 
     def child_ready(self, slot: int) -> None:
         logger.info("Child %d is ready", slot)
-        self.on_children_changed()
+        self._children_changed()
 
     def child_gone(self, slot: int, how: str) -> None:
         for circuit_id in [circuit_id for circuit_id in self.circuits if slot_of(circuit_id) == slot]:
             self._forget_circuit(circuit_id, f"child {slot} is gone: {how}")
-        self.on_children_changed()
+        self._children_changed()
 
     def orphaned(self, slot: int, message: pb.Orphans) -> None:
         self.on_orphans(message.hops, list(message.destinations))
@@ -295,7 +302,7 @@ class PooledTunnelCommunity:
         for circuit_id in circuit_ids:
             self._mirror(picture.circuits[circuit_id])
         if circuit_ids:
-            self.on_children_changed()
+            self._children_changed()
 
     def _mirror(self, state: CircuitState) -> None:
         circuit = self.circuits.get(state.circuit_id)

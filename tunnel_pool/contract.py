@@ -85,5 +85,8 @@ class Tunnels(Protocol):
     def carried(self) -> CarriedState:
         """What was relayed and exited for others."""
 
+    def failure(self) -> str | None:
+        """Why no datagram can be carried any more, None while one can."""
+
     async def unload(self) -> None:
         """Remove all circuits and close everything."""

@@ -1,5 +1,6 @@
 """Between the SOCKS5 server and the tunnels: which circuit carries which peer's datagrams."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable
 
@@ -76,7 +77,10 @@ class Dispatcher:
 
     def orphaned(self, destinations: Iterable[bytes]) -> None:
         """These destinations, encoded, have lost their circuit."""
-        lost = {decode_address(destination)[1:] for destination in destinations}
+        lost: set[Address] = set()
+        for destination in destinations:
+            with contextlib.suppress(Socks5Error):  # a name that is none; no peer has it
+                lost.add(decode_address(destination)[1:])
         self._on_lost(lost.__contains__)
 
     def dropped(self) -> Counter[str]:

@@ -136,8 +136,7 @@ class Downloader:
         return "Nodes and exits are known, but no circuit could be built through them yet"
 
     def _check_pool(self) -> None:
-        pool = pool_of(self.tunnels)
-        if pool is not None and (why := pool.failure()):
+        if why := self.tunnels.failure():
             raise UserError(why)
 
     def _on_lost(self, is_lost: Callable[[Address], bool]) -> None:

@@ -12,15 +12,15 @@ use crate::cell::{self, Header, Kind, Prefix, DATA_ID, EXTEND_ID, MESSAGE_AT};
 use crate::counters::{Counters, Drop};
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::outbox::{Outbox, Via, MAX_DATAGRAM_BYTES};
-use crate::policy::{could_be_ipv8, ExitPolicy};
+use crate::policy::ExitPolicy;
 use crate::routes::{Circuit, Purpose, Routes};
+use crate::stream::{self, Frame};
 
-/// Events that wait for Python; more are dropped and counted.
-pub const MAX_EVENTS: usize = 4096;
+/// Packets of one round that wait for Python; more are dropped and counted.
+const MAX_PACKETS_BYTES: usize = 1 << 20;
 /// Frames that wait for the data stream; more are dropped and counted (rpc/streams.py, PENDING_BYTES).
 pub const MAX_STREAM_BYTES: usize = 1 << 20;
 
-const FRAME_KIND_DATAGRAM: u8 = 1;
 const SOCKS5_UDP_START: [u8; 3] = [0, 0, 0];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -47,6 +47,7 @@ pub struct Core {
     pub counters: Arc<Counters>,
     pub out: Outbox,
     pub events: Vec<Event>,
+    packets_bytes: usize,
     /// Frames for the main process, as rpc/data.py describes them; None without a data stream.
     pub stream: Option<Vec<u8>>,
     /// Exits that need their sockets before `out` is sent.
@@ -121,6 +122,7 @@ impl Core {
             counters,
             out: Outbox::default(),
             events: Vec::new(),
+            packets_bytes: 0,
             stream: None,
             to_enable: Vec::new(),
             now_ms: 0,
@@ -133,16 +135,18 @@ impl Core {
         }
     }
 
-    pub fn tell(&mut self, event: Event) {
-        if self.events.len() >= MAX_EVENTS {
-            self.counters.count(Drop::PythonQueueFull);
-        } else {
-            self.events.push(event);
-        }
+    pub fn take_events(&mut self) -> std::vec::Drain<'_, Event> {
+        self.packets_bytes = 0;
+        self.events.drain(..)
     }
 
     fn packet_for_python(&mut self, from: SocketAddr, bytes: &[u8]) {
-        self.tell(Event::Packet { from, bytes: bytes.to_vec() });
+        if self.packets_bytes + bytes.len() > MAX_PACKETS_BYTES {
+            self.counters.count(Drop::PythonQueueFull);
+        } else {
+            self.packets_bytes += bytes.len();
+            self.events.push(Event::Packet { from, bytes: bytes.to_vec() });
+        }
     }
 
     // The tunnel socket
@@ -288,9 +292,9 @@ impl Core {
         let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
         let payload = text.get(data.payload).ok_or(Drop::CellDataMalformed)?;
         let client = self.routes.client_of(circuit.hops);
-        if (could_be_ipv8(payload) && circuit.purpose != Purpose::EndToEnd)
-            || (client.is_none() && self.stream.is_none())
-        {
+        // py-ipv8 is asked about messages of its own overlay, and about everything when nobody else wants it.
+        let is_own_message = payload.starts_with(&self.settings.prefix) && circuit.purpose != Purpose::EndToEnd;
+        if is_own_message || (client.is_none() && self.stream.is_none()) {
             return self.cell_for_python(from, header, datagram, &message);
         }
         match client {
@@ -319,23 +323,16 @@ impl Core {
         Ok(())
     }
 
-    /// Queue a frame for the main process: length (2), kind, address length, circuit id (4), address, payload.
+    /// Queue a frame for the main process.
     fn frame(&mut self, circuit_id: u32, origin: Destination<'_>, payload: &[u8]) -> Result<(), Drop> {
-        let Some(stream) = &mut self.stream else { return Err(Drop::NoCircuit) };
+        let stream = self.stream.as_mut().ok_or(Drop::NoCircuit)?;
         let mut address = [0; address::MAX_ADDRESS_BYTES];
         let address_bytes = address::write_socks5(origin, &mut address).ok_or(Drop::CellDataMalformed)?;
         let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
-        let address_bytes = u8::try_from(address_bytes).map_err(|_| Drop::CellDataMalformed)?;
-        let length = u16::try_from(address.len() + payload.len()).map_err(|_| Drop::CellTooLarge)?;
-        if stream.len() + 8 + usize::from(length) > MAX_STREAM_BYTES {
+        if stream.len() + payload.len() > MAX_STREAM_BYTES {
             return Err(Drop::DataOutFull);
         }
-        stream.extend_from_slice(&length.to_be_bytes());
-        stream.extend_from_slice(&[FRAME_KIND_DATAGRAM, address_bytes]);
-        stream.extend_from_slice(&circuit_id.to_be_bytes());
-        stream.extend_from_slice(address);
-        stream.extend_from_slice(payload);
-        Ok(())
+        stream::append(stream, &Frame { circuit_id, address, payload }).ok_or(Drop::CellTooLarge)
     }
 
     /// A datagram of an association's client: RSV (2), FRAG, address, payload.
@@ -347,12 +344,8 @@ impl Core {
     fn carry(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) -> Result<(), Drop> {
         let association = self.routes.association(association_id).ok_or(Drop::Socks5ForeignSource)?;
         let hops = association.hops;
-        match association.client {
-            Some(client) if client == from => {}
-            None if from.ip().is_loopback() => {
-                association.client = Some(from);
-            }
-            _ => return Err(Drop::Socks5ForeignSource),
+        if association.client != from {
+            return Err(Drop::Socks5ForeignSource);
         }
         let [_, _, 0, rest @ ..] = datagram else { return Err(Drop::Socks5Malformed) };
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| Drop::Socks5Malformed)?;
@@ -463,14 +456,15 @@ impl Core {
 
     /// A packet as it is.
     pub fn send_packet(&mut self, to: SocketAddr, packet: &[u8]) {
-        let outcome = place(self.out.slot(), 0, packet).map(|written| self.out.push(Via::Tunnel, to, written));
+        let outcome = sendable(to).and_then(|()| place(self.out.slot(), 0, packet));
+        let outcome = outcome.map(|written| self.out.push(Via::Tunnel, to, written));
         self.counted(outcome);
     }
 
     /// A cell with a message to be encrypted for its circuit, relay or exit. What has no keys yet
     /// stays here, unless it may travel in the clear.
     pub fn send_cell(&mut self, to: SocketAddr, circuit_id: u32, plaintext: bool, message: &[u8]) {
-        let outcome = self.send_cell_checked(to, circuit_id, plaintext, message);
+        let outcome = sendable(to).and_then(|()| self.send_cell_checked(to, circuit_id, plaintext, message));
         self.counted(outcome);
     }
 
@@ -495,8 +489,9 @@ impl Core {
                 let relay = routes.relays.get(&id).ok_or(Drop::UnknownCircuit)?;
                 let other = routes.relays.get(&relay.next_id);
                 match other {
-                    Some(other) if !relay.rendezvous => (&other.keys, other.direction),
-                    _ => (&relay.keys, Direction::Backward),
+                    _ if relay.rendezvous => (&relay.keys, Direction::Backward),
+                    Some(other) => (&other.keys, other.direction),
+                    None => return Err(Drop::UnknownCircuit),
                 }
             };
             let message = place(slot, headroom(1), message)?;
@@ -509,6 +504,11 @@ impl Core {
         self.out.push(Via::Tunnel, to, packet);
         Ok(())
     }
+}
+
+/// Nobody listens on port 0; the kernel would say so for a whole train.
+fn sendable(to: SocketAddr) -> Result<(), Drop> {
+    (to.port() != 0).then_some(()).ok_or(Drop::UdpSendNoAddress)
 }
 
 /// Encrypt for a circuit of ours and count it; returns its first hop and the packet in the slot.

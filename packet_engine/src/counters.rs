@@ -50,6 +50,7 @@ reasons! {
     UdpReceiveError = "udp_receive_error",
     UdpSendFull = "udp_send_full",
     UdpSendError = "udp_send_error",
+    UdpSendNoAddress = "udp_send_no_address",
     Socks5ForeignSource = "socks5_foreign_source",
     Socks5Malformed = "socks5_malformed",
     NoCircuit = "no_circuit",

@@ -90,15 +90,18 @@ impl Outbox {
     }
 }
 
-/// Cut sorted entries into trains; those of more than `max_segment_bytes` travel alone.
-pub fn trains(entries: &[Entry], max_segment_bytes: usize) -> impl Iterator<Item = Train> + '_ {
+/// Cut sorted entries into trains; those of more bytes than their destination takes travel alone.
+pub fn trains<'a>(
+    entries: &'a [Entry],
+    max_segment_bytes: impl Fn(SocketAddr) -> usize + 'a,
+) -> impl Iterator<Item = Train> + 'a {
     let mut start = 0;
     std::iter::from_fn(move || {
         let first = entries.get(start)?;
         let segment_bytes = first.at.len();
         let mut total = segment_bytes;
         let mut end = start + 1;
-        if segment_bytes <= max_segment_bytes && segment_bytes > 0 {
+        if segment_bytes <= max_segment_bytes(first.to) && segment_bytes > 0 {
             while let Some(next) = entries.get(end) {
                 let bytes = next.at.len();
                 let same = next.via == first.via && next.to == first.to && bytes > 0 && bytes <= segment_bytes;
@@ -131,9 +134,9 @@ mod tests {
     #[test]
     fn equal_sizes_travel_together_and_a_shorter_one_ends_the_train() {
         let entries = [entry(1, 9), entry(1, 9), entry(1, 4), entry(1, 9), entry(2, 9), entry(2, 10)];
-        let cut: Vec<_> = trains(&entries, 100).map(|train| train.entries).collect();
+        let cut: Vec<_> = trains(&entries, |_| 100).map(|train| train.entries).collect();
         assert_eq!(cut, [0..3, 3..4, 4..5, 5..6]);
-        assert_eq!(trains(&entries, 8).count(), 6);
+        assert_eq!(trains(&entries, |_| 8).count(), 6);
     }
 
     proptest! {
@@ -142,7 +145,7 @@ mod tests {
             let mut entries: Vec<_> = sizes.iter().map(|(to, bytes)| entry(*to, *bytes)).collect();
             entries.sort_by_key(|entry| entry.to);
             let mut next = 0;
-            for train in trains(&entries, 65_535) {
+            for train in trains(&entries, |_| 65_535) {
                 prop_assert_eq!(train.entries.start, next);
                 next = train.entries.end;
                 let members = entries.get(train.entries).unwrap();

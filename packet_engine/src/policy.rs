@@ -32,7 +32,7 @@ fn could_be_bittorrent(data: &[u8]) -> bool {
 }
 
 /// A message of an overlay: version 1 or 2 of py-ipv8's prefix, and a message id.
-pub fn could_be_ipv8(data: &[u8]) -> bool {
+fn could_be_ipv8(data: &[u8]) -> bool {
     data.len() >= 23 && matches!(data, [0, 1 | 2, ..])
 }
 

@@ -119,6 +119,7 @@ impl Engine {
                     Ok(Err(error)) => Some(error.to_string()),
                     Err(_) => Some("it panicked".to_owned()),
                 };
+                shared.end();
                 if let Some(why) = failed {
                     shared.notify(std::iter::once(Notice::Failed(why)));
                 }
@@ -148,18 +149,18 @@ impl Engine {
         Ok(())
     }
 
-    fn send(&self, to: Address, packet: Vec<u8>) -> PyResult<()> {
-        self.command(Command::SendPacket { to: address(&to)?, packet });
+    fn send(&self, to: Address, packet: &[u8]) -> PyResult<()> {
+        self.command(Command::SendPacket { to: address(&to)?, packet: packet.to_vec() });
         Ok(())
     }
 
-    fn send_cell(&self, to: Address, circuit_id: u32, plaintext: bool, message: Vec<u8>) -> PyResult<()> {
-        self.command(Command::SendCell { to: address(&to)?, circuit_id, plaintext, message });
+    fn send_cell(&self, to: Address, circuit_id: u32, plaintext: bool, message: &[u8]) -> PyResult<()> {
+        self.command(Command::SendCell { to: address(&to)?, circuit_id, plaintext, message: message.to_vec() });
         Ok(())
     }
 
-    fn exit_send(&self, circuit_id: u32, to: Address, payload: Vec<u8>) -> PyResult<()> {
-        self.command(Command::ExitSend { circuit_id, to: address(&to)?, payload });
+    fn exit_send(&self, circuit_id: u32, to: Address, payload: &[u8]) -> PyResult<()> {
+        self.command(Command::ExitSend { circuit_id, to: address(&to)?, payload: payload.to_vec() });
         Ok(())
     }
 
@@ -255,9 +256,8 @@ impl Engine {
         Ok(())
     }
 
-    #[pyo3(signature = (association_id, socket, hops, client))]
-    fn add_association(&self, association_id: u32, socket: RawFd, hops: u8, client: Option<Address>) -> PyResult<()> {
-        let client = client.as_ref().map(address).transpose()?;
+    fn add_association(&self, association_id: u32, socket: RawFd, hops: u8, client: Address) -> PyResult<()> {
+        let client = address(&client)?;
         let socket = duplicate(socket)?;
         set_nonblocking(socket.as_raw_fd())?;
         self.command(Command::AddAssociation { id: association_id, socket, association: Association { hops, client } });
@@ -268,13 +268,13 @@ impl Engine {
         self.command(Command::RemoveAssociation(association_id));
     }
 
-    fn client_datagram(&self, association_id: u32, datagram: Vec<u8>) {
-        self.command(Command::ClientDatagram { association: association_id, datagram });
+    fn client_datagram(&self, association_id: u32, datagram: &[u8]) {
+        self.command(Command::ClientDatagram { association: association_id, datagram: datagram.to_vec() });
     }
 
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn take_events<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         let events = PyList::empty(py);
-        for notice in self.shared.take_notices() {
+        for notice in self.shared.take_notices(limit) {
             match notice {
                 Notice::Event(Event::Packet { from, bytes }) => {
                     events.append(("packet", pair(from), PyBytes::new(py, &bytes)))?;
@@ -296,10 +296,6 @@ impl Engine {
             counters.set_item(name, value)?;
         }
         Ok(counters)
-    }
-
-    fn dropped(&self, name: &str) -> u64 {
-        self.shared.counters.all().find(|(other, _)| *other == name).map_or(0, |(_, value)| value)
     }
 
     fn close(&self, py: Python<'_>) {

@@ -56,8 +56,7 @@ pub struct Exit {
 /// One UDP association of the SOCKS5 server.
 pub struct Association {
     pub hops: u8,
-    /// None until its first datagram told.
-    pub client: Option<SocketAddr>,
+    pub client: SocketAddr,
 }
 
 #[derive(Default)]
@@ -78,7 +77,7 @@ impl Routes {
     /// The newest association with a known client for circuits of this many hops.
     pub fn client_of(&self, hops: u8) -> Option<(u32, SocketAddr)> {
         let mut newest = self.associations.iter().rev();
-        newest.find_map(|(id, association)| (association.hops == hops).then_some((*id, association.client?)))
+        newest.find_map(|(id, association)| (association.hops == hops).then_some((*id, association.client)))
     }
 
     /// The circuit for a destination, chosen now if it has none that is ready.

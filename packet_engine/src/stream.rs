@@ -1,4 +1,4 @@
-//! The data stream from the main process, cut into frames (rpc/data.py).
+//! Frames of the data stream (rpc/data.py).
 //!
 //! ```text
 //! +--------+------+---------+------------+------------------+---------+
@@ -37,6 +37,18 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, &[u8])>, String> {
     let Some((address, payload)) = body.split_at_checked(address_bytes) else { return Ok(None) };
     let circuit_id = u32::from_be_bytes(id);
     Ok(Some((Frame { circuit_id, address, payload }, rest)))
+}
+
+/// Write a frame behind what is there. None when a length does not fit its field.
+pub fn append(stream: &mut Vec<u8>, frame: &Frame<'_>) -> Option<()> {
+    let address_bytes = u8::try_from(frame.address.len()).ok()?;
+    let length = u16::try_from(frame.address.len() + frame.payload.len()).ok()?;
+    stream.extend_from_slice(&length.to_be_bytes());
+    stream.extend_from_slice(&[KIND_DATAGRAM, address_bytes]);
+    stream.extend_from_slice(&frame.circuit_id.to_be_bytes());
+    stream.extend_from_slice(frame.address);
+    stream.extend_from_slice(frame.payload);
+    Some(())
 }
 
 pub struct FrameReader {
@@ -101,6 +113,9 @@ mod tests {
         let (frame, rest) = parse(WHOLE).unwrap().unwrap();
         assert_eq!((frame.circuit_id, frame.payload, rest), (5, b"hi".as_slice(), [99].as_slice()));
         assert_eq!(frame.address, [1, 1, 2, 3, 4, 0, 80]);
+        let mut written = Vec::new();
+        assert_eq!(append(&mut written, &frame), Some(()));
+        assert_eq!(written, WHOLE.get(..17).unwrap());
         for end in 0..WHOLE.len() - 1 {
             assert_eq!(parse(WHOLE.get(..end).unwrap()), Ok(None));
         }

@@ -1,10 +1,11 @@
 //! The engine's thread: it owns the sockets and the tables, and does all the I/O around `Core`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,8 +61,10 @@ pub enum Command {
 /// Between the engine's thread and Python's.
 pub struct Shared {
     pub counters: Arc<Counters>,
+    /// Nobody carries commands out any more.
+    ended: AtomicBool,
     commands: Mutex<Vec<Command>>,
-    events: Mutex<Vec<Notice>>,
+    notices: Mutex<Notices>,
     /// Wakes the engine.
     wake: Bell,
     /// Wakes Python.
@@ -77,7 +80,25 @@ pub enum Notice {
     Failed(String),
 }
 
-const MAX_NOTICES: usize = 8192;
+/// Packets wait for Python up to so many bytes, whoever sent them; more are dropped and counted.
+const MAX_WAITING_BYTES: usize = 4 << 20;
+/// What a packet costs beside its bytes.
+const PACKET_OVERHEAD_BYTES: usize = 1 << 10;
+
+#[derive(Default)]
+struct Notices {
+    queue: VecDeque<Notice>,
+    packet_bytes: usize,
+}
+
+impl Notice {
+    fn packet_bytes(&self) -> usize {
+        match self {
+            Notice::Event(Event::Packet { bytes, .. }) => bytes.len() + PACKET_OVERHEAD_BYTES,
+            _ => 0,
+        }
+    }
+}
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
 /// lets some gather, as network cards do (interrupt moderation); an idle one answers at once.
@@ -94,14 +115,24 @@ impl Shared {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             counters: Arc::default(),
+            ended: AtomicBool::new(false),
             commands: Mutex::default(),
-            events: Mutex::default(),
+            notices: Mutex::default(),
             wake: Bell::new()?,
             bell: Bell::new()?,
         })
     }
 
+    /// After the engine's thread has ended, commands are thrown away.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        lock(&self.commands).clear();
+    }
+
     pub fn command(&self, command: Command) {
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
         let first = {
             let mut commands = lock(&self.commands);
             commands.push(command);
@@ -112,20 +143,33 @@ impl Shared {
         }
     }
 
-    pub fn take_notices(&self) -> Vec<Notice> {
+    /// The oldest notices, `limit` at most; the bell goes on ringing when there are more.
+    pub fn take_notices(&self, limit: usize) -> Vec<Notice> {
         self.bell.silence();
-        std::mem::take(&mut *lock(&self.events))
+        let (taken, left) = {
+            let mut notices = lock(&self.notices);
+            let number = notices.queue.len().min(limit);
+            let taken: Vec<_> = notices.queue.drain(..number).collect();
+            notices.packet_bytes -= taken.iter().map(Notice::packet_bytes).sum::<usize>();
+            (taken, !notices.queue.is_empty())
+        };
+        if left {
+            self.bell.ring();
+        }
+        taken
     }
 
-    pub fn notify(&self, notices: impl Iterator<Item = Notice>) {
+    pub fn notify(&self, new: impl Iterator<Item = Notice>) {
         let refused = {
-            let mut queue = lock(&self.events);
+            let mut notices = lock(&self.notices);
             let mut refused = 0;
-            for notice in notices {
-                if queue.len() < MAX_NOTICES || !matches!(notice, Notice::Event(Event::Packet { .. })) {
-                    queue.push(notice);
-                } else {
+            for notice in new {
+                let bytes = notice.packet_bytes();
+                if bytes > 0 && notices.packet_bytes + bytes > MAX_WAITING_BYTES {
                     refused += 1;
+                } else {
+                    notices.packet_bytes += bytes;
+                    notices.queue.push_back(notice);
                 }
             }
             refused
@@ -198,9 +242,11 @@ pub struct Worker {
     clients: HashMap<u32, OwnedFd>,
     stream_in: Option<FrameReader>,
     stream_out: Option<StreamOut>,
-    /// Larger datagrams don't travel in trains: 0 without GSO, less than 65535 once a path refused.
-    max_segment_bytes: usize,
+    /// Whether the kernel cuts trains.
+    sends_trains: bool,
+    narrow: NarrowPaths,
     trains: Vec<Train>,
+    turn: usize,
     /// Datagrams and frames of this round.
     served: usize,
     stopped: bool,
@@ -219,7 +265,7 @@ impl Worker {
         epoll.add_reader(shared.wake.as_raw_fd(), Token::Wake.pack())?;
         epoll.add_reader(tunnel.as_raw_fd(), Token::Tunnel.pack())?;
         enable_gro(tunnel.as_raw_fd());
-        let max_segment_bytes = if may_send_trains && has_gso(tunnel.as_raw_fd()) { usize::from(u16::MAX) } else { 0 };
+        let sends_trains = may_send_trains && has_gso(tunnel.as_raw_fd());
         Ok(Self {
             core: Core::new(settings, shared.counters.clone()),
             shared,
@@ -232,8 +278,10 @@ impl Worker {
             clients: HashMap::new(),
             stream_in: None,
             stream_out: None,
-            max_segment_bytes,
+            sends_trains,
+            narrow: NarrowPaths::default(),
             trains: Vec::new(),
+            turn: 0,
             served: 0,
             stopped: false,
         })
@@ -260,7 +308,7 @@ impl Worker {
             self.flush();
             self.flush_stream();
             if !self.core.events.is_empty() {
-                self.shared.notify(self.core.events.drain(..).map(Notice::Event));
+                self.shared.notify(self.core.take_events().map(Notice::Event));
             }
             if (1..WORTHWHILE).contains(&self.served) && waited < BUSY_WAIT {
                 std::thread::sleep(PAUSE);
@@ -351,7 +399,7 @@ impl Worker {
             Command::RemoveCircuit(id) => {
                 if let Some((hops, destinations)) = core.routes.remove_circuit(id) {
                     if !destinations.is_empty() {
-                        core.tell(Event::Orphans { hops, destinations });
+                        core.events.push(Event::Orphans { hops, destinations });
                     }
                 }
             }
@@ -375,24 +423,29 @@ impl Worker {
             }
             Command::AttachStream { input, output } => self.attach_stream(input, output),
             Command::AddAssociation { id, socket, association } => {
+                self.remove_association(id);
                 enable_gro(socket.as_raw_fd());
                 if self.epoll.add_reader(socket.as_raw_fd(), Token::Client(id).pack()).is_ok() {
                     self.clients.insert(id, socket);
-                    core.routes.associations.retain(|(other, _)| *other != id);
-                    core.routes.associations.push((id, association));
+                    self.core.routes.associations.push((id, association));
                 }
             }
-            Command::RemoveAssociation(id) => {
-                self.flush();
-                self.core.routes.associations.retain(|(other, _)| *other != id);
-                self.clients.remove(&id);
-            }
+            Command::RemoveAssociation(id) => self.remove_association(id),
             Command::ClientDatagram { association, datagram } => {
-                if let Some(client) = core.routes.association(association).and_then(|known| known.client) {
+                if let Some(client) = core.routes.association(association).map(|known| known.client) {
                     core.client_received(association, client, &datagram);
                 }
             }
             Command::Stop => self.stopped = true,
+        }
+    }
+
+    fn remove_association(&mut self, id: u32) {
+        self.flush();
+        self.core.routes.associations.retain(|(other, _)| *other != id);
+        if let Some(socket) = self.clients.remove(&id) {
+            // The main process has the same open file, so that closing ours would not end the reports.
+            self.epoll.remove(socket.as_raw_fd());
         }
     }
 
@@ -447,15 +500,20 @@ impl Worker {
         self.core.out.sort();
         let mut batch = std::mem::take(&mut self.trains);
         batch.clear();
-        batch.extend(trains(self.core.out.entries(), self.max_segment_bytes));
-        let mut rest = batch.as_slice();
+        let limit = |to: SocketAddr| if self.sends_trains { self.narrow.limit(to.ip()) } else { 0 };
+        batch.extend(trains(self.core.out.entries(), limit));
+        self.turn = self.turn.wrapping_add(1);
+        let mut rest = batch.as_mut_slice();
         while let Some(first) = rest.first().and_then(|train| self.core.out.entries().get(train.entries.start)) {
             let (via, fd) = (first.via, self.socket_for(first.via, first.to));
             let same_socket = |train: &&Train| {
                 let entry = self.core.out.entries().get(train.entries.start);
                 entry.is_some_and(|entry| entry.via == via && entry.to.is_ipv4() == first.to.is_ipv4())
             };
-            let (now, later) = rest.split_at(rest.iter().take_while(same_socket).count());
+            let number = rest.iter().take_while(same_socket).count();
+            let (now, later) = rest.split_at_mut(number);
+            // When the socket takes no more, it is not always the same who lose.
+            now.rotate_left(self.turn % number.max(1));
             match fd {
                 Some(fd) => self.send(fd, now),
                 None => self.refuse(Drop::UdpSendError, now),
@@ -491,14 +549,15 @@ impl Worker {
         }
     }
 
-    /// A train was refused: its segments are larger than the path takes, or the device can't cut.
+    /// A train was refused: its segments are larger than the path takes, or its device can't cut.
     fn send_apart(&mut self, fd: RawFd, train: &Train, error: &io::Error) {
-        match error.raw_os_error() {
-            Some(libc::EINVAL | libc::EMSGSIZE) => {
-                self.max_segment_bytes = self.max_segment_bytes.min(train.segment_bytes.saturating_sub(1));
-            }
-            Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => self.max_segment_bytes = 0,
+        let narrower = match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EMSGSIZE) => train.segment_bytes.saturating_sub(1),
+            Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => 0,
             _ => return self.refuse(Drop::UdpSendError, std::slice::from_ref(train)),
+        };
+        if let Some(first) = self.core.out.entries().get(train.entries.start) {
+            self.narrow.learn(first.to.ip(), narrower);
         }
         for number in train.entries.clone() {
             self.send(fd, &[Train { entries: number..number + 1, segment_bytes: train.segment_bytes }]);
@@ -552,6 +611,31 @@ impl Worker {
         if !queue.is_empty() && self.epoll.add_writer(out.file.as_raw_fd(), Token::StreamOut.pack()).is_ok() {
             out.waiting = true;
         }
+    }
+}
+
+/// Destinations whose path refused a train, for a while.
+#[derive(Default)]
+struct NarrowPaths(HashMap<IpAddr, (usize, Instant)>);
+
+const MAX_NARROW_PATHS: usize = 4096;
+const NARROW_FOR: Duration = Duration::from_secs(600);
+
+impl NarrowPaths {
+    /// How large segments may be.
+    fn limit(&self, to: IpAddr) -> usize {
+        match self.0.get(&to) {
+            Some((limit, learnt)) if learnt.elapsed() < NARROW_FOR => *limit,
+            _ => usize::from(u16::MAX),
+        }
+    }
+
+    fn learn(&mut self, to: IpAddr, segment_bytes: usize) {
+        if self.0.len() >= MAX_NARROW_PATHS {
+            self.0.clear();
+        }
+        let limit = self.limit(to).min(segment_bytes);
+        self.0.insert(to, (limit, Instant::now()));
     }
 }
 

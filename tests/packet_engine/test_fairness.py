@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 
+import psutil
 import pytest
 
 from overlay.udp import bind_udp
@@ -101,6 +102,41 @@ async def test_a_quiet_circuit_is_served_beside_a_flood():
     finally:
         for sock in (loud, quiet, client, served):
             sock.close()
+
+
+async def test_the_engine_rests_once_an_association_is_gone():
+    """Its socket lives on elsewhere, and what comes to it must not keep the engine awake."""
+    async with network() as (node,):
+        client, served = bind_udp("127.0.0.1", 0), bind_udp("127.0.0.1", 0)
+        try:
+            engine = node.native.engine
+            engine.add_association(1, served.fileno(), 1, client.getsockname())
+            engine.remove_association(1)
+            await asyncio.sleep(0.1)
+            client.sendto(b"for nobody", served.getsockname())
+            before = psutil.Process().cpu_times()
+            await asyncio.sleep(0.5)
+            after = psutil.Process().cpu_times()
+            assert after.user + after.system - before.user - before.system < 0.25
+        finally:
+            client.close()
+            served.close()
+
+
+async def test_strangers_packets_neither_stop_python_nor_fill_memory():
+    """As many as come: the loop has its turns, and what waits is bounded in bytes."""
+    async with network() as (node,):
+        packet = node.get_prefix() + bytes([245]) + bytes(60_000)
+        longest_s, last_s = 0.0, time.monotonic()
+        rss_before = psutil.Process().memory_info().rss
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for number in range(3000):
+                stranger.sendto(packet, address_of(node))
+                if number % 10 == 0:
+                    await asyncio.sleep(0)
+                    longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+        assert longest_s < 1
+        assert psutil.Process().memory_info().rss - rss_before < 64 << 20
 
 
 async def test_sockets_are_as_large_as_the_kernel_gives(engine):

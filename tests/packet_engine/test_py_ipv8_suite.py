@@ -2,6 +2,7 @@
 
 None is skipped."""
 
+import asyncio
 import contextlib
 from collections import Counter
 from unittest.mock import Mock
@@ -55,7 +56,7 @@ def move_to(node, endpoint):
 def move_to_native(node):
     from packet_engine.endpoint import NativeEndpoint
 
-    endpoint = NativeEndpoint(bind_udp(LOOPBACK, 0), Counter(), LOOPBACK, allow_private=True)
+    endpoint = NativeEndpoint(bind_udp(LOOPBACK, 0), Counter(), exit_host=LOOPBACK, allow_private=True)
     move_to(node, endpoint)
     use(node.overlay, endpoint)
     return node
@@ -118,6 +119,11 @@ class OnMixedEngines:
     __test__ = True
     kinds: tuple[str, ...] = ()
 
+    async def deliver_messages(self, timeout=0.1):
+        """py-ipv8 waits for its network in memory; ours is real, and ipv8-rust-tunnels' threads are not hurried."""
+        await super().deliver_messages(timeout)
+        await asyncio.sleep(0.1)
+
     def create_node(self, *args, **kwargs):
         node = super().create_node(*args, **kwargs)
         return MOVES[self.kinds[len(self.nodes) % len(self.kinds)]](node)
@@ -172,31 +178,37 @@ class WithRustTunnels:
 
 
 @native_only
+@pytest.mark.slow
 class TestCommunityNativePython(WithPython, AsyncSetUp, OnMixedEngines, CommunityTests):
     kinds = ("native", "python")
 
 
 @native_only
+@pytest.mark.slow
 class TestCommunityPythonNative(WithPython, AsyncSetUp, OnMixedEngines, CommunityTests):
     kinds = ("python", "native")
 
 
 @native_only
+@pytest.mark.slow
 class TestCommunityNativeRust(WithRustTunnels, AsyncSetUp, OnMixedEngines, CommunityTests):
     kinds = ("native", "rust")
 
 
 @native_only
+@pytest.mark.slow
 class TestCommunityRustNative(WithRustTunnels, AsyncSetUp, OnMixedEngines, CommunityTests):
     kinds = ("rust", "native")
 
 
 @native_only
+@pytest.mark.slow
 class TestHiddenServicesNativePython(WithPython, AsyncSetUp, OnMixedEngines, HiddenServicesTests):
     kinds = ("native", "python")
 
 
 @native_only
+@pytest.mark.slow
 class TestHiddenServicesPythonNative(WithPython, AsyncSetUp, OnMixedEngines, HiddenServicesTests):
     kinds = ("python", "native")
 
@@ -209,11 +221,13 @@ class TestHiddenServicesEndsNativePython(WithPython, AsyncSetUp, OnMixedEngines,
 
 
 @native_only
+@pytest.mark.slow
 class TestHiddenServicesNativeRust(WithRustTunnels, AsyncSetUp, OnMixedEngines, HiddenServicesTests):
     kinds = ("native", "rust")
 
 
 @native_only
+@pytest.mark.slow
 class TestHiddenServicesRustNative(WithRustTunnels, AsyncSetUp, OnMixedEngines, HiddenServicesTests):
     kinds = ("rust", "native")
 

@@ -135,12 +135,12 @@ async def socks_port(community: TunnelCommunity, arguments: argparse.Namespace) 
 async def download(arguments: argparse.Namespace) -> dict[str, Any]:
     community = await open_community(arguments, exit_node=False)
     nodes = len(arguments.bootstrap[1])
-    while len(community.candidates) < nodes:
+    while len(community.candidates) < nodes:  # noqa: ASYNC110 - py-ipv8 has no event for it
         await asyncio.sleep(0.05)
     session = TorrentSession(await socks_port(community, arguments), arguments.state)
     session.start()
     community.build_tunnels(arguments.hops)
-    while community.tunnels_ready(arguments.hops) < 1:
+    while community.tunnels_ready(arguments.hops) < 1:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     print(json.dumps({"ready": len(community.find_circuits(hops=arguments.hops))}), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
@@ -169,10 +169,10 @@ def main() -> int:
         role_parser.add_argument("--torrent")
         role_parser.add_argument("--save", type=Path)
         role_parser.add_argument("--peer", type=options.peer_address, action="append", default=[])
-        for text in ("--listen", "--bootstrap", "--community-id", "--state"):
-            kinds = {"--listen": options.host_port, "--bootstrap": options.bootstrap}
-            kinds |= {"--community-id": options.community_id, "--state": Path}
-            role_parser.add_argument(text, type=kinds[text])
+        role_parser.add_argument("--listen", type=options.host_port)
+        role_parser.add_argument("--bootstrap", type=options.bootstrap)
+        role_parser.add_argument("--community-id", type=options.community_id)
+        role_parser.add_argument("--state", type=Path)
     # The rest of what tunnel-pool node takes means nothing to a peer.
     arguments, _ = parser.parse_known_args()
     if arguments.with_parent is not None:

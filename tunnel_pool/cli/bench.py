@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from packet_engine import EngineChoice, is_built
 from tunnel_pool.bench import download, forwarding, report, streams
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
-from tunnel_pool.errors import UserError
+from tunnel_pool.errors import UsageError, UserError
 
 STREAMS = "streams"
 DOWNLOADS = {f"download-{hops}": hops for hops in (1, 2, 3)}
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
         "scenario", nargs="*", metavar="SCENARIO", help=f"which to measure (default: {' '.join(DEFAULT_SCENARIOS)})"
     )
     parser.add_argument(
-        "--contenders", type=_names(tuple(BY_NAME)), metavar="NAME,NAME...", default=tuple(BY_NAME), help="default: all"
+        "--contenders", type=_names(tuple(BY_NAME)), metavar="NAME,NAME...", default=None, help="default: all"
     )
     parser.add_argument("--runs", type=number(1, 100), default=3, metavar="R", help="default: %(default)s")
     parser.add_argument(
@@ -77,20 +77,12 @@ def add_parser(commands: Any) -> None:
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Every run of every contender in every scenario. Raises UserError when one fails."""
-    scenarios = arguments.scenario or DEFAULT_SCENARIOS
-    for name in scenarios:
-        if name not in SCENARIOS:
-            raise UserError(f"{name!r} is no scenario; there are {', '.join(SCENARIOS)}")
-    if STREAMS in scenarios:
-        if len(scenarios) > 1:
-            raise UserError("streams is measured by itself")
+    scenarios = _scenarios(arguments.scenario)
+    if scenarios == (STREAMS,):
         return {"ok": True, STREAMS: await streams.measure(arguments.seconds)}
-    contenders = [BY_NAME[name] for name in arguments.contenders]
-    if not is_built():
-        if arguments.contenders == tuple(BY_NAME):
-            contenders = [contender for contender in contenders if contender.engine is not EngineChoice.NATIVE]
-        elif any(contender.engine is EngineChoice.NATIVE for contender in contenders):
-            raise UserError("the native packet engine is not built, so it can't be measured")
+    if not is_built() and any(name in FORWARDING for name in scenarios):
+        raise UserError("relay, exit and back need the native packet engine, which is not built; name a download")
+    contenders = _contenders(arguments.contenders)
     measured: dict[str, report.Rows] = {name: {} for name in scenarios}
     for number in range(arguments.runs):
         for scenario in scenarios:
@@ -102,6 +94,26 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.plot is not None:
         report.draw(result, arguments.plot)
     return result
+
+
+def _scenarios(names: Sequence[str]) -> tuple[str, ...]:
+    """What to measure. Raises UsageError."""
+    for name in names:
+        if name not in SCENARIOS:
+            raise UsageError(f"{name!r} is no scenario; there are {', '.join(SCENARIOS)}")
+    if STREAMS in names and len(names) > 1:
+        raise UsageError("streams is measured by itself")
+    return tuple(names) or DEFAULT_SCENARIOS
+
+
+def _contenders(names: tuple[str, ...] | None) -> list[Contender]:
+    """Who is measured: by default all that run here. Raises UserError."""
+    chosen = ALL if names is None else [BY_NAME[name] for name in names]
+    if is_built():
+        return chosen
+    if names is not None and any(contender.engine is EngineChoice.NATIVE for contender in chosen):
+        raise UserError("the native packet engine is not built, so it can't be measured")
+    return [contender for contender in chosen if contender.engine is not EngineChoice.NATIVE]
 
 
 def _rows(scenario: str, contenders: list[Contender], arguments: argparse.Namespace) -> list[tuple[str, Measure]]:

@@ -119,11 +119,10 @@ async def _announce(tunnels: Tunnels, arguments: argparse.Namespace) -> None:
 
 
 async def _watch_for(seconds: float, tunnels: Tunnels) -> None:
-    """Sleep, unless the pool can't go on. Raises UserError."""
-    pool = pool_of(tunnels)
+    """Sleep, unless the tunnels can't go on. Raises UserError."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
-        if pool is not None and (why := pool.failure()):
+        if why := tunnels.failure():
             raise UserError(why)
         await asyncio.sleep(CHECK_INTERVAL_S)
 
