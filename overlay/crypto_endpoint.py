@@ -34,6 +34,7 @@ MESSAGE_OFFSET = 29
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
 COUNTER_BYTES = 8
+FRESH_COUNTER = 1  # of SessionKeys that nothing was sealed with yet; the next is the first to be used
 MIN_WINDOWS = 256
 
 
@@ -115,13 +116,13 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         """As in py-ipv8, but for the first counter, which is not ours to use.
 
         A node that joins a circuit seals its list of candidates with the
-        originator's key and counter 1 (py-ipv8 community.py, on_create), and
+        originator's key and first counter (py-ipv8 community.py, on_create), and
         py-ipv8's originator its first cell, too: whoever sees both learns what
-        they say. We begin with 2.
+        they say. We leave out one counter.
         """
         if direction == FORWARD and not cell.plaintext:
             for hop in hops:
-                if hop.keys is not None and hop.keys.salt_explicit_forward == 0:
+                if hop.keys is not None and hop.keys.salt_explicit_forward == FRESH_COUNTER:
                     hop.keys.encrypt_str(b"", FORWARD)
         super().encrypt_cell(cell, direction, *hops)
 

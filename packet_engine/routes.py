@@ -16,9 +16,10 @@ class HeldKeys:
     def __init__(self, source: Any) -> None:
         self.source = source
         # A node that joins a circuit seals its list of candidates with the originator's
-        # key and counter 1 (py-ipv8 community.py, on_create), and py-ipv8's originator
-        # its first cell, too: whoever sees both learns what they say. We begin with 2.
-        forward = max(source.salt_explicit_forward, 1)
+        # key and first counter (py-ipv8 community.py, on_create), and py-ipv8's
+        # originator its first cell, too: whoever sees both learns what they say. We
+        # leave out one counter.
+        forward = source.salt_explicit_forward + 1
         self.keys = Keys(
             (bytes(source.key_forward), bytes(source.salt_forward), forward),
             (bytes(source.key_backward), bytes(source.salt_backward), source.salt_explicit_backward),

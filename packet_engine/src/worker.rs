@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::{Core, Event, Settings};
 use crate::counters::{Counters, Drop};
-use crate::outbox::{trains, Train, Via};
+use crate::outbox::{trains, Entry, Train, Via};
 use crate::routes::{Association, Circuit, Exit, Relay};
 use crate::stream::FrameReader;
 use crate::sys::{bind_udp, enable_gro, has_gso, set_timer_slack, Bell, Epoll, Inbox, Postman};
@@ -512,8 +512,8 @@ impl Worker {
             };
             let number = rest.iter().take_while(same_socket).count();
             let (now, later) = rest.split_at_mut(number);
-            // When the socket takes no more, it is not always the same who lose.
-            now.rotate_left(self.turn % number.max(1));
+            // When the socket takes no more, it is not always the same who lose; nobody's own order changes.
+            now.rotate_left(first_of_a_destination(self.core.out.entries(), now, self.turn));
             match fd {
                 Some(fd) => self.send(fd, now),
                 None => self.refuse(Drop::UdpSendError, now),
@@ -614,6 +614,15 @@ impl Worker {
     }
 }
 
+/// Where a destination's trains begin, `turn` trains on or later; 0 when none begins there.
+fn first_of_a_destination(entries: &[Entry], batch: &[Train], turn: usize) -> usize {
+    let to = |train: &Train| entries.get(train.entries.start).map(|entry| entry.to);
+    let from = turn % batch.len().max(1);
+    let mut neighbours = batch.windows(2).enumerate().skip(from);
+    let found = neighbours.find(|(_, pair)| matches!(pair, [one, next] if to(one) != to(next)));
+    found.map_or(0, |(index, _)| index + 1)
+}
+
 /// Destinations whose path refused a train, for a while.
 #[derive(Default)]
 struct NarrowPaths(HashMap<IpAddr, (usize, Instant)>);
@@ -642,4 +651,26 @@ impl NarrowPaths {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turning_keeps_each_destinations_order() {
+        let entry = |port| Entry { via: Via::Tunnel, to: SocketAddr::from(([127, 0, 0, 1], port)), at: 0..1 };
+        let ports = [1, 1, 1, 2, 2, 3];
+        let entries = ports.map(entry);
+        for turn in 0..20 {
+            let mut batch: Vec<_> =
+                (0..entries.len()).map(|at| Train { entries: at..at + 1, segment_bytes: 1 }).collect();
+            let first = first_of_a_destination(&entries, &batch, turn);
+            batch.rotate_left(first);
+            for port in 1..=3 {
+                let order = batch.iter().map(|train| train.entries.start).filter(|at| ports.get(*at) == Some(&port));
+                assert!(order.is_sorted());
+            }
+        }
+    }
 }

@@ -11,9 +11,11 @@ from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.payload import DataPayload
 from ipv8.messaging.serialization import default_serializer
 
-from overlay.crypto_endpoint import pack_address, packed_address_end, unpack_address
+from overlay.community import NOWHERE
+from overlay.crypto_endpoint import MESSAGE_OFFSET, pack_address, packed_address_end, unpack_address
 from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
+from tests.packet_engine.disturber import Disturber
 
 ADDRESSES = [("1.2.3.4", 0), ("255.255.255.255", 65535), ("2001:db8::1", 443), ("tracker.example", 6969), ("é.nl", 1)]
 
@@ -119,3 +121,27 @@ async def test_a_joined_circuit_leaves_nothing_behind(engine):
             return [thing for thing in gc.get_objects() if isinstance(thing, TunnelExitSocket)]
 
         await until(lambda: not left(), 5)
+
+
+async def test_the_first_cell_does_not_use_the_counter_of_the_candidate_list(engine):
+    """Both are sealed with the originator's forward key; one nonce twice would give both away."""
+    async with network() as (node,):
+        with Disturber(address_of(node), seed=1) as disturber:
+            async with tunnels("plain", [disturber.address], circuits=1) as client:
+                await until(lambda: client.candidates)
+                lists = []
+                created = client._ours_on_created_extended
+                client._ours_on_created_extended = lambda circuit_id, payload: (
+                    lists.append(payload.candidates_enc),
+                    created(circuit_id, payload),
+                )
+                circuit = client.create_circuit(1)
+                await asyncio.wait_for(circuit.ready, 10)
+                client.send_data(
+                    circuit.hop.address, circuit.circuit_id, ("127.0.0.1", 9), NOWHERE, dht_like(bytes(80))
+                )
+                await until(lambda: disturber.forwarded)
+                (sealed,) = lists
+                counters = {cell[MESSAGE_OFFSET : MESSAGE_OFFSET + 8] for cell in disturber.forwarded}
+                assert sealed[:8] not in counters
+                assert counters == {(int.from_bytes(sealed[:8], "big") + 1).to_bytes(8, "big")}

@@ -1,6 +1,7 @@
 """Eight circuits in one child, all with more to carry than it can: none starves."""
 
 import asyncio
+import contextlib
 import socket
 import time
 
@@ -66,6 +67,36 @@ async def test_bytes_per_circuit_are_within_a_factor_of_two_both_ways():
             await asyncio.sleep(0.5)
             down = [c.bytes_down - before[c.circuit_id] for c in tunnel.find_circuits(hops=1)]
             assert spread(down) <= 2
+    finally:
+        for sock in (*outside, client, served):
+            sock.close()
+
+
+async def test_datagrams_of_a_destination_keep_their_order():
+    """A sender that sees disorder takes it for loss: uTP gets slow, and makes its packets smaller."""
+    outside = [bind_udp(unused_host(), 0) for _ in range(3)]
+    client, served = bind_udp("127.0.0.1", 0), bind_udp("127.0.0.1", 0)
+    try:
+        async with network() as nodes, tunnels("plain", map(address_of, nodes), circuits=1) as tunnel:
+            tunnel.build_tunnels(1)
+            await until(lambda: tunnel.tunnels_ready(1) == 1.0)
+            tunnel.native.engine.add_association(1, served.fileno(), 1, client.getsockname())
+            headers = [UDP_HEADER_START + encode_address(*sock.getsockname()) for sock in outside]
+            for number in range(400):
+                for header in headers:
+                    # Sizes that end trains early, too.
+                    text = b"%06d" % number + bytes(900 + 100 * (number % 3))
+                    client.sendto(header + dht_like(text), served.getsockname())
+                if number % 50 == 49:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            for sock in outside:
+                received = []
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        received.append(sock.recv(65535).split(b":", 2)[2][:6])
+                assert len(received) == 400
+                assert received == sorted(received)
     finally:
         for sock in (*outside, client, served):
             sock.close()

@@ -1,8 +1,11 @@
 """The rules of an exit and the bytes of a cell, the same on both engines."""
 
+from pathlib import Path
+
 import pytest
 from ipv8.messaging.anonymization.exit_socket import DataChecker
-from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
+from ipv8.messaging.anonymization.tunnel import FORWARD, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
+from ipv8_rust_tunnels import generate_session_keys
 
 from overlay.exit_socket import is_allowed_destination
 from packet_engine import EngineChoice, is_built
@@ -94,3 +97,17 @@ def test_the_choice_of_an_engine():
 
     assert choose(EngineChoice.PYTHON) is EngineChoice.PYTHON
     assert choose(EngineChoice.AUTO) is (EngineChoice.NATIVE if is_built() else EngineChoice.PYTHON)
+
+
+def test_layers_are_those_that_the_rust_engine_is_tested_with():
+    """layers.txt says what ipv8_rust_tunnels, which the Python engine encrypts with, makes of it."""
+    lines = (Path(__file__).parent / "layers.txt").read_text().splitlines()
+    vectors = [line.split() for line in lines if not line.startswith("#")]
+    assert len(vectors) >= 4
+    for key, salt, counter, plain, layer in vectors:
+        keys = generate_session_keys(bytes(64))
+        keys.key_forward, keys.salt_forward = bytes.fromhex(key), bytes.fromhex(salt)
+        keys.salt_explicit_forward = int(counter) - 1
+        text = bytes.fromhex(plain.strip("-"))
+        assert keys.encrypt_str(text, FORWARD) == bytes.fromhex(layer)
+        assert keys.decrypt_str(bytes.fromhex(layer), FORWARD) == text

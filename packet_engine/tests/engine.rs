@@ -1,0 +1,243 @@
+//! The engine's decisions from outside: two nodes in memory, and anything a stranger may send.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use packet_engine::core::{Core, Event, Settings};
+use packet_engine::counters::{Counters, Drop};
+use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
+use packet_engine::outbox::Via;
+use packet_engine::policy::ExitPolicy;
+use packet_engine::routes::{Association, Circuit, Exit, Purpose, Relay};
+use proptest::prelude::*;
+
+const PREFIX: [u8; 22] = [9; 22];
+const OURS: u32 = 0x0100_0001;
+const THEIRS: u32 = 0x0200_0002;
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn keys(seed: u8) -> Arc<SessionKeys> {
+    let half = HalfParts { key: &[seed; 32], salt: &[seed; 4], counter: 0 };
+    Arc::new(SessionKeys::new(&half, &half).unwrap())
+}
+
+fn core(peer_flags: u16) -> Core {
+    let settings = Settings {
+        prefix: PREFIX,
+        other_prefixes: Some(vec![]),
+        max_relay_early: 8,
+        no_crypto: vec![2, 3],
+        policy: ExitPolicy { peer_flags, own_messages: false, allow_private: false },
+    };
+    Core::new(settings, Arc::new(Counters::default()))
+}
+
+fn circuit(seeds: &[u8]) -> Circuit {
+    Circuit {
+        first_hop: address("198.51.100.1:1"),
+        layers: seeds.iter().map(|seed| keys(*seed)).collect(),
+        end_to_end: None,
+        hops: 1,
+        purpose: Purpose::Data,
+        ready: true,
+        relay_early_count: 0.into(),
+        stats: Arc::default(),
+    }
+}
+
+fn client() -> Core {
+    let mut core = core(0);
+    core.routes.circuits.insert(OURS, circuit(&[1, 2]));
+    core.routes.associations.push((1, Association { hops: 1, client: address("127.0.0.1:5") }));
+    core
+}
+
+fn relay() -> Core {
+    let mut core = core(0);
+    for (from, to, direction, ip) in
+        [(OURS, THEIRS, Direction::Forward, "198.51.100.2:2"), (THEIRS, OURS, Direction::Backward, "198.51.100.3:3")]
+    {
+        let relay = Relay {
+            next_id: to,
+            to: address(ip),
+            keys: keys(1),
+            direction,
+            rendezvous: false,
+            relay_early_count: 1.into(),
+            stats: Arc::default(),
+        };
+        core.routes.relays.insert(from, relay);
+    }
+    core
+}
+
+fn exit() -> Core {
+    let mut core = core(2);
+    let exit = Exit { previous_hop: address("198.51.100.1:1"), keys: keys(2), enabled: false, stats: Arc::default() };
+    core.routes.exits.insert(THEIRS, exit);
+    core
+}
+
+/// What left, and empty the outbox.
+fn sent(core: &mut Core) -> Vec<(Via, SocketAddr, Vec<u8>)> {
+    let entries = core.out.entries().iter();
+    let sent = entries.map(|entry| (entry.via, entry.to, core.out.bytes(entry).to_vec())).collect();
+    core.out.clear();
+    sent
+}
+
+/// The one datagram that left.
+fn one(core: &mut Core) -> (Via, SocketAddr, Vec<u8>) {
+    let mut all = sent(core);
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn request(payload: &[u8]) -> Vec<u8> {
+    [&[0, 0, 0, 1, 8, 8, 8, 8, 0, 80], payload].concat()
+}
+
+#[test]
+fn a_datagram_goes_there_and_back() {
+    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
+    let (_, _, mut cell) = one(&mut client);
+    relay.tunnel_received(address("198.51.100.9:9"), &mut cell);
+    let (Via::Tunnel, to, mut cell) = one(&mut relay) else { panic!() };
+    assert_eq!(to, address("198.51.100.2:2"));
+    exit.tunnel_received(address("198.51.100.1:1"), &mut cell);
+    let (Via::Exit(THEIRS), to, payload) = one(&mut exit) else { panic!() };
+    assert_eq!(
+        (to, payload.as_slice(), exit.to_enable.as_slice()),
+        (address("8.8.8.8:80"), b"d1:y1:qe".as_slice(), &[THEIRS][..])
+    );
+
+    exit.exit_received(THEIRS, to, b"d1:y1:re");
+    let (_, _, mut cell) = one(&mut exit);
+    relay.tunnel_received(address("198.51.100.2:2"), &mut cell);
+    let (_, _, mut cell) = one(&mut relay);
+    client.tunnel_received(address("198.51.100.1:1"), &mut cell);
+    let (Via::Client(1), to, answer) = one(&mut client) else { panic!() };
+    assert_eq!((to, answer), (address("127.0.0.1:5"), request(b"d1:y1:re")));
+}
+
+#[test]
+fn what_may_not_leave_does_not_and_is_named() {
+    for (destination, payload, reason) in [
+        ([10, 0, 0, 1], b"d1:y1:qe".as_slice(), Drop::ExitDestinationRefused),
+        ([8, 8, 8, 8], b"GET / HTTP/1.1", Drop::ExitContentRefused),
+    ] {
+        let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+        let mut datagram = request(payload);
+        datagram[4..8].copy_from_slice(&destination);
+        client.client_received(1, address("127.0.0.1:5"), &datagram);
+        let mut cell = sent(&mut client).remove(0).2;
+        relay.tunnel_received(address("198.51.100.9:9"), &mut cell);
+        let mut cell = sent(&mut relay).remove(0).2;
+        exit.tunnel_received(address("198.51.100.1:1"), &mut cell);
+        assert!(sent(&mut exit).is_empty());
+        assert_eq!(exit.counters.get(reason), 1);
+    }
+}
+
+#[test]
+fn relay_early_is_counted() {
+    let (mut client, mut relay) = (client(), relay());
+    for _ in 0..20 {
+        client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
+    }
+    for (_, _, mut cell) in sent(&mut client) {
+        relay.tunnel_received(address("198.51.100.9:9"), &mut cell);
+    }
+    // Eight cells carry the flag; the relay, which counts from the extend on, passes one less.
+    assert_eq!(relay.counters.get(Drop::CellRelayEarlyTooMany), 1);
+    assert_eq!(sent(&mut relay).len(), 19);
+}
+
+#[test]
+fn only_its_client_uses_an_association() {
+    let mut client = client();
+    client.client_received(1, address("127.0.0.1:6"), &request(b"d1:y1:qe"));
+    client.client_received(2, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
+    assert!(sent(&mut client).is_empty());
+    assert_eq!(client.counters.get(Drop::Socks5ForeignSource), 2);
+}
+
+#[test]
+fn layers_are_those_of_py_ipv8() {
+    let hex = |text: &str| -> Vec<u8> {
+        (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
+    };
+    let mut seen = 0;
+    for line in include_str!("../../tests/packet_engine/layers.txt").lines().filter(|line| !line.starts_with('#')) {
+        let [key, salt, counter, plain, layer] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let (key, salt, plain, layer) = (hex(key), hex(salt), hex(plain.trim_matches('-')), hex(layer));
+        let counter: u64 = counter.parse().unwrap();
+        let half = HalfParts { key: &key, salt: &salt, counter: counter - 1 };
+        let keys = SessionKeys::new(&half, &half).unwrap();
+        let mut buffer = vec![0; COUNTER_BYTES];
+        buffer.extend_from_slice(&plain);
+        buffer.resize(buffer.len() + TAG_BYTES, 0);
+        let message = COUNTER_BYTES..COUNTER_BYTES + plain.len();
+        assert_eq!(keys.seal(Direction::Forward, &mut buffer, message.clone()), Some(0..layer.len()));
+        assert_eq!(buffer, layer);
+        assert_eq!(keys.open(Direction::Forward, &mut buffer, 0..layer.len()), Ok(message.clone()));
+        assert_eq!(buffer[message], plain);
+        seen += 1;
+    }
+    assert!(seen >= 4);
+}
+
+/// Valid cells of every kind, to be bent.
+fn valid_cells() -> Vec<Vec<u8>> {
+    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    let mut cells = vec![];
+    client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
+    client.send_cell(address("198.51.100.1:1"), OURS, true, &[2, 0, 0]);
+    client.send_cell(address("198.51.100.1:1"), OURS, false, &[6, 0, 7]);
+    cells.extend(sent(&mut client).into_iter().map(|(_, _, cell)| cell));
+    for cell in cells.clone() {
+        relay.tunnel_received(address("198.51.100.9:9"), &mut cell.clone());
+    }
+    cells.extend(sent(&mut relay).into_iter().map(|(_, _, cell)| cell));
+    exit.exit_received(THEIRS, address("8.8.8.8:80"), b"d1:y1:re");
+    cells.extend(sent(&mut exit).into_iter().map(|(_, _, cell)| cell));
+    cells
+}
+
+proptest! {
+    #[test]
+    fn nothing_a_stranger_sends_panics_and_everything_is_accounted_for(
+        which in 0usize..5,
+        cut in 0usize..200,
+        bends in prop::collection::vec((0usize..200, any::<u8>()), 0..4),
+        role in 0usize..3,
+    ) {
+        let cells = valid_cells();
+        let mut cell = cells[which % cells.len()].clone();
+        cell.truncate(cell.len().saturating_sub(cut / 4));
+        for (at, byte) in bends {
+            let at = at % cell.len().max(1);
+            if let Some(place) = cell.get_mut(at) { *place = byte; }
+        }
+        let mut node = [client, relay, exit][role]();
+        node.tunnel_received(address("198.51.100.1:1"), &mut cell);
+        let dropped: u64 = node.counters.all().map(|(_, number)| number).sum();
+        let events = node.take_events().filter(|event| matches!(event, Event::Packet { .. })).count();
+        prop_assert_eq!(dropped as usize + sent(&mut node).len() + events, 1);
+    }
+
+    #[test]
+    fn nothing_a_client_sends_panics(datagram in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..6) {
+        let mut datagram = datagram;
+        if let [_, _, fragment, atyp, ..] = datagram.as_mut_slice() { (*fragment, *atyp) = (0, kind); }
+        let mut node = client();
+        node.client_received(1, address("127.0.0.1:5"), &datagram);
+        let dropped: u64 = node.counters.all().map(|(_, number)| number).sum();
+        prop_assert_eq!(dropped as usize + sent(&mut node).len(), 1);
+    }
+}
