@@ -44,7 +44,9 @@ async def test_a_file_comes_in_through_circuits(program, workers, hops):
 
 
 # A stopped child is noticed after some seconds: the slower engine is still busy then.
-@pytest.mark.parametrize(("how", "engine"), [(signal.SIGKILL, "auto"), (signal.SIGSTOP, "python")])
+@pytest.mark.parametrize(
+    ("how", "engine"), [(signal.SIGKILL, "auto"), pytest.param(signal.SIGSTOP, "python", marks=pytest.mark.slow)]
+)
 async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes_on(how, engine):
     async with command("demo", "--workers=3", "--size=250", "--json", f"--engine={engine}") as demo:
         await demo.until_downloaded(10)

@@ -150,7 +150,7 @@ async def test_resume_folder_that_cannot_be_made(tmp_path):
 
 
 async def test_a_second_run_goes_on_where_the_first_was_killed(tmp_path):
-    size_bytes = 150 << 20
+    size_bytes = 120 << 20
     async with LocalSwarm(size_bytes, seeders=1, exits=1, relays=0, log_level="error") as swarm:
         arguments = ["download", swarm.torrent, "--workers=1", f"--save={tmp_path}", f"--state={tmp_path / 'state'}"]
         arguments += [f"--peer={swarm.seeders[0]}", f"--bootstrap={swarm.exits[0]}", f"--listen={swarm.client_host}:0"]

@@ -100,7 +100,7 @@ async def test_the_main_process_sees_no_datagram_once_the_buckets_are_given_out(
         assert seen == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_dead_childs_destinations_go_to_another_and_back_to_its_successor(engine, how):
     async with client_of("pooled", 2, True) as setup:
         pool = setup.tunnel.pool
