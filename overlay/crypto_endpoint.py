@@ -27,13 +27,14 @@ from ipv8.messaging.anonymization.tunnel import FORWARD, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
-from overlay.replay import ReplayWindow
+from overlay.replay import Received
 
 PREFIX_BYTES = 22
 MESSAGE_OFFSET = 29
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
 COUNTER_BYTES = 8
+TAG_BYTES = 16
 FRESH_COUNTER = 1  # of SessionKeys that nothing was sealed with yet; the next is the first to be used
 MIN_WINDOWS = 256
 
@@ -87,7 +88,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
     def __init__(self, endpoint: Endpoint, counters: Counter[str]) -> None:
         super().__init__(endpoint)
         self._counters = counters
-        self._windows: dict[tuple[int, int], tuple[Any, ReplayWindow]] = {}
+        self._windows: dict[tuple[int, int], tuple[Any, Received]] = {}
         self._windows_kept = MIN_WINDOWS
         self.on_data_message: Callable[[tuple[str, int], int, bytes], None] | None = None
 
@@ -132,21 +133,22 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         Raises CryptoException, ReplayedError.
         """
         for hop in () if cell.plaintext else hops:
-            window = self._window(hop.keys, direction)
+            received = self._received_under(hop.keys, direction)
             counter = int.from_bytes(cell.message[:COUNTER_BYTES], "big")
-            if not window.is_new(counter):
+            tag = cell.message[-TAG_BYTES:]
+            if not received.is_new(counter, tag):
                 raise ReplayedError
             super().decrypt_cell(cell, direction, hop)
-            window.accept(counter)
+            received.accept(counter, tag)
 
-    def _window(self, keys: Any, direction: int) -> ReplayWindow:
+    def _received_under(self, keys: Any, direction: int) -> Received:
         """One for each key; those of keys that no route has any more are thrown away now and then."""
         known = self._windows.get((id(keys), direction))
         if known is None:
             if len(self._windows) >= 2 * self._windows_kept:
                 self._forget_windows()
             # Keeps the keys alive, so that their id is not another's.
-            known = self._windows[(id(keys), direction)] = (keys, ReplayWindow())
+            known = self._windows[(id(keys), direction)] = (keys, Received())
         return known[1]
 
     def _forget_windows(self) -> None:

@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, CHACHA20_POLY1305, NONCE_LEN};
 
 use crate::counters::Drop;
-use crate::replay::ReplayWindow;
+use crate::replay::Received;
 
 pub const COUNTER_BYTES: usize = 8;
 pub const TAG_BYTES: usize = 16;
@@ -44,7 +44,7 @@ struct Half {
     key: LessSafeKey,
     salt: [u8; SALT_BYTES],
     sent: AtomicU64,
-    received: Mutex<ReplayWindow>,
+    received: Mutex<Received>,
 }
 
 impl Half {
@@ -108,13 +108,14 @@ impl SessionKeys {
         let whole = buffer.get_mut(layer.clone()).ok_or(Drop::CellNotDecrypted)?;
         let (explicit, sealed) = whole.split_first_chunk_mut::<COUNTER_BYTES>().ok_or(Drop::CellNotDecrypted)?;
         let counter = u64::from_be_bytes(*explicit);
-        let mut window = half.received.lock().unwrap_or_else(PoisonError::into_inner);
-        if !window.is_new(counter) {
+        let tag = *sealed.last_chunk::<TAG_BYTES>().ok_or(Drop::CellNotDecrypted)?;
+        let mut received = half.received.lock().unwrap_or_else(PoisonError::into_inner);
+        if !received.is_new(counter, &tag) {
             return Err(Drop::CellReplayed);
         }
         let text =
             half.key.open_in_place(half.nonce(*explicit), Aad::empty(), sealed).map_err(|_| Drop::CellNotDecrypted)?;
-        window.accept(counter);
+        received.accept(counter, &tag);
         let start = layer.start + COUNTER_BYTES;
         Ok(start..start + text.len())
     }

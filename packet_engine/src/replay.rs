@@ -56,7 +56,41 @@ impl ReplayWindow {
     }
 }
 
+/// Up to this counter, two different texts may come under one: ipv8-rust-tunnels begins anew when
+/// an exit becomes a relay.
+const EARLY: u64 = 32;
+const MAX_EARLY_TAGS: usize = 128;
+
+/// What one direction of a hop's keys has received.
+///
+/// A replayed cell is the same to the last bit, so early cells are told apart by their tags, and
+/// all others by their counters.
+#[derive(Debug, Default)]
+pub struct Received {
+    window: ReplayWindow,
+    early_tags: Vec<[u8; 16]>,
+}
+
+impl Received {
+    /// Whether the cell is new. Ask before decrypting; `accept` only what was authentic.
+    pub fn is_new(&self, counter: u64, tag: &[u8; 16]) -> bool {
+        if counter <= EARLY && self.early_tags.len() < MAX_EARLY_TAGS {
+            !self.early_tags.contains(tag)
+        } else {
+            self.window.is_new(counter)
+        }
+    }
+
+    pub fn accept(&mut self, counter: u64, tag: &[u8; 16]) {
+        if counter <= EARLY && self.early_tags.len() < MAX_EARLY_TAGS {
+            self.early_tags.push(*tag);
+        }
+        self.window.accept(counter);
+    }
+}
+
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -81,6 +115,28 @@ mod tests {
         assert!(!take(&mut window, WINDOW + 11));
         assert!(take(&mut window, u64::MAX - WINDOW));
         assert!(!take(&mut window, u64::MAX));
+    }
+
+    #[test]
+    fn early_cells_are_known_by_their_tags_and_their_number_is_bounded() {
+        let mut received = Received::default();
+        let tag = |number: u16| {
+            let mut tag = [0; 16];
+            tag[..2].copy_from_slice(&number.to_be_bytes());
+            tag
+        };
+        assert!(received.is_new(2, &tag(1)));
+        received.accept(2, &tag(1));
+        assert!(!received.is_new(2, &tag(1)));
+        assert!(received.is_new(2, &tag(2)));
+        for number in 0..2 * MAX_EARLY_TAGS as u16 {
+            if received.is_new(2, &tag(100 + number)) {
+                received.accept(2, &tag(100 + number));
+            }
+        }
+        assert_eq!(received.early_tags.len(), MAX_EARLY_TAGS);
+        received.accept(EARLY + 1, &tag(3));
+        assert!(!received.is_new(EARLY + 1, &tag(4)));
     }
 
     proptest! {
