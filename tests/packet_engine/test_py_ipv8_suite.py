@@ -214,6 +214,7 @@ class TestHiddenServicesPythonNative(WithPython, AsyncSetUp, OnMixedEngines, Hid
 
 
 @native_only
+@pytest.mark.slow
 class TestHiddenServicesEndsNativePython(WithPython, AsyncSetUp, OnMixedEngines, HiddenServicesTests):
     """The downloader is node 0, the seeder node 2: two ends of different kinds."""
 
@@ -233,5 +234,6 @@ class TestHiddenServicesRustNative(WithRustTunnels, AsyncSetUp, OnMixedEngines, 
 
 
 @native_only
+@pytest.mark.slow
 class TestHiddenServicesEndsNativeRust(WithRustTunnels, AsyncSetUp, OnMixedEngines, HiddenServicesTests):
     kinds = ("native", "native", "rust")

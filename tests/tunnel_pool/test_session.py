@@ -149,6 +149,7 @@ async def test_resume_folder_that_cannot_be_made(tmp_path):
         TorrentSession(1, tmp_path / "file" / "resume")
 
 
+@pytest.mark.slow
 async def test_a_second_run_goes_on_where_the_first_was_killed(tmp_path):
     size_bytes = 120 << 20
     async with LocalSwarm(size_bytes, seeders=1, exits=1, relays=0, log_level="error") as swarm:
