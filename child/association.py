@@ -3,8 +3,6 @@
 import socket
 from collections import Counter
 
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit
-
 from overlay.community import NOWHERE, PoolTunnelCommunity
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
@@ -44,7 +42,9 @@ class ServedAssociation:
         except Socks5Error:
             self._counters["socks5_malformed"] += 1
             return
-        circuit = self._circuit_for(address)
+        circuit = self._sticky.circuit_for(
+            address, self._community.circuits, lambda: self._community.find_circuits(hops=self.hops)
+        )
         if circuit is None:
             self._counters["no_circuit"] += 1
         else:
@@ -60,13 +60,3 @@ class ServedAssociation:
 
     def close(self) -> None:
         self._udp.close()
-
-    def _circuit_for(self, address: bytes) -> Circuit | None:
-        circuits = self._community.circuits
-        circuit_id = self._sticky.get(address)
-        circuit = circuits.get(circuit_id) if circuit_id is not None else None
-        if circuit is None or circuit.state != CIRCUIT_STATE_READY:
-            ready = [ready.circuit_id for ready in self._community.find_circuits(hops=self.hops)]
-            circuit_id = self._sticky.assign(address, ready)
-            circuit = circuits[circuit_id] if circuit_id is not None else None
-        return circuit

@@ -1,7 +1,9 @@
 """Which circuit carries a destination's datagrams. Its twin is packet_engine/src/sticky.rs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit
 
 MAX_DESTINATIONS = 65536
 
@@ -38,6 +40,16 @@ class StickyMap:
         self._count[circuit_id] += 1
         self._group_count[self._group_of(circuit_id)] += 1
         return circuit_id
+
+    def circuit_for(
+        self, destination: bytes, circuits: Mapping[int, Circuit], ready: Callable[[], Iterable[Circuit]]
+    ) -> Circuit | None:
+        """The destination's circuit; one of those `ready` when it has none that is. None when none is ready."""
+        circuit = circuits.get(self._circuit_of.get(destination, -1))
+        if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
+            return circuit
+        circuit_id = self.assign(destination, [circuit.circuit_id for circuit in ready()])
+        return circuits[circuit_id] if circuit_id is not None else None
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
         """The circuit is dead; returns the destinations that it carried."""

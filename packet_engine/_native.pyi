@@ -22,18 +22,15 @@ class Stats:
     def read(self) -> tuple[int, int, float]:
         """Bytes up, bytes down, seconds since the epoch of the last activity (0: none yet)."""
 
-class Engine:
-    """A thread that owns a duplicate of the bound UDP `socket`. Raises OSError, ValueError.
+class Settings:
+    """What may change while the engine runs. Raises ValueError for a prefix that has not 22 bytes.
 
     `other_prefixes`: overlays beside the tunnels that listen on the socket, None for all.
     `own_messages`: the exit lets the overlay's own messages out whatever `peer_flags` say.
-    `trains`: send several datagrams of one size as one (UDP_SEGMENT) where the kernel can.
     """
 
     def __init__(
         self,
-        socket: int,
-        exit_ip: str,
         prefix: bytes,
         other_prefixes: list[bytes] | None,
         max_relay_early: int,
@@ -41,21 +38,19 @@ class Engine:
         peer_flags: int,
         own_messages: bool,
         allow_private: bool,
-        trains: bool = True,
     ) -> None: ...
+
+class Engine:
+    """A thread that owns a duplicate of the bound UDP `socket`. Raises OSError, ValueError.
+
+    `trains`: send several datagrams of one size as one (UDP_SEGMENT) where the kernel can.
+    """
+
+    def __init__(self, socket: int, exit_ip: str, settings: Settings, trains: bool = True) -> None: ...
     def fileno(self) -> int:
         """Readable when `take_events` has something."""
 
-    def configure(
-        self,
-        prefix: bytes,
-        other_prefixes: list[bytes] | None,
-        max_relay_early: int,
-        no_crypto: list[int],
-        peer_flags: int,
-        own_messages: bool,
-        allow_private: bool,
-    ) -> None: ...
+    def configure(self, settings: Settings) -> None: ...
     def send(self, to: _Address, packet: bytes) -> None: ...
     def send_cell(self, to: _Address, circuit_id: int, plaintext: bool, message: bytes) -> None: ...
     def exit_send(self, circuit_id: int, to: _Address, payload: bytes) -> None: ...

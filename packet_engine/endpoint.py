@@ -21,7 +21,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.endpoint import Endpoint, EndpointListener
 from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv4Address
 
-from packet_engine._native import Engine, Stats
+from packet_engine._native import Engine, Settings, Stats
 from packet_engine.routes import HeldKeys, KeyRing, RouteTable
 
 EVENTS_PER_WAKE_UP = 64  # then the loop's other work has its turn
@@ -62,7 +62,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._loop = asyncio.get_running_loop()
         self._peer_flags = 0
         self._max_relay_early = 8
-        self.engine = Engine(sock.fileno(), exit_host, *self._configuration(), trains)
+        self.engine = Engine(sock.fileno(), exit_host, self._engine_settings(), trains)
         self._open = True
         self._loop.add_reader(self.engine.fileno(), self._take_events)
         self.circuits = RouteTable[Circuit](self._set_circuit, self.engine.remove_circuit)
@@ -93,11 +93,11 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             self.circuits.refresh(cell.circuit_id)
         self._send(lambda: self.engine.send_cell(target_addr, cell.circuit_id, cell.plaintext, cell.message))
 
-    def _configuration(self) -> tuple[bytes, list[bytes] | None, int, list[int], int, bool, bool]:
+    def _engine_settings(self) -> Settings:
         prefixes = None if self._listeners else [prefix for prefix in self._prefix_map if prefix != self.prefix]
         if self.settings is None:
             prefixes = []  # which cells are the tunnels' is not known yet
-        return (
+        return Settings(
             self.prefix,
             prefixes,
             self._max_relay_early,
@@ -108,7 +108,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         )
 
     def _configure(self) -> None:
-        self.engine.configure(*self._configuration())
+        self.engine.configure(self._engine_settings())
 
     # The tables
 

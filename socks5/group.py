@@ -12,6 +12,12 @@ SO_ATTACH_REUSEPORT_CBPF = 51  # asm-generic/socket.h; Python's socket module do
 _FILTER = struct.Struct("=HBBI")  # struct sock_filter
 
 
+def enlarge_buffers(sock: socket.socket) -> None:
+    """As large as the kernel gives, up to BUFFER_BYTES."""
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+
+
 class SteeringError(Exception):
     """This system can't steer."""
 
@@ -43,8 +49,7 @@ class ReusePortGroup:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+            enlarge_buffers(sock)
             sock.setblocking(False)
             sock.bind((self._host, self._port))
         except OSError:

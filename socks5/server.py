@@ -15,13 +15,12 @@ from twisted.internet.protocol import DatagramProtocol, Factory
 from twisted.internet.protocol import Protocol as StreamProtocol
 
 from socks5.address import Address, AddressType, Socks5Error
-from socks5.group import ReusePortGroup, SteeringError
+from socks5.group import ReusePortGroup, SteeringError, enlarge_buffers
 from socks5.handshake import Associate, Close, Handshake, Send, Step
 from socks5.messages import join_udp_request, split_udp_request
 from socks5.steering import OWN_SOCKET
 
 LOOPBACK = "127.0.0.1"
-BUFFER_BYTES = 4 << 20
 MAX_ASSOCIATIONS = 64
 MAX_DATAGRAM_BYTES = 65535
 
@@ -63,9 +62,8 @@ class Association(DatagramProtocol):
         self._counters = counters
 
     def startProtocol(self) -> None:
-        handle = cast(socket.socket, self.transport.getHandle())
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            handle.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        if self.group is None:
+            enlarge_buffers(cast(socket.socket, self.transport.getHandle()))
         self._consumer.association_opened(self)
 
     def stopProtocol(self) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable
 
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
 from overlay.config import slot_of
@@ -49,13 +49,12 @@ class Dispatcher:
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
-        circuit_id = self._sticky.get(address)
-        circuit = self._tunnels.circuits.get(circuit_id) if circuit_id is not None else None
-        if circuit is None or circuit.state != CIRCUIT_STATE_READY:
-            circuit = self._assign(address)
-            if circuit is None:
-                self.drops["no_circuit"] += 1
-                return
+        circuit = self._sticky.circuit_for(
+            address, self._tunnels.circuits, lambda: self._tunnels.find_circuits(hops=self.hops)
+        )
+        if circuit is None:
+            self.drops["no_circuit"] += 1
+            return
         self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
 
     def raw_data_received(self, origin: Address, data: bytes) -> None:
@@ -86,11 +85,6 @@ class Dispatcher:
     def dropped(self) -> Counter[str]:
         """By reason, the carrier's included."""
         return self.drops + self._carrier.drops if self._carrier is not None else self.drops
-
-    def _assign(self, address: bytes) -> Circuit | None:
-        ready = [circuit.circuit_id for circuit in self._tunnels.find_circuits(hops=self.hops)]
-        circuit_id = self._sticky.assign(address, ready)
-        return self._tunnels.circuits[circuit_id] if circuit_id is not None else None
 
 
 def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:

@@ -31,6 +31,7 @@ pub enum Event {
     Orphans { hops: u8, destinations: Vec<Box<[u8]>> },
 }
 
+#[derive(Clone)]
 pub struct Settings {
     pub prefix: Prefix,
     /// Other overlays that listen on this socket; None: take every prefix.
@@ -384,13 +385,11 @@ impl Core {
     // Circuits that end here
 
     fn exit_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
-        let exit = self.routes.exits.get_mut(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+        let exit = self.routes.exits.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
         let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..datagram.len())?;
         let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
         let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
-        if (id == EXTEND_ID && !header.relay_early) || self.settings.max_relay_early == 0 {
-            return Err(Drop::CellRelayEarlyMissing);
-        }
+        self.check_relay_early(header, id)?;
         if id != DATA_ID {
             return self.cell_for_python(from, header, datagram, &message);
         }

@@ -75,6 +75,32 @@ impl Stats {
     }
 }
 
+#[pyclass(frozen, name = "Settings")]
+struct EngineSettings(Settings);
+
+#[pymethods]
+impl EngineSettings {
+    #[new]
+    fn new(
+        prefix: &[u8],
+        other_prefixes: Option<Vec<Vec<u8>>>,
+        max_relay_early: u32,
+        no_crypto: Vec<u8>,
+        peer_flags: u16,
+        own_messages: bool,
+        allow_private: bool,
+    ) -> PyResult<Self> {
+        let others = other_prefixes.map(|prefixes| prefixes.iter().map(|prefix| prefix_of(prefix)).collect());
+        Ok(Self(Settings {
+            prefix: prefix_of(prefix)?,
+            other_prefixes: others.transpose()?,
+            max_relay_early,
+            no_crypto,
+            policy: ExitPolicy { peer_flags, own_messages, allow_private },
+        }))
+    }
+}
+
 #[pyclass(frozen)]
 struct Engine {
     shared: Arc<Shared>,
@@ -90,27 +116,13 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (socket, exit_ip, prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private, trains=true))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        socket: RawFd,
-        exit_ip: &str,
-        prefix: &[u8],
-        other_prefixes: Option<Vec<Vec<u8>>>,
-        max_relay_early: u32,
-        no_crypto: Vec<u8>,
-        peer_flags: u16,
-        own_messages: bool,
-        allow_private: bool,
-        trains: bool,
-    ) -> PyResult<Self> {
-        let settings =
-            settings(prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private)?;
+    #[pyo3(signature = (socket, exit_ip, settings, trains=true))]
+    fn new(socket: RawFd, exit_ip: &str, settings: &EngineSettings, trains: bool) -> PyResult<Self> {
         let exit_ip = exit_ip.parse().map_err(|_| PyValueError::new_err("exit_ip is no IP address"))?;
         let shared = Arc::new(Shared::new()?);
         let tunnel = duplicate(socket)?;
         set_nonblocking(tunnel.as_raw_fd())?;
-        let mut worker = Worker::new(tunnel, exit_ip, settings, trains, shared.clone())?;
+        let mut worker = Worker::new(tunnel, exit_ip, settings.0.clone(), trains, shared.clone())?;
         let thread = std::thread::Builder::new().name("packet engine".to_owned()).spawn({
             let shared = shared.clone();
             move || {
@@ -132,21 +144,8 @@ impl Engine {
         self.shared.bell.as_raw_fd()
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn configure(
-        &self,
-        prefix: &[u8],
-        other_prefixes: Option<Vec<Vec<u8>>>,
-        max_relay_early: u32,
-        no_crypto: Vec<u8>,
-        peer_flags: u16,
-        own_messages: bool,
-        allow_private: bool,
-    ) -> PyResult<()> {
-        let settings =
-            settings(prefix, other_prefixes, max_relay_early, no_crypto, peer_flags, own_messages, allow_private)?;
-        self.command(Command::Configure(settings));
-        Ok(())
+    fn configure(&self, settings: &EngineSettings) {
+        self.command(Command::Configure(settings.0.clone()));
     }
 
     fn send(&self, to: Address, packet: &[u8]) -> PyResult<()> {
@@ -314,25 +313,6 @@ impl std::ops::Drop for Engine {
     }
 }
 
-fn settings(
-    prefix: &[u8],
-    other_prefixes: Option<Vec<Vec<u8>>>,
-    max_relay_early: u32,
-    no_crypto: Vec<u8>,
-    peer_flags: u16,
-    own_messages: bool,
-    allow_private: bool,
-) -> PyResult<Settings> {
-    let others = other_prefixes.map(|prefixes| prefixes.iter().map(|prefix| prefix_of(prefix)).collect());
-    Ok(Settings {
-        prefix: prefix_of(prefix)?,
-        other_prefixes: others.transpose()?,
-        max_relay_early,
-        no_crypto,
-        policy: ExitPolicy { peer_flags, own_messages, allow_private },
-    })
-}
-
 /// Whether an exit with this policy lets a datagram go to an address; the counter's name when not.
 #[pyfunction]
 fn exit_refusal(
@@ -352,6 +332,7 @@ fn exit_refusal(
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Engine>()?;
+    module.add_class::<EngineSettings>()?;
     module.add_class::<Keys>()?;
     module.add_class::<Stats>()?;
     module.add_function(wrap_pyfunction!(exit_refusal, module)?)?;

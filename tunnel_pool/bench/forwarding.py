@@ -15,7 +15,6 @@ import asyncio
 import socket
 import struct
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -207,7 +206,6 @@ async def _run(flow: _Flow, node: psutil.Process, window: int, seconds: float) -
     batch = min(TRAIN, window // 2)
     used_before = _cpu_s(node)
     start_s = last_s = now_s = time.monotonic()
-    tallies = Counter[str]()
     while now_s - start_s < seconds:
         while in_flight + batch <= window:
             flow.send(batch)
@@ -219,7 +217,6 @@ async def _run(flow: _Flow, node: psutil.Process, window: int, seconds: float) -
         elif now_s - last_s > STALL_S:
             lost, in_flight, last_s = lost + in_flight, 0, now_s
         else:
-            tallies["waited"] += 1
             # The engine's threads need no loop, the node's messages do.
             await asyncio.sleep(0)
     used_s = _cpu_s(node) - used_before
