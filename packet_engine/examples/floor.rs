@@ -54,18 +54,19 @@ fn measure_socket(send_trains: bool, receive_trains: bool) -> Outcome<f64> {
         outbox.push(Via::Tunnel, address, 0..CELL_BYTES);
     }
     let max_segment = if send_trains { usize::from(u16::MAX) } else { 0 };
-    let batch: Vec<Train> = trains(outbox.entries(), |_| max_segment).collect();
+    let mail = outbox.sorted(&[]);
+    let batch: Vec<Train> = trains(mail.entries, |_| max_segment).collect();
     let start = Instant::now();
     for _ in 0..ROUNDS {
         let mut rest = batch.as_slice();
         while !rest.is_empty() {
-            let sent = postman.send(from.as_raw_fd(), &outbox, rest)?;
+            let sent = postman.send(from.as_raw_fd(), &mail, rest)?;
             rest = rest.get(sent..).unwrap_or(&[]);
         }
         let mut bytes = 0;
         while bytes < TRAIN * CELL_BYTES {
             for index in 0..inbox.receive(to.as_raw_fd())? {
-                bytes += inbox.message(index).map_or(0, |(_, _, message)| message.len());
+                bytes += inbox.message(index).map_or(0, |(_, datagrams)| datagrams.map(|at| at.len()).sum());
             }
         }
     }

@@ -87,7 +87,7 @@ fn finish(slot: &mut [u8], prefix: &Prefix, header: Header, message: &Range<usiz
 }
 
 /// Copy a message to `at` in the slot.
-fn place(slot: &mut [u8], at: usize, message: &[u8]) -> Result<Range<usize>, Drop> {
+fn copy(slot: &mut [u8], at: usize, message: &[u8]) -> Result<Range<usize>, Drop> {
     let range = at..at + message.len();
     slot.get_mut(range.clone()).ok_or(Drop::CellTooLarge)?.copy_from_slice(message);
     Ok(range)
@@ -101,7 +101,17 @@ fn place_data(slot: &mut [u8], at: usize, around: &Envelope<'_>, payload: &[u8])
         let room = slot.get_mut(end..).ok_or(Drop::CellTooLarge)?;
         end += address::write_packed(part, room).ok_or(Drop::CellTooLarge)?;
     }
-    Ok(at..place(slot, end, payload)?.end)
+    Ok(at..copy(slot, end, payload)?.end)
+}
+
+/// Make of a payload in a data message what the client of an association gets (RFC 1928 section 7);
+/// the header is shorter than what stands there.
+fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Result<Range<usize>, Drop> {
+    let header_bytes = SOCKS5_UDP_START.len() + address.len();
+    let start = payload.start.checked_sub(header_bytes).ok_or(Drop::CellDataMalformed)?;
+    copy(datagram, start, &SOCKS5_UDP_START)?;
+    copy(datagram, start + SOCKS5_UDP_START.len(), address)?;
+    Ok(start..payload.end)
 }
 
 fn circuit_layers(circuit: &Circuit) -> impl DoubleEndedIterator<Item = (&SessionKeys, Direction)> {
@@ -152,8 +162,9 @@ impl Core {
 
     // The tunnel socket
 
-    /// A datagram from the tunnel socket; it is decrypted where it lies.
-    pub fn tunnel_received(&mut self, from: SocketAddr, datagram: &mut [u8]) {
+    /// A datagram from the tunnel socket. It is decrypted where it lies, at `place` of the inbox,
+    /// and what goes on from here is sent from there.
+    pub fn tunnel_received(&mut self, from: SocketAddr, datagram: &mut [u8], place: usize) {
         match cell::kind(&self.settings.prefix, datagram) {
             Kind::Malformed => self.counters.count(Drop::CellMalformed),
             Kind::Other => {
@@ -171,22 +182,28 @@ impl Core {
                 }
             }
             Kind::Cell(header) => {
-                let outcome = self.cell_received(from, header, datagram);
+                let outcome = self.cell_received(from, header, datagram, place);
                 self.counted(outcome);
             }
         }
     }
 
-    fn cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
+    fn cell_received(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        place: usize,
+    ) -> Result<(), Drop> {
         let id = header.circuit_id;
         if self.routes.relays.contains_key(&id) {
-            self.relay(header, datagram)
+            self.relay(header, datagram, place)
         } else if header.plaintext {
             self.plain_cell_received(from, header, datagram)
         } else if self.routes.exits.contains_key(&id) {
-            self.exit_cell_received(from, header, datagram)
+            self.exit_cell_received(from, header, datagram, place)
         } else if self.routes.circuits.contains_key(&id) {
-            self.circuit_cell_received(from, header, datagram)
+            self.circuit_cell_received(from, header, datagram, place)
         } else {
             Err(Drop::CellNotDecrypted)
         }
@@ -223,7 +240,7 @@ impl Core {
         Ok(())
     }
 
-    fn relay(&mut self, header: Header, datagram: &[u8]) -> Result<(), Drop> {
+    fn relay(&mut self, header: Header, datagram: &mut [u8], place: usize) -> Result<(), Drop> {
         let relays = &self.routes.relays;
         let next = relays.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
         let this = relays.get(&next.next_id);
@@ -237,32 +254,42 @@ impl Core {
         if header.relay_early && next.relay_early_count.get() >= self.settings.max_relay_early {
             return Err(Drop::CellRelayEarlyTooMany);
         }
-        let sealed = datagram.get(MESSAGE_AT..).ok_or(Drop::CellMalformed)?;
-        let slot = self.out.slot();
-        let message = if next.rendezvous {
-            let back = &this.ok_or(Drop::UnknownCircuit)?.keys;
-            let layer = place(slot, MESSAGE_AT, sealed)?;
-            let text = next.keys.open(Direction::Forward, slot, layer)?;
-            back.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?
-        } else if next.direction == Direction::Forward {
-            let layer = place(slot, MESSAGE_AT, sealed)?;
-            next.keys.open(Direction::Forward, slot, layer)?
-        } else {
-            let text = place(slot, headroom(1), sealed)?;
-            next.keys.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?
-        };
         let onwards =
             Header { circuit_id: next.next_id, plaintext: false, relay_early: header.relay_early && !next.rendezvous };
-        let packet = finish(slot, &self.settings.prefix, onwards, &message)?;
-        next.stats.sent(packet.len());
+        let sealed = MESSAGE_AT..datagram.len();
+        let sent_bytes = if next.rendezvous || next.direction == Direction::Forward {
+            let mut message = next.keys.open(Direction::Forward, datagram, sealed)?;
+            if next.rendezvous {
+                let back = &this.ok_or(Drop::UnknownCircuit)?.keys;
+                message = back.seal(Direction::Backward, datagram, message).ok_or(Drop::CellTooLarge)?;
+            }
+            let packet = finish(datagram, &self.settings.prefix, onwards, &message)?;
+            self.out.push_received(Via::Tunnel, next.to, place + packet.start..place + packet.end);
+            packet.len()
+        } else {
+            // A layer more, for which there is no room where the cell lies.
+            let slot = self.out.slot();
+            let text = copy(slot, headroom(1), datagram.get(sealed).ok_or(Drop::CellMalformed)?)?;
+            let message = next.keys.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?;
+            let packet = finish(slot, &self.settings.prefix, onwards, &message)?;
+            let sent_bytes = packet.len();
+            self.out.push(Via::Tunnel, next.to, packet);
+            sent_bytes
+        };
+        next.stats.sent(sent_bytes);
         next.relay_early_count.set(next.relay_early_count.get().saturating_add(1));
-        self.out.push(Via::Tunnel, next.to, packet);
         Ok(())
     }
 
     // Our circuits
 
-    fn circuit_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
+    fn circuit_cell_received(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        place: usize,
+    ) -> Result<(), Drop> {
         let circuit = self.routes.circuits.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
         if circuit.layers.is_empty() {
             return Err(Drop::CellNotDecrypted);
@@ -291,36 +318,21 @@ impl Core {
             return Err(Drop::CircuitForeignSource);
         }
         let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
-        let payload = text.get(data.payload).ok_or(Drop::CellDataMalformed)?;
+        let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
         let client = self.routes.client_of(circuit.hops);
         // py-ipv8 is asked about messages of its own overlay, and about everything when nobody else wants it.
         let is_own_message = payload.starts_with(&self.settings.prefix) && circuit.purpose != Purpose::EndToEnd;
         if is_own_message || (client.is_none() && self.stream.is_none()) {
             return self.cell_for_python(from, header, datagram, &message);
         }
-        match client {
-            Some((association, client)) => self.deliver(association, client, data.origin, payload),
-            None => self.frame(header.circuit_id, data.origin, payload),
-        }
-    }
-
-    /// Hand what came in to the client of an association (RFC 1928 section 7).
-    fn deliver(
-        &mut self,
-        association: u32,
-        client: SocketAddr,
-        origin: Destination<'_>,
-        payload: &[u8],
-    ) -> Result<(), Drop> {
-        let slot = self.out.slot();
-        let start = place(slot, 0, &SOCKS5_UDP_START)?.end;
-        let room = slot.get_mut(start..).ok_or(Drop::CellTooLarge)?;
-        let end = start + address::write_socks5(origin, room).ok_or(Drop::CellDataMalformed)?;
-        let end = place(slot, end, payload)?.end;
-        if end > MAX_DATAGRAM_BYTES {
-            return Err(Drop::CellTooLarge);
-        }
-        self.out.push(Via::Client(association), client, 0..end);
+        let Some((association, client)) = client else {
+            return self.frame(header.circuit_id, data.origin, payload);
+        };
+        let mut address = [0; address::MAX_ADDRESS_BYTES];
+        let address_bytes = address::write_socks5(data.origin, &mut address).ok_or(Drop::CellDataMalformed)?;
+        let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
+        let packet = put_socks5(datagram, message.start + data.payload.start..message.end, address)?;
+        self.out.push_received(Via::Client(association), client, place + packet.start..place + packet.end);
         Ok(())
     }
 
@@ -384,7 +396,13 @@ impl Core {
 
     // Circuits that end here
 
-    fn exit_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8]) -> Result<(), Drop> {
+    fn exit_cell_received(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        place: usize,
+    ) -> Result<(), Drop> {
         let exit = self.routes.exits.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
         let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..datagram.len())?;
         let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
@@ -398,20 +416,28 @@ impl Core {
             // A name: Python resolves it and comes back with `exit_send`.
             return self.cell_for_python(from, header, datagram, &message);
         };
-        let payload = text.get(data.payload).ok_or(Drop::CellDataMalformed)?;
+        let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
         if !exit.enabled && from.ip() != exit.previous_hop.ip() {
             return Err(Drop::ExitForeignSource);
         }
-        self.exit_send_checked(header.circuit_id, to, payload)
+        let to = self.let_out(header.circuit_id, to, payload)?;
+        let start = place + message.start + data.payload.start;
+        self.out.push_received(Via::Exit(header.circuit_id), to, start..start + payload.len());
+        Ok(())
     }
 
     /// Let a datagram out, as Python asks for once a name is resolved.
     pub fn exit_send(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) {
-        let outcome = self.exit_send_checked(circuit_id, to, payload);
+        let outcome = self.let_out(circuit_id, to, payload).and_then(|to| {
+            let written = copy(self.out.slot(), 0, payload)?;
+            self.out.push(Via::Exit(circuit_id), to, written);
+            Ok(())
+        });
         self.counted(outcome);
     }
 
-    fn exit_send_checked(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) -> Result<(), Drop> {
+    /// Whether a datagram may leave, and where to.
+    fn let_out(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) -> Result<SocketAddr, Drop> {
         let exit = self.routes.exits.get_mut(&circuit_id).ok_or(Drop::UnknownCircuit)?;
         let policy = &self.settings.policy;
         if !policy.offers() {
@@ -423,12 +449,9 @@ impl Core {
             exit.enabled = true;
             self.to_enable.push(circuit_id);
         }
-        let written = place(self.out.slot(), 0, payload)?;
         exit.stats.sent(payload.len());
         exit.stats.active(self.now_ms);
-        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-        self.out.push(Via::Exit(circuit_id), to, written);
-        Ok(())
+        Ok(SocketAddr::new(to.ip().to_canonical(), to.port()))
     }
 
     /// An answer from outside to an exit's socket.
@@ -455,7 +478,7 @@ impl Core {
 
     /// A packet as it is.
     pub fn send_packet(&mut self, to: SocketAddr, packet: &[u8]) {
-        let outcome = sendable(to).and_then(|()| place(self.out.slot(), 0, packet));
+        let outcome = sendable(to).and_then(|()| copy(self.out.slot(), 0, packet));
         let outcome = outcome.map(|written| self.out.push(Via::Tunnel, to, written));
         self.counted(outcome);
     }
@@ -476,10 +499,10 @@ impl Core {
             if layers == 0 && !plaintext {
                 return Err(Drop::CircuitNotReady);
             }
-            let message = place(slot, headroom(layers), message)?;
+            let message = copy(slot, headroom(layers), message)?;
             seal_for_circuit(slot, &self.settings, id, circuit, message, plaintext)?.1
         } else if plaintext {
-            let message = place(slot, MESSAGE_AT, message)?;
+            let message = copy(slot, MESSAGE_AT, message)?;
             finish(slot, &self.settings.prefix, header, &message)?
         } else {
             let (keys, direction) = if let Some(exit) = routes.exits.get(&id) {
@@ -493,7 +516,7 @@ impl Core {
                     None => return Err(Drop::UnknownCircuit),
                 }
             };
-            let message = place(slot, headroom(1), message)?;
+            let message = copy(slot, headroom(1), message)?;
             let layer = keys.seal(direction, slot, message).ok_or(Drop::CellTooLarge)?;
             finish(slot, &self.settings.prefix, header, &layer)?
         };

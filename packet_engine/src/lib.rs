@@ -9,6 +9,8 @@ pub mod outbox;
 pub mod policy;
 pub mod replay;
 pub mod routes;
+pub mod sender;
+pub mod shared;
 pub mod sticky;
 pub mod stream;
 pub mod sys;

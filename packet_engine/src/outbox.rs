@@ -1,4 +1,5 @@
-//! Datagrams on their way out: written once into an arena, grouped into few system calls.
+//! Datagrams on their way out: written once into an arena, or left where they came in; grouped into
+//! few system calls.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -22,12 +23,39 @@ pub enum Via {
     Client(u32),
 }
 
+/// Which buffer holds a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// The outbox's own.
+    InArena,
+    /// Where it was received and opened (sys.rs, Inbox); it leaves before more is received.
+    InInbox,
+}
+
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub via: Via,
     pub to: SocketAddr,
-    /// Where it lies in the arena.
+    pub lies: Lies,
+    /// Its bytes in that buffer.
     pub at: Range<usize>,
+}
+
+/// What is to be sent, with the buffers where it lies.
+pub struct Mail<'a> {
+    pub entries: &'a [Entry],
+    arena: &'a [u8],
+    inbox: &'a [u8],
+}
+
+impl<'a> Mail<'a> {
+    pub fn bytes(&self, entry: &Entry) -> &'a [u8] {
+        let buffer = match entry.lies {
+            Lies::InArena => self.arena,
+            Lies::InInbox => self.inbox,
+        };
+        buffer.get(entry.at.clone()).unwrap_or(&[])
+    }
 }
 
 /// Entries of one socket to one destination, all of one size but the last, which may be shorter.
@@ -41,11 +69,17 @@ pub struct Outbox {
     arena: Box<[u8]>,
     used: usize,
     entries: Vec<Entry>,
+    uses_inbox: bool,
 }
 
 impl Default for Outbox {
     fn default() -> Self {
-        Self { arena: vec![0; ARENA_BYTES].into_boxed_slice(), used: 0, entries: Vec::with_capacity(4096) }
+        Self {
+            arena: vec![0; ARENA_BYTES].into_boxed_slice(),
+            used: 0,
+            entries: Vec::with_capacity(4096),
+            uses_inbox: false,
+        }
     }
 }
 
@@ -68,25 +102,30 @@ impl Outbox {
     pub fn push(&mut self, via: Via, to: SocketAddr, written: Range<usize>) {
         let at = self.used + written.start..self.used + written.end;
         self.used = at.end;
-        self.entries.push(Entry { via, to, at });
+        self.entries.push(Entry { via, to, lies: Lies::InArena, at });
     }
 
-    /// Order by socket and destination, first come first served within each.
-    pub fn sort(&mut self) {
+    /// Send what lies at these bytes of the inbox.
+    pub fn push_received(&mut self, via: Via, to: SocketAddr, at: Range<usize>) {
+        self.uses_inbox = true;
+        self.entries.push(Entry { via, to, lies: Lies::InInbox, at });
+    }
+
+    /// Whether something leaves from the inbox, so that nothing may be received into it.
+    pub fn uses_inbox(&self) -> bool {
+        self.uses_inbox
+    }
+
+    /// Everything, ordered by socket and destination, first come first served within each.
+    pub fn sorted<'a>(&'a mut self, inbox: &'a [u8]) -> Mail<'a> {
         self.entries.sort_by_key(|entry| (entry.via, entry.to));
-    }
-
-    pub fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    pub fn bytes(&self, entry: &Entry) -> &[u8] {
-        self.arena.get(entry.at.clone()).unwrap_or(&[])
+        Mail { entries: &self.entries, arena: &self.arena, inbox }
     }
 
     pub fn clear(&mut self) {
         self.entries.clear();
         self.used = 0;
+        self.uses_inbox = false;
     }
 }
 
@@ -128,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry(to: u16, bytes: usize) -> Entry {
-        Entry { via: Via::Tunnel, to: SocketAddr::from(([127, 0, 0, 1], to)), at: 0..bytes }
+        Entry { via: Via::Tunnel, to: SocketAddr::from(([127, 0, 0, 1], to)), lies: Lies::InArena, at: 0..bytes }
     }
 
     #[test]

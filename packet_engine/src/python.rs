@@ -16,8 +16,9 @@ use crate::counters::RouteStats;
 use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::policy::ExitPolicy;
 use crate::routes::{Association, Circuit, Exit, Purpose, Relay};
+use crate::shared::{Command, Notice, Shared};
 use crate::sys::{duplicate, set_nonblocking};
-use crate::worker::{Command, Notice, Shared, Worker};
+use crate::worker::Worker;
 
 type Address = (String, u16);
 type HalfArguments = (Vec<u8>, Vec<u8>, u64);

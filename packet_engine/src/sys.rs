@@ -6,10 +6,11 @@ use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 
-use crate::outbox::{Outbox, Train};
+use crate::outbox::{Mail, Train};
 
 /// Asked for; the kernel gives at most net.core.rmem_max and wmem_max.
 pub const SOCKET_BUFFER_BYTES: i32 = 4 << 20;
@@ -17,6 +18,9 @@ pub const SOCKET_BUFFER_BYTES: i32 = 4 << 20;
 const MESSAGES: usize = 64;
 /// A train that the kernel joined (GRO) has up to 64 KiB.
 const MESSAGE_BYTES: usize = 1 << 16;
+/// From one message's place to the next's; a power of two would have all of them compete for the
+/// same few lines of the caches.
+const STRIDE_BYTES: usize = MESSAGE_BYTES + 23 * 64;
 const MAX_IOVECS: usize = 1024;
 
 const CONTROL_WORDS: usize = 8;
@@ -165,7 +169,7 @@ impl Default for Inbox {
         // SAFETY: all zeroes is a valid iovec and mmsghdr.
         let (iovec, header): (libc::iovec, libc::mmsghdr) = unsafe { (zeroed(), zeroed()) };
         Self {
-            buffers: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
+            buffers: vec![0; MESSAGES * STRIDE_BYTES].into_boxed_slice(),
             names: vec![Name::default(); MESSAGES].into_boxed_slice(),
             controls: vec![[0; CONTROL_WORDS]; MESSAGES].into_boxed_slice(),
             iovecs: vec![iovec; MESSAGES].into_boxed_slice(),
@@ -178,7 +182,7 @@ impl Default for Inbox {
 impl Inbox {
     /// Take what waits, up to 64 messages; returns how many. Never blocks.
     pub fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
-        let places = self.buffers.chunks_exact_mut(MESSAGE_BYTES).zip(&mut self.names).zip(&mut self.controls);
+        let places = self.buffers.chunks_exact_mut(STRIDE_BYTES).zip(&mut self.names).zip(&mut self.controls);
         let records = self.iovecs.iter_mut().zip(&mut self.headers);
         for (((buffer, name), control), (iovec, header)) in places.zip(records).take(self.stale) {
             iovec.iov_base = buffer.as_mut_ptr().cast();
@@ -202,14 +206,23 @@ impl Inbox {
         Ok(self.stale)
     }
 
-    /// Message number `index` of the last batch: from whom, bytes per segment, the bytes.
-    pub fn message(&mut self, index: usize) -> Option<(SocketAddr, usize, &mut [u8])> {
+    /// Message number `index` of the last batch: from whom, and where its datagrams lie.
+    pub fn message(&self, index: usize) -> Option<(SocketAddr, impl Iterator<Item = Range<usize>> + use<>)> {
         let header = self.headers.get(index)?;
         let from = self.names.get(index)?.get()?;
         let bytes = header.msg_len as usize;
         let segment = joined_segment(&header.msg_hdr).filter(|size| *size > 0).unwrap_or(bytes);
-        let start = index * MESSAGE_BYTES;
-        Some((from, segment, self.buffers.get_mut(start..start + bytes)?))
+        let start = index * STRIDE_BYTES;
+        let end = start + bytes;
+        Some((from, (start..end).step_by(segment.max(1)).map(move |at| at..end.min(at + segment))))
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffers
+    }
+
+    pub fn datagram(&mut self, at: Range<usize>) -> Option<&mut [u8]> {
+        self.buffers.get_mut(at)
     }
 }
 
@@ -258,12 +271,12 @@ impl Default for Postman {
 
 impl Postman {
     /// Send the first trains in one call; returns how many were taken. The error is the first train's.
-    pub fn send(&mut self, fd: RawFd, outbox: &Outbox, trains: &[Train]) -> io::Result<usize> {
+    pub fn send(&mut self, fd: RawFd, mail: &Mail<'_>, trains: &[Train]) -> io::Result<usize> {
         let mut free = self.iovecs.iter_mut();
         let mut count = 0;
         let records = self.headers.iter_mut().zip(&mut self.names).zip(&mut self.controls);
         for (train, ((header, name), control)) in trains.iter().zip(records) {
-            let entries = outbox.entries().get(train.entries.clone()).unwrap_or(&[]);
+            let entries = mail.entries.get(train.entries.clone()).unwrap_or(&[]);
             if entries.len() > free.len() {
                 break;
             }
@@ -275,7 +288,7 @@ impl Postman {
             message.msg_iovlen = 0;
             let mut last: Option<&mut libc::iovec> = None;
             for entry in entries {
-                let bytes = outbox.bytes(entry);
+                let bytes = mail.bytes(entry);
                 if let Some(last) = &mut last {
                     if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == bytes.as_ptr().cast() {
                         last.iov_len += bytes.len();
@@ -296,7 +309,7 @@ impl Postman {
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the first `count` headers point at names, control buffers and consecutive iovecs
-        // made above, and those at bytes of the outbox, which outlives the call; nothing is written.
+        // made above, and those at bytes of the mail, which outlives the call; nothing is written.
         let sent = unsafe { libc::sendmmsg(fd, self.headers.as_mut_ptr(), count, flags as _) };
         Ok(checked(sent)?.unsigned_abs() as usize)
     }

@@ -84,15 +84,29 @@ fn exit() -> Core {
 
 /// What left, and empty the outbox.
 fn sent(core: &mut Core) -> Vec<(Via, SocketAddr, Vec<u8>)> {
-    let entries = core.out.entries().iter();
-    let sent = entries.map(|entry| (entry.via, entry.to, core.out.bytes(entry).to_vec())).collect();
+    sent_with(core, &[])
+}
+
+fn sent_with(core: &mut Core, inbox: &[u8]) -> Vec<(Via, SocketAddr, Vec<u8>)> {
+    let mail = core.out.sorted(inbox);
+    let sent = mail.entries.iter().map(|entry| (entry.via, entry.to, mail.bytes(entry).to_vec())).collect();
     core.out.clear();
     sent
 }
 
-/// The one datagram that left.
-fn one(core: &mut Core) -> (Via, SocketAddr, Vec<u8>) {
-    let mut all = sent(core);
+/// What leaves once a datagram came in by the tunnel socket, somewhere in the inbox.
+fn passed(core: &mut Core, from: &str, datagram: &[u8]) -> Vec<(Via, SocketAddr, Vec<u8>)> {
+    const PLACE: usize = 77;
+    let mut inbox = vec![0xaa; PLACE];
+    inbox.extend_from_slice(datagram);
+    inbox.resize(PLACE + datagram.len() + PLACE, 0xaa);
+    let end = PLACE + datagram.len();
+    core.tunnel_received(address(from), &mut inbox[PLACE..end], PLACE);
+    assert!(inbox[..PLACE].iter().chain(&inbox[end..]).all(|byte| *byte == 0xaa));
+    sent_with(core, &inbox)
+}
+
+fn one(mut all: Vec<(Via, SocketAddr, Vec<u8>)>) -> (Via, SocketAddr, Vec<u8>) {
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
@@ -105,23 +119,19 @@ fn request(payload: &[u8]) -> Vec<u8> {
 fn a_datagram_goes_there_and_back() {
     let (mut client, mut relay, mut exit) = (client(), relay(), exit());
     client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
-    let (_, _, mut cell) = one(&mut client);
-    relay.tunnel_received(address("198.51.100.9:9"), &mut cell);
-    let (Via::Tunnel, to, mut cell) = one(&mut relay) else { panic!() };
+    let (_, _, cell) = one(sent(&mut client));
+    let (Via::Tunnel, to, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell)) else { panic!() };
     assert_eq!(to, address("198.51.100.2:2"));
-    exit.tunnel_received(address("198.51.100.1:1"), &mut cell);
-    let (Via::Exit(THEIRS), to, payload) = one(&mut exit) else { panic!() };
+    let (Via::Exit(THEIRS), to, payload) = one(passed(&mut exit, "198.51.100.1:1", &cell)) else { panic!() };
     assert_eq!(
         (to, payload.as_slice(), exit.to_enable.as_slice()),
         (address("8.8.8.8:80"), b"d1:y1:qe".as_slice(), &[THEIRS][..])
     );
 
     exit.exit_received(THEIRS, to, b"d1:y1:re");
-    let (_, _, mut cell) = one(&mut exit);
-    relay.tunnel_received(address("198.51.100.2:2"), &mut cell);
-    let (_, _, mut cell) = one(&mut relay);
-    client.tunnel_received(address("198.51.100.1:1"), &mut cell);
-    let (Via::Client(1), to, answer) = one(&mut client) else { panic!() };
+    let (_, _, cell) = one(sent(&mut exit));
+    let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
+    let (Via::Client(1), to, answer) = one(passed(&mut client, "198.51.100.1:1", &cell)) else { panic!() };
     assert_eq!((to, answer), (address("127.0.0.1:5"), request(b"d1:y1:re")));
 }
 
@@ -135,11 +145,9 @@ fn what_may_not_leave_does_not_and_is_named() {
         let mut datagram = request(payload);
         datagram[4..8].copy_from_slice(&destination);
         client.client_received(1, address("127.0.0.1:5"), &datagram);
-        let mut cell = sent(&mut client).remove(0).2;
-        relay.tunnel_received(address("198.51.100.9:9"), &mut cell);
-        let mut cell = sent(&mut relay).remove(0).2;
-        exit.tunnel_received(address("198.51.100.1:1"), &mut cell);
-        assert!(sent(&mut exit).is_empty());
+        let (_, _, cell) = one(sent(&mut client));
+        let (_, _, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell));
+        assert!(passed(&mut exit, "198.51.100.1:1", &cell).is_empty());
         assert_eq!(exit.counters.get(reason), 1);
     }
 }
@@ -150,12 +158,11 @@ fn relay_early_is_counted() {
     for _ in 0..20 {
         client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
     }
-    for (_, _, mut cell) in sent(&mut client) {
-        relay.tunnel_received(address("198.51.100.9:9"), &mut cell);
-    }
+    let cells = sent(&mut client).into_iter();
+    let number: usize = cells.map(|(_, _, cell)| passed(&mut relay, "198.51.100.9:9", &cell).len()).sum();
     // Eight cells carry the flag; the relay, which counts from the extend on, passes one less.
     assert_eq!(relay.counters.get(Drop::CellRelayEarlyTooMany), 1);
-    assert_eq!(sent(&mut relay).len(), 19);
+    assert_eq!(number, 19);
 }
 
 #[test]
@@ -200,10 +207,8 @@ fn valid_cells() -> Vec<Vec<u8>> {
     client.send_cell(address("198.51.100.1:1"), OURS, true, &[2, 0, 0]);
     client.send_cell(address("198.51.100.1:1"), OURS, false, &[6, 0, 7]);
     cells.extend(sent(&mut client).into_iter().map(|(_, _, cell)| cell));
-    for cell in cells.clone() {
-        relay.tunnel_received(address("198.51.100.9:9"), &mut cell.clone());
-    }
-    cells.extend(sent(&mut relay).into_iter().map(|(_, _, cell)| cell));
+    let relayed: Vec<_> = cells.iter().flat_map(|cell| passed(&mut relay, "198.51.100.9:9", cell)).collect();
+    cells.extend(relayed.into_iter().map(|(_, _, cell)| cell));
     exit.exit_received(THEIRS, address("8.8.8.8:80"), b"d1:y1:re");
     cells.extend(sent(&mut exit).into_iter().map(|(_, _, cell)| cell));
     cells
@@ -225,10 +230,10 @@ proptest! {
             if let Some(place) = cell.get_mut(at) { *place = byte; }
         }
         let mut node = [client, relay, exit][role]();
-        node.tunnel_received(address("198.51.100.1:1"), &mut cell);
+        let left = passed(&mut node, "198.51.100.1:1", &cell).len();
         let dropped: u64 = node.counters.all().map(|(_, number)| number).sum();
         let events = node.take_events().filter(|event| matches!(event, Event::Packet { .. })).count();
-        prop_assert_eq!(dropped as usize + sent(&mut node).len() + events, 1);
+        prop_assert_eq!(dropped as usize + left + events, 1);
     }
 
     #[test]

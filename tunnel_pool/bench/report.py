@@ -1,5 +1,6 @@
 """Medians with their spread, as a table and as a picture."""
 
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,12 +68,24 @@ def describe(report: dict[str, Any]) -> str:
     return capture.get().rstrip()
 
 
-def draw(report: dict[str, Any], path: Path) -> None:
-    """One picture of everything. Raises UserError without matplotlib, or when it can't be written."""
+def check_plot(path: Path) -> None:
+    """Whether a picture can be drawn there. Raises UserError."""
     try:
-        import matplotlib as mpl
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
         raise UserError("--plot needs matplotlib: pip install 'tunnel-pool[bench]'") from None
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise UserError(f"--plot {path}: name a file that ends in .png, .svg or .pdf")
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(place, os.W_OK):
+        raise UserError(f"--plot {path}: can't be written there; name a file in a folder that is yours")
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """One picture of everything. Raises UserError when it can't be written."""
+    import matplotlib as mpl
+
     mpl.use("Agg")
     from matplotlib import pyplot
 

@@ -70,7 +70,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--seconds", type=number(1, 3600), default=5, help="of load a node or stream (default: %(default)s)"
     )
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the result, too (needs matplotlib)")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the result, too, as .png, .svg or .pdf (needs matplotlib)"
+    )
     options.add_output_options(parser, log_level="error")
     parser.set_defaults(run=run)
 
@@ -83,6 +85,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if not is_built() and any(name in FORWARDING for name in scenarios):
         raise UserError("relay, exit and back need the native packet engine, which is not built; name a download")
     contenders = _contenders(arguments.contenders)
+    if arguments.plot is not None:
+        report.check_plot(arguments.plot)
     measured: dict[str, report.Rows] = {name: {} for name in scenarios}
     for number in range(arguments.runs):
         for scenario in scenarios:

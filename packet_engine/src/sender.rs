@@ -1,0 +1,159 @@
+//! Sends what the outbox holds, in as few system calls as it takes.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use crate::counters::{Counters, Drop};
+use crate::outbox::{trains, Entry, Mail, Train, Via};
+use crate::sys::Postman;
+
+pub struct Sender {
+    /// Whether the kernel cuts trains.
+    sends_trains: bool,
+    postman: Postman,
+    narrow: NarrowPaths,
+    trains: Vec<Train>,
+    turn: usize,
+}
+
+fn refuse(counters: &Counters, reason: Drop, trains: &[Train]) {
+    counters.add(reason, trains.iter().map(|train| train.entries.len() as u64).sum());
+}
+
+impl Sender {
+    pub fn new(sends_trains: bool) -> Self {
+        Self { sends_trains, postman: Postman::default(), narrow: NarrowPaths::default(), trains: Vec::new(), turn: 0 }
+    }
+
+    /// Send everything, or count why not. The entries are sorted; `socket_for` knows the sockets.
+    pub fn send_all(
+        &mut self,
+        mail: &Mail<'_>,
+        counters: &Counters,
+        socket_for: impl Fn(Via, SocketAddr) -> Option<RawFd>,
+    ) {
+        let mut batch = std::mem::take(&mut self.trains);
+        batch.clear();
+        let limit = |to: SocketAddr| if self.sends_trains { self.narrow.limit(to.ip()) } else { 0 };
+        batch.extend(trains(mail.entries, limit));
+        self.turn = self.turn.wrapping_add(1);
+        let mut rest = batch.as_mut_slice();
+        while let Some(first) = rest.first().and_then(|train| mail.entries.get(train.entries.start)) {
+            let same_socket = |train: &&Train| {
+                let entry = mail.entries.get(train.entries.start);
+                entry.is_some_and(|entry| entry.via == first.via && entry.to.is_ipv4() == first.to.is_ipv4())
+            };
+            let number = rest.iter().take_while(same_socket).count();
+            let (now, later) = rest.split_at_mut(number);
+            // When the socket takes no more, it is not always the same who lose; nobody's own order changes.
+            now.rotate_left(first_of_a_destination(mail.entries, now, self.turn));
+            match socket_for(first.via, first.to) {
+                Some(fd) => self.send(fd, mail, counters, now),
+                None => refuse(counters, Drop::UdpSendError, now),
+            }
+            rest = later;
+        }
+        self.trains = batch;
+    }
+
+    fn send(&mut self, fd: RawFd, mail: &Mail<'_>, counters: &Counters, mut batch: &[Train]) {
+        while let Some((first, others)) = batch.split_first() {
+            match self.postman.send(fd, mail, batch) {
+                Ok(sent) => batch = batch.get(sent.max(1)..).unwrap_or(&[]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    refuse(counters, Drop::UdpSendFull, batch);
+                    return;
+                }
+                Err(error) => {
+                    if first.entries.len() > 1 {
+                        self.send_apart(fd, mail, counters, first, &error);
+                    } else {
+                        refuse(counters, Drop::UdpSendError, std::slice::from_ref(first));
+                    }
+                    batch = others;
+                }
+            }
+        }
+    }
+
+    /// A train was refused: its segments are larger than the path takes, or its device can't cut.
+    fn send_apart(&mut self, fd: RawFd, mail: &Mail<'_>, counters: &Counters, train: &Train, error: &io::Error) {
+        let narrower = match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EMSGSIZE) => train.segment_bytes.saturating_sub(1),
+            Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => 0,
+            _ => return refuse(counters, Drop::UdpSendError, std::slice::from_ref(train)),
+        };
+        if let Some(first) = mail.entries.get(train.entries.start) {
+            self.narrow.learn(first.to.ip(), narrower);
+        }
+        for number in train.entries.clone() {
+            self.send(fd, mail, counters, &[Train { entries: number..number + 1, segment_bytes: train.segment_bytes }]);
+        }
+    }
+}
+
+/// Where a destination's trains begin, `turn` trains on or later; 0 when none begins there.
+fn first_of_a_destination(entries: &[Entry], batch: &[Train], turn: usize) -> usize {
+    let to = |train: &Train| entries.get(train.entries.start).map(|entry| entry.to);
+    let from = turn % batch.len().max(1);
+    let mut neighbours = batch.windows(2).enumerate().skip(from);
+    let found = neighbours.find(|(_, pair)| matches!(pair, [one, next] if to(one) != to(next)));
+    found.map_or(0, |(index, _)| index + 1)
+}
+
+/// Destinations whose path refused a train, for a while.
+#[derive(Default)]
+struct NarrowPaths(HashMap<IpAddr, (usize, Instant)>);
+
+const MAX_NARROW_PATHS: usize = 4096;
+const NARROW_FOR: Duration = Duration::from_secs(600);
+
+impl NarrowPaths {
+    /// How large segments may be.
+    fn limit(&self, to: IpAddr) -> usize {
+        match self.0.get(&to) {
+            Some((limit, learnt)) if learnt.elapsed() < NARROW_FOR => *limit,
+            _ => usize::from(u16::MAX),
+        }
+    }
+
+    fn learn(&mut self, to: IpAddr, segment_bytes: usize) {
+        if self.0.len() >= MAX_NARROW_PATHS {
+            self.0.clear();
+        }
+        let limit = self.limit(to).min(segment_bytes);
+        self.0.insert(to, (limit, Instant::now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::Lies;
+
+    #[test]
+    fn turning_keeps_each_destinations_order() {
+        let entry = |port| Entry {
+            via: Via::Tunnel,
+            to: SocketAddr::from(([127, 0, 0, 1], port)),
+            lies: Lies::InArena,
+            at: 0..1,
+        };
+        let ports = [1, 1, 1, 2, 2, 3];
+        let entries = ports.map(entry);
+        for turn in 0..20 {
+            let mut batch: Vec<_> =
+                (0..entries.len()).map(|at| Train { entries: at..at + 1, segment_bytes: 1 }).collect();
+            let first = first_of_a_destination(&entries, &batch, turn);
+            batch.rotate_left(first);
+            for port in 1..=3 {
+                let order = batch.iter().map(|train| train.entries.start).filter(|at| ports.get(*at) == Some(&port));
+                assert!(order.is_sorted());
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+"""The benchmark itself: short runs of real contenders, and what it refuses before it measures."""
+
+import pytest
+
+from packet_engine import is_built
+from tests.commands import command
+from tests.test_cli import fails
+
+needs_native = pytest.mark.skipif(not is_built(), reason="the native engine is not built")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["somewhere"], 2, "'somewhere' is no scenario; there are download-1"),
+        (["relay", "streams"], 2, "streams is measured by itself"),
+        (["relay", "--contenders", "native,tor"], 2, "'tor' is none of native"),
+        (["relay", "--runs", "0"], 2, "--runs"),
+        (["download-1", "--contenders=python", "--plot", "/no/such/folder/bench.png"], 1, "can't be written there"),
+        (["download-1", "--contenders=python", "--plot", "bench.txt"], 1, "ends in .png, .svg or .pdf"),
+    ],
+)
+async def test_it_refuses_before_it_measures(arguments, code, said):
+    ended, _, line = await fails("bench", *arguments)
+    assert (ended, said in line) == (code, True), line
+
+
+@needs_native
+@pytest.mark.parametrize("scenario", ["relay", "exit-plain"])
+async def test_cells_are_counted_for_ours_and_a_peer(scenario):
+    contenders = ["native", "rust-tunnels-best-1"]
+    async with command(
+        "bench", scenario, "--runs=1", "--seconds=1", f"--contenders={','.join(contenders)}", "--json"
+    ) as bench:
+        code, report, _ = await bench.ended()
+    assert code == 0, report
+    rows = report["scenarios"][scenario]
+    assert list(rows) == contenders
+    for (row,), at_least in zip(rows.values(), (1000, 100), strict=True):
+        assert row["us_per_cell"] > 0
+        assert row["cells_per_s"] > at_least
+
+
+@pytest.mark.slow
+async def test_a_download_is_measured_against_libtorrent_alone_and_drawn(tmp_path):
+    picture = tmp_path / "bench.svg"
+    async with command(
+        "bench", "download-2", "--runs=2", "--size=8", "--contenders=python", f"--plot={picture}", "--json"
+    ) as bench:
+        code, report, _ = await bench.ended(180)
+    assert code == 0, report
+    assert "libtorrent direct" in report["scenarios"]["download-2"]
+    (ours, other) = report["scenarios"]["download-2"]["python"]
+    for run in (ours, other):
+        assert run["mb_per_s"] > 0
+        assert run["s_per_gb"]["relays"] > 0
+    assert "<svg" in picture.read_text()
