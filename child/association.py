@@ -4,6 +4,7 @@ import socket
 from collections import Counter
 
 from overlay.community import NOWHERE, PoolTunnelCommunity
+from overlay.hidden import end_to_end_circuit_id, is_linked, session_hops
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
 from socks5.address import Socks5Error, decode_address, encode_address
@@ -41,6 +42,11 @@ class ServedAssociation:
             destination = decode_address(address)
         except Socks5Error:
             self._counters["socks5_malformed"] += 1
+            return
+        circuit_id = end_to_end_circuit_id(destination.host, destination.port)
+        linked = self._community.circuits.get(circuit_id) if circuit_id is not None else None
+        if linked is not None and is_linked(linked) and session_hops(linked) == self.hops:
+            self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             return
         circuit = self._sticky.circuit_for(
             address, self._community.circuits, lambda: self._community.find_circuits(hops=self.hops)

@@ -14,6 +14,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from child.association import ServedAssociation
 from overlay.community import NOWHERE, PoolTunnelCommunity
+from overlay.hidden import session_hops
 from rpc.descriptors import DATA_IN, DATA_OUT
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from socks5.address import Socks5Error, decode_address, encode_address
@@ -86,7 +87,7 @@ class PythonDataPath:
 
     def _from_circuit(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         newest_first = reversed(self._associations.values())
-        association = next((known for known in newest_first if known.hops == circuit.goal_hops), None)
+        association = next((known for known in newest_first if known.hops == session_hops(circuit)), None)
         try:
             if association is not None:
                 association.deliver(origin, data)

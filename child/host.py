@@ -14,7 +14,8 @@ from child.control import ControlStream
 from child.data_path import DataPath, open_data_path
 from child.snapshot import take_snapshot
 from overlay.community import PoolTunnelCommunity
-from overlay.config import COMMUNITY_ID_BYTES, HostPort, OverlayConfig, slot_of
+from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, HostPort, OverlayConfig, slot_of
+from overlay.hidden import WatchedSwarm
 from overlay.node import open_overlay, socket_warning
 from overlay.udp import CannotBindError, receive_buffer_bytes
 from packet_engine import EngineChoice, EngineMissingError
@@ -45,6 +46,7 @@ class ChildHost:
         self._control = ControlStream(
             {
                 "create": self._on_create,
+                "monitor": self._on_monitor,
                 "circuit": self._on_circuit,
                 "remove_circuit": self._on_remove_circuit,
                 "heartbeat": self._on_heartbeat,
@@ -91,6 +93,15 @@ class ChildHost:
             listen=pb.Address(host=host, port=port),
             receive_buffer_bytes=receive_buffer_bytes(community.endpoint.sock),
         )
+
+    async def _on_monitor(self, message: pb.Monitor) -> pb.Monitored:
+        active = (pb.SWARM_STATE_DOWNLOADING, pb.SWARM_STATE_SEEDING)
+        self._created().watch(
+            WatchedSwarm(swarm.infohash, swarm.hops, swarm.state == pb.SWARM_STATE_SEEDING)
+            for swarm in message.swarms
+            if swarm.state in active and len(swarm.infohash) == INFOHASH_BYTES and 0 < swarm.hops <= MAX_HOPS
+        )
+        return pb.Monitored()
 
     async def _on_circuit(self, message: pb.BuildCircuit) -> pb.CircuitAccepted:
         community = self._created()

@@ -2,6 +2,7 @@
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 30.0
+SUSPECT_S = 60.0  # by then, churn has asked whether it lives
 
 
 class Backoff:
@@ -23,3 +24,21 @@ class Backoff:
     def succeeded(self) -> None:
         self._failures = 0
         self._not_before_s = 0.0
+
+
+class Suspects:
+    """Peers that did not answer of late; what is chosen next is chosen among others, while there are any."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[bytes, float] = {}
+
+    def add(self, mid: bytes, now_s: float) -> None:
+        self._until_s = {known: until_s for known, until_s in self._until_s.items() if until_s > now_s}
+        self._until_s[mid] = now_s + SUSPECT_S
+
+    def clear(self, mid: bytes) -> None:
+        """It has answered."""
+        self._until_s.pop(mid, None)
+
+    def has(self, mid: bytes, now_s: float) -> bool:
+        return self._until_s.get(mid, 0.0) > now_s

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ipv8.messaging.anonymization.community import TunnelCommunity, TunnelSettings
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
 from ipv8.messaging.anonymization.payload import CellPayload, CreatePayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
@@ -21,10 +21,11 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
-from overlay.backoff import Backoff
+from overlay.backoff import Backoff, Suspects
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
+from overlay.hidden import END_TO_END, HiddenServices, end_to_end_address, is_linked
 from rpc.sync import CarriedState
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ for _name in ("PoolTunnelCommunity", "PolicedExitSocket", "DataCellEndpoint", "T
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-class PoolTunnelSettings(TunnelSettings):
+class PoolTunnelSettings(HiddenTunnelSettings):
     """py-ipv8's settings, and what this project adds."""
 
     slot = 0
@@ -53,8 +54,11 @@ class PoolTunnelSettings(TunnelSettings):
     # project does not make.
     remove_tunnel_delay = 0
 
+    # Of a node that is there, the answer comes within a few round trips.
+    next_hop_timeout = 5
 
-class PoolTunnelCommunity(TunnelCommunity):
+
+class PoolTunnelCommunity(HiddenServices):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     `on_raw_data`, `on_circuit_removed` and `on_orphans` may be replaced by a caller. `native`
@@ -70,6 +74,7 @@ class PoolTunnelCommunity(TunnelCommunity):
         self.counters = settings.counters
         self._siblings = settings.siblings
         self._backoff = Backoff()
+        self._suspects = Suspects()
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
         self._carried_before = Counter[str]()
@@ -116,6 +121,8 @@ class PoolTunnelCommunity(TunnelCommunity):
         removals += [self.remove_relay(circuit_id, **why) for circuit_id in list(self.relay_from_to)]
         removals += [self.remove_exit_socket(circuit_id, **why) for circuit_id in list(self.exit_sockets)]
         await asyncio.gather(*removals, return_exceptions=True)
+        if self.ipv8 is not None:
+            await self.ipv8.close()
         await super().unload()
         await asyncio.sleep(0)
         self.endpoint.close()
@@ -126,7 +133,7 @@ class PoolTunnelCommunity(TunnelCommunity):
             return self._next_circuit_id
         while True:
             circuit_id = self.slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
-            if not self._is_circuit_id_taken(circuit_id):
+            if circuit_id and not self._is_circuit_id_taken(circuit_id):
                 return circuit_id
 
     def _is_circuit_id_taken(self, circuit_id: int) -> bool:
@@ -177,17 +184,36 @@ class PoolTunnelCommunity(TunnelCommunity):
 
     def do_circuits(self) -> None:
         """As in py-ipv8, less and less often while circuits fail."""
-        if self._backoff.is_due(time.monotonic()):
+        if self.may_build():
             super().do_circuits()
         else:
             self.do_remove()
+
+    def may_build(self) -> bool:
+        return self._backoff.is_due(time.monotonic())
 
     def send_ping(self, peer: Peer) -> None:
         """RandomChurn's question whether a peer lives; only py-ipv8's DiscoveryCommunity has real pings."""
         self.send_introduction_request(peer)
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
-        return [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
+        """As in py-ipv8, without ourselves, and without those that did not answer while others are left."""
+        now_s = time.monotonic()
+        peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
+        return [peer for peer in peers if not self._suspects.has(peer.mid, now_s)] or peers
+
+    def send_initial_create(self, circuit: Circuit, candidate_peers: list[Peer], max_tries: int) -> None:
+        self._suspect_unverified(circuit)
+        super().send_initial_create(circuit, candidate_peers, max_tries)
+
+    def send_extend(self, circuit: Circuit, candidates: list[bytes], max_tries: int) -> None:
+        self._suspect_unverified(circuit)
+        super().send_extend(circuit, candidates, max_tries)
+
+    def _suspect_unverified(self, circuit: Circuit) -> None:
+        """It was asked to join, and another is asked now or nobody any more."""
+        if circuit.unverified_hop is not None:
+            self._suspects.add(circuit.unverified_hop.mid, time.monotonic())
 
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
         """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
@@ -199,6 +225,8 @@ class PoolTunnelCommunity(TunnelCommunity):
     def _ours_on_created_extended(self, circuit_id: int, payload: Any) -> None:
         super()._ours_on_created_extended(circuit_id, payload)
         circuit = self.circuits.get(circuit_id)
+        if circuit is not None and circuit.hops:
+            self._suspects.clear(circuit.hops[-1].mid)
         if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
             self._backoff.succeeded()
 
@@ -226,7 +254,7 @@ class PoolTunnelCommunity(TunnelCommunity):
         circuit = self.circuits.get(circuit_id)
         if circuit is None and circuit_id not in self.exit_sockets:
             self.counters["unknown_circuit"] += 1
-        elif circuit is not None and circuit.state != CIRCUIT_STATE_READY:
+        elif circuit is not None and not _may_carry(circuit):
             self.counters["circuit_not_ready"] += 1
         else:
             body = pack_address(*dest_address) + pack_address(*source_address) + data
@@ -251,11 +279,13 @@ class PoolTunnelCommunity(TunnelCommunity):
         circuit = self.circuits.get(circuit_id)
         if circuit is not None and source != circuit.hop.address:
             self.counters["circuit_foreign_source"] += 1
+        elif circuit is not None and not _may_carry(circuit):
+            self.counters["circuit_not_ready"] += 1
+        elif circuit is not None and circuit.ctype in END_TO_END:
+            self.on_raw_data(circuit, end_to_end_address(circuit_id), data)
         elif circuit is not None:
             if data.startswith(self._prefix):
-                # py-ipv8 would act on it and answer `origin` past the circuit: whoever
-                # sees the exit could ask for our address.
-                self.counters["circuit_overlay_message_refused"] += 1
+                self.message_from_outside(circuit, origin, data)
             else:
                 self.on_raw_data(circuit, origin, data)
         elif destination != NOWHERE:
@@ -274,6 +304,7 @@ class PoolTunnelCommunity(TunnelCommunity):
         if circuit is not None and not was_closing:
             if len(circuit.hops) < circuit.goal_hops:
                 self._backoff.failed(time.monotonic())
+                self._suspect_unverified(circuit)
             self.on_circuit_removed(circuit, additional_info)
             self._build_soon(REBUILD_DELAY_S)
 
@@ -315,3 +346,8 @@ class PoolTunnelCommunity(TunnelCommunity):
             relayed_bytes=self._carried_before["relayed_bytes"] + relayed,
             exited_bytes=self._carried_before["exited_bytes"] + exited,
         )
+
+
+def _may_carry(circuit: Circuit) -> bool:
+    """Not before all hops are there, and not before the other end can read it, where there is one."""
+    return bool(circuit.state == CIRCUIT_STATE_READY and (circuit.ctype not in END_TO_END or is_linked(circuit)))

@@ -9,6 +9,7 @@ from packet_engine import EngineChoice
 # Tribler's src/tribler/core/tunnel/community.py.
 TRIBLER_COMMUNITY_ID = bytes.fromhex("a3591a6bd89bbaca0974062a1287afcfbc6fd6bc")
 COMMUNITY_ID_BYTES = 20
+INFOHASH_BYTES = 20
 
 # A circuit id is the slot of its child and random bits below, so that ids are
 # unique over all children of a node.

@@ -6,16 +6,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
-from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, Hop
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
+from overlay.hidden import HIDDEN_SERVICE_MESSAGES
 from overlay.udp import CannotBindError, UdpSocket, bind_udp
 
 if TYPE_CHECKING:
     from overlay.community import PoolTunnelCommunity
 
 
-EXIT_FLAGS = {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+_HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
 MAX_RESOLVING = 8  # names of one circuit that are looked up at a time
 
 # Ways to name an IPv4 address, a private one too, by IPv6: NAT64 (RFC 6052), 6to4
@@ -73,8 +75,7 @@ class PolicedExitSocket(TunnelExitSocket):
 
     def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
         """Send, unless the policy says no; a domain name is judged once it is resolved."""
-        if not self._policy.settings.peer_flags & EXIT_FLAGS:
-            # py-ipv8 lets its own overlay's messages out of every node.
+        if not self._policy.settings.peer_flags & SERVING_FLAGS:
             self._policy.counters["exit_not_offered"] += 1
             return
         if isinstance(destination, DomainAddress):
@@ -99,8 +100,15 @@ class PolicedExitSocket(TunnelExitSocket):
             self._resolving -= 1
 
     def is_allowed(self, data: bytes) -> bool:
-        """By content, as the peer flags say (py-ipv8 exit_socket.py)."""
-        allowed: bool = super().is_allowed(data)
+        """By content, as the peer flags say (py-ipv8 exit_socket.py).
+
+        py-ipv8 lets all messages of its own overlay out of every node; we those of hidden services.
+        """
+        overlay = self._policy
+        if data.startswith(overlay.get_prefix()) and PEER_FLAG_EXIT_IPV8 not in overlay.settings.peer_flags:
+            allowed = data[22:23] in _HIDDEN_SERVICE_MESSAGES
+        else:
+            allowed = super().is_allowed(data)
         if not allowed:
             self._policy.counters["exit_content_refused"] += 1
         return allowed

@@ -13,6 +13,7 @@ from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload
 from ipv8.messaging.anonymization.tunnel import (
     BACKWARD,
     CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
     FORWARD,
     Circuit,
@@ -33,7 +34,8 @@ logger = logging.getLogger(__name__)
 class NativeEndpoint(CryptoEndpoint, Endpoint):
     """The tunnel socket and everything a data cell needs, in the engine's own thread.
 
-    `own_messages` lets the overlay's messages out of every node, as py-ipv8 does.
+    `own_messages` lets all of the overlay's messages out of every node, as py-ipv8 does;
+    without it, those of hidden services.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             circuit.hop.address if circuit.hop else NOWHERE,
             [keys.keys for keys in held[: len(circuit.hops)]],
             end_to_end,
-            circuit.goal_hops,
+            circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER),
             circuit.ctype,
             circuit.state == CIRCUIT_STATE_READY,
             stats,

@@ -249,7 +249,9 @@ Global___Swarm: typing_extensions.TypeAlias = Swarm
 
 @typing.final
 class Monitor(google.protobuf.message.Message):
-    """RPC_MONITOR: watch these infohashes for hidden services (the whole list)."""
+    """RPC_MONITOR: take part in these hidden swarms and in no others. The infohash
+    is the one that is looked up. A swarm has one child at a time.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -60,7 +60,7 @@ class ReusePortGroup:
 
     def steer(self, indexes: Sequence[int]) -> None:
         """From now on each bucket's datagrams go to this socket. Raises OSError."""
-        instructions = b"".join(_FILTER.pack(*instruction) for instruction in program(indexes))
+        instructions = b"".join(_FILTER.pack(*instruction) for instruction in program(indexes, len(self.sockets)))
         self._attach(instructions)
 
     def _attach(self, instructions: bytes) -> None:

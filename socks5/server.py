@@ -5,6 +5,7 @@ import ipaddress
 import itertools
 import logging
 import socket
+import weakref
 from collections import Counter
 from typing import Protocol, cast
 
@@ -41,6 +42,9 @@ class DatagramConsumer(Protocol):
 
     def association_closed(self, association: "Association") -> None: ...
 
+    def client_known(self, association: "Association") -> None:
+        """Its `client` is known from now on."""
+
     def datagram_received(self, association: "Association", address: bytes, payload: bytes) -> None:
         """A datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
 
@@ -48,11 +52,17 @@ class DatagramConsumer(Protocol):
 class Association(DatagramProtocol):
     """One UDP association. Only its client, once known, may use it.
 
-    With a `group`, the consumer may have others serve the same port.
+    With a `group`, the consumer may have others serve the same port. `usual` is the port of a
+    client that did not say its own.
     """
 
     def __init__(
-        self, consumer: DatagramConsumer, client: Address, counters: Counter[str], group: ReusePortGroup | None = None
+        self,
+        consumer: DatagramConsumer,
+        client: Address,
+        counters: Counter[str],
+        group: ReusePortGroup | None = None,
+        usual: int | None = None,
     ) -> None:
         self.id = next(_ids)
         self.group = group
@@ -60,11 +70,19 @@ class Association(DatagramProtocol):
         self._client: tuple[str, int] | None = None
         self._announced = client
         self._counters = counters
+        self._usual = usual
 
     def startProtocol(self) -> None:
         if self.group is None:
             enlarge_buffers(cast(socket.socket, self.transport.getHandle()))
         self._consumer.association_opened(self)
+        if self._usual is not None:
+            self.presume_client(self._usual)
+
+    def presume_client(self, port: int) -> None:
+        """Where the client listens, if it has not said so: it may wait for others to speak first."""
+        if self._client is None:
+            self._accept((LOOPBACK, port))
 
     def stopProtocol(self) -> None:
         self._consumer.association_closed(self)
@@ -73,7 +91,7 @@ class Association(DatagramProtocol):
 
     @property
     def client(self) -> tuple[str, int] | None:
-        """Known from its first datagram on."""
+        """Known from its first datagram on, if not before."""
         return self._client
 
     def fileno(self) -> int:
@@ -100,6 +118,7 @@ class Association(DatagramProtocol):
         if self._client is not None or (known_port and addr[1] != known_port) or addr[0] != LOOPBACK:
             return False
         self._client = addr
+        self._consumer.client_known(self)
         return True
 
     def send(self, address: bytes, payload: bytes) -> None:
@@ -162,8 +181,19 @@ class Socks5Server:
         self._reactor = reactor
         self._consumer = consumer
         self._port: IListeningPort | None = None
+        self._usual_client: int | None = None
+        self._associations: weakref.WeakSet[Association] = weakref.WeakSet()
         self.connections: set[Connection] = set()
         self.counters: Counter[str] = Counter()
+
+    def set_usual_client(self, port: int) -> None:
+        """The loopback port of clients that ask for an association without saying theirs.
+
+        libtorrent says none, and one that only seeds would never be heard of.
+        """
+        self._usual_client = port
+        for association in list(self._associations):
+            association.presume_client(port)
 
     def listen(self, port: int = 0) -> int:
         """Start listening; returns the port. Raises twisted's CannotListenError."""
@@ -181,7 +211,8 @@ class Socks5Server:
             if not (source.is_unspecified or source.is_loopback):
                 raise Socks5Error("only clients on loopback are served")
         group = self._open_group() if self._steering else None
-        association = Association(self._consumer, client, self.counters, group)
+        association = Association(self._consumer, client, self.counters, group, self._usual_client)
+        self._associations.add(association)
         if group is None:
             return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=MAX_DATAGRAM_BYTES)
         try:

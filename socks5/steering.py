@@ -9,6 +9,10 @@ group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
     name    hash of its length + first two letters
     bucket -> index of a socket; 0, the server's own, for buckets of nobody
     and for what is too short to have a destination
+
+An IPv4 address with port 1024 is the other end of an end-to-end circuit, whose
+id the address is (py-ipv8 tunnel.py, CIRCUIT_ID_PORT). The id's first byte is
+the slot of the child that has the circuit, and slot n has socket n + 1.
 """
 
 import struct
@@ -20,6 +24,7 @@ from socks5.address import AddressType
 BUCKET_BITS = 8
 BUCKETS = 1 << BUCKET_BITS
 OWN_SOCKET = 0
+END_TO_END_PORT = 1024
 
 _WORD = (1 << 32) - 1
 _GOLDEN = 0x9E3779B1
@@ -27,12 +32,12 @@ _GOLDEN = 0x9E3779B1
 # linux/filter.h, bpf_common.h: code, and what it does with the accumulator A and X
 _LD_WORD, _LD_HALF, _LD_BYTE = 0x20, 0x28, 0x30  # A = packet[k], big endian
 _TAX = 0x07  # X = A
-_ADD_X = 0x0C  # A += X
+_ADD, _ADD_X = 0x04, 0x0C  # A += k, A += X
 _MUL = 0x24  # A *= k
 _RSH = 0x74  # A >>= k
 _JUMP = 0x05  # skip k
 _JEQ, _JGE = 0x15, 0x35  # skip jt or jf
-_RET = 0x06  # return k
+_RET, _RET_A = 0x06, 0x16  # return k, return A
 
 _ATYP_AT = 3
 _ADDRESS_AT = 4
@@ -51,6 +56,16 @@ def bucket_of(address: bytes) -> int:
     else:
         total = address[1] + int.from_bytes(address[2:4], "big")
     return ((total & _WORD) * _GOLDEN & _WORD) >> (32 - BUCKET_BITS)
+
+
+def socket_of_slot(slot: int) -> int:
+    return slot + 1
+
+
+def end_to_end_slot(address: bytes) -> int | None:
+    """The slot of the child that has an end-to-end circuit; None for all other addresses, encoded."""
+    is_one = address[0] == AddressType.IPV4 and int.from_bytes(address[5:7], "big") == END_TO_END_PORT
+    return address[1] if is_one else None
 
 
 def _hash_at(loads: Sequence[tuple[int, int]]) -> list[Instruction]:
@@ -79,8 +94,21 @@ def _choose(runs: Sequence[tuple[int, int]]) -> list[Instruction]:
     return [(_JGE, 0, 1, runs[middle][0]), (_JUMP, 0, 0, len(left)), *left, *right]
 
 
-def program(indexes: Sequence[int]) -> list[Instruction]:
-    """The program for the socket index of each of the BUCKETS buckets."""
+def _end_to_end(sockets: int) -> list[Instruction]:
+    """Return the socket of an end-to-end address's slot, if it has one; go on with all others."""
+    found: list[Instruction] = [
+        (_LD_BYTE, 0, 0, _ADDRESS_AT),
+        (_ADD, 0, 0, socket_of_slot(0)),
+        (_JGE, 1, 0, sockets),
+        (_RET_A, 0, 0, 0),
+        (_RET, 0, 0, OWN_SOCKET),
+    ]
+    check_port: list[Instruction] = [(_LD_HALF, 0, 0, _ADDRESS_AT + 4), (_JEQ, 0, len(found), END_TO_END_PORT), *found]
+    return [(_LD_BYTE, 0, 0, _ATYP_AT), (_JEQ, 0, len(check_port), AddressType.IPV4), *check_port]
+
+
+def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
+    """The program for the socket index of each of the BUCKETS buckets, in a group of so many sockets."""
     runs = [(0, indexes[0])]
     for bucket, index in enumerate(indexes):
         if index != runs[-1][1]:
@@ -89,7 +117,7 @@ def program(indexes: Sequence[int]) -> list[Instruction]:
     hashes = list(_HASHES.items())
     nobody: list[Instruction] = [(_RET, 0, 0, OWN_SOCKET)]
     left = sum(2 + len(find) for _, find in hashes) + len(nobody)
-    whole: list[Instruction] = [(_LD_BYTE, 0, 0, _ATYP_AT)]
+    whole: list[Instruction] = [*_end_to_end(sockets), (_LD_BYTE, 0, 0, _ATYP_AT)]
     for kind, find in hashes:
         left -= 2 + len(find)
         whole += [(_JEQ, 0, len(find) + 1, kind), *find, (_JUMP, 0, 0, left)]

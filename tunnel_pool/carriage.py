@@ -15,7 +15,7 @@ from socks5.address import encode_address
 from socks5.group import ReusePortGroup
 from socks5.messages import join_udp_request
 from socks5.server import Association
-from socks5.steering import BUCKETS, OWN_SOCKET, BucketTable, bucket_of
+from socks5.steering import BUCKETS, OWN_SOCKET, BucketTable, bucket_of, end_to_end_slot, socket_of_slot
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address, Tunnels
 
@@ -37,6 +37,9 @@ class Carrier(Protocol):
 
     drops: Counter[str]
 
+    def opened(self, association: Association) -> None:
+        """Its client is known."""
+
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         """False when the datagram is to go the usual way."""
 
@@ -52,17 +55,19 @@ class DirectCarrier:
         self._hops = hops
         self._carried: set[int] = set()
 
+    def opened(self, association: Association) -> None:
+        assert association.client is not None
+        try:
+            self._engine.add_association(association.id, association.fileno(), self._hops, association.client)
+        except OSError as error:
+            logger.warning("A client is served the slow way: %s", error)
+            return
+        association.stop_reading()
+        self._carried.add(association.id)
+
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
-        if association.client is None:
-            return False
         if association.id not in self._carried:
-            try:
-                self._engine.add_association(association.id, association.fileno(), self._hops, association.client)
-            except OSError as error:
-                logger.warning("A client is served the slow way: %s", error)
-                return False
-            association.stop_reading()
-            self._carried.add(association.id)
+            return False
         self._engine.client_datagram(association.id, join_udp_request(address, payload))
         return True
 
@@ -79,7 +84,6 @@ class _Steered:
         self.association = association
         self.group = group
         self.table = BucketTable()
-        self.index_of: dict[int, int] = {}  # slot: its socket in the group
         self.asked: dict[int, int] = {}  # slot: pid of the child that was asked to serve
         self.serving: dict[int, int] = {}  # slot: pid of the child that does
         self.refused_until_s: dict[int, float] = {}  # slot: when to ask again
@@ -100,15 +104,19 @@ class SteeredCarrier:
         self._steered: dict[int, _Steered] = {}
         tunnels.watchers.append(self._update)
 
-    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
-        if association.group is None or association.client is None:
-            return False
-        steered = self._steered.get(association.id)
-        if steered is None:
-            steered = self._steered[association.id] = _Steered(association, association.group)
+    def opened(self, association: Association) -> None:
+        if association.group is not None:
+            self._steered[association.id] = _Steered(association, association.group)
             self._update()
             asyncio.get_running_loop().call_later(GATHER_S, self._update)
-        if not steered.steers or (not steered.serving and time.monotonic() > steered.gather_until_s):
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        steered = self._steered.get(association.id)
+        if steered is None or not steered.steers:
+            return False
+        if end_to_end_slot(address) is not None:
+            return False  # met here only until the child that has the circuit serves
+        if not steered.serving and time.monotonic() > steered.gather_until_s:
             return False
         self._assign(steered, address, payload)
         return True
@@ -164,17 +172,17 @@ class SteeredCarrier:
         for slot in [slot for slot, pid in steered.asked.items() if running.get(slot) != pid]:
             del steered.asked[slot]
             steered.serving.pop(slot, None)
-            if slot in steered.index_of:
-                self.drops["steered_to_the_dead"] += steered.group.drain(steered.index_of[slot])
+            if socket_of_slot(slot) < len(steered.group.sockets):
+                self.drops["steered_to_the_dead"] += steered.group.drain(socket_of_slot(slot))
 
     def _ask(self, steered: _Steered, slot: int, pid: int) -> None:
         """Give the child its socket of the group; its predecessor's where it had one."""
         steered.asked[slot] = pid
         association = steered.association
         try:
-            if slot not in steered.index_of:
-                steered.index_of[slot] = steered.group.add()
-            self._pool.give_socket(slot, association.id, steered.group.sockets[steered.index_of[slot]])
+            while len(steered.group.sockets) <= socket_of_slot(slot):
+                steered.group.add()
+            self._pool.give_socket(slot, association.id, steered.group.sockets[socket_of_slot(slot)])
         except OSError as error:
             self._refused(steered, slot, str(error.strerror))
             return
@@ -188,6 +196,7 @@ class SteeredCarrier:
                 self._refused(steered, slot, str(error))
             elif steered.asked.get(slot) == pid:
                 steered.serving[slot] = pid
+                self._attach_program(steered)
                 self._update()
 
         self._pool.call(slot, "associate", message).add_done_callback(answered)
@@ -201,7 +210,7 @@ class SteeredCarrier:
 
     def _attach_program(self, steered: _Steered) -> None:
         owners = steered.table.owners
-        indexes = [OWN_SOCKET if owner is None else steered.index_of[owner] for owner in owners]
+        indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
         try:
             steered.group.steer(indexes)
         except OSError as error:  # no memory for the program (net.core.optmem_max)

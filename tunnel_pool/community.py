@@ -28,6 +28,7 @@ from rpc import control_pb2 as pb
 from rpc.errors import CallError
 from rpc.sync import CarriedState, CircuitState, PeerState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
+from tunnel_pool.hidden import PooledHiddenServices
 from tunnel_pool.pool.policy import Load, least_loaded
 from tunnel_pool.pool.pool import ProcessPool
 
@@ -45,7 +46,7 @@ class PooledSettings:
         self.max_circuits = max_circuits
 
 
-class PooledTunnelCommunity:
+class PooledTunnelCommunity(PooledHiddenServices):
     """Looks like a TunnelCommunity; circuits are mirrors, kept in step by RPC_SYNC."""
 
     # One truth for what these mean: py-ipv8's own code, on the mirrored tables.
@@ -64,6 +65,7 @@ class PooledTunnelCommunity:
         own_keys: Mapping[int, bytes] | None = None,
     ) -> None:
         """`config` is what each child gets, but for its slot and port, and its key where `own_keys` has one."""
+        super().__init__()
         self._config = config
         self._own_keys = own_keys or {}
         self._public_keys = {
@@ -281,11 +283,13 @@ class PooledTunnelCommunity:
 
     def child_ready(self, slot: int) -> None:
         logger.info("Child %d is ready", slot)
+        self._share_swarms()
         self._children_changed()
 
     def child_gone(self, slot: int, how: str) -> None:
         for circuit_id in [circuit_id for circuit_id in self.circuits if slot_of(circuit_id) == slot]:
             self._forget_circuit(circuit_id, f"child {slot} is gone: {how}")
+        self._share_swarms()
         self._children_changed()
 
     def orphaned(self, slot: int, message: pb.Orphans) -> None:
@@ -311,7 +315,7 @@ class PooledTunnelCommunity:
             self.circuits[state.circuit_id] = circuit
         circuit.bytes_up, circuit.bytes_down = state.bytes_up, state.bytes_down
         circuit.creation_time, circuit.last_activity = state.creation_time, state.last_activity
-        circuit.e2e = state.e2e
+        was_linked, circuit.e2e = circuit.e2e, state.e2e
         circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
         for hop in state.hops[len(circuit.hops) :]:
             circuit.add_hop(self._hop(hop))
@@ -319,6 +323,8 @@ class PooledTunnelCommunity:
             self._backoffs[circuit.goal_hops].succeeded()
         if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
             circuit.close("closing")
+        elif circuit.e2e and not was_linked:
+            self._end_to_end_linked(circuit)
 
     def candidates_changed(self) -> None:
         """Merge what the children know; the dict stays the same object, as callers of py-ipv8 expect."""

@@ -79,6 +79,19 @@ class Tunnels(Protocol):
     ) -> None:
         """Send a datagram out of the circuit's exit. Dropped and counted when that can't be."""
 
+    def join_swarm(
+        self, info_hash: bytes, hops: int, callback: Callable[[Address], Any] | None = None, seeding: bool = True
+    ) -> None:
+        """Take part in a hidden swarm; a seeder's introduction points are made unasked.
+
+        `info_hash` is the one that is looked up (tunnel_pool.hidden.lookup_hash). A
+        downloader's `callback` hears the address of each seeder that is linked to us:
+        py-ipv8's circuit_id_to_ip and CIRCUIT_ID_PORT, which the SOCKS5 server knows.
+        """
+
+    def leave_swarm(self, info_hash: bytes) -> None:
+        """Remove its circuits."""
+
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
 

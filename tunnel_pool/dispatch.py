@@ -8,6 +8,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
 from overlay.config import slot_of
+from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit_id, session_hops
 from overlay.sticky import StickyMap
 from socks5.address import Socks5Error, decode_address, encode_address
 from socks5.server import Association
@@ -36,6 +37,10 @@ class Dispatcher:
     def association_opened(self, association: Association) -> None:
         self._associations.append(association)
 
+    def client_known(self, association: Association) -> None:
+        if self._carrier is not None:
+            self._carrier.opened(association)
+
     def association_closed(self, association: Association) -> None:
         self._associations.remove(association)
         if self._carrier is not None:
@@ -48,6 +53,11 @@ class Dispatcher:
             self.drops["socks5_malformed"] += 1
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
+            return
+        circuit_id = end_to_end_circuit_id(destination.host, destination.port)
+        linked = self._tunnels.circuits.get(circuit_id) if circuit_id is not None else None
+        if linked is not None and linked.ctype in END_TO_END and session_hops(linked) == self.hops:
+            self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             return
         circuit = self._sticky.circuit_for(
             address, self._tunnels.circuits, lambda: self._tunnels.find_circuits(hops=self.hops)
@@ -70,6 +80,8 @@ class Dispatcher:
         self._associations[-1].send(address, data)
 
     def circuit_removed(self, circuit: Circuit) -> None:
+        if circuit.ctype in END_TO_END:
+            self._on_lost({end_to_end_address(circuit.circuit_id)}.__contains__)
         orphans = self._sticky.forget_circuit(circuit.circuit_id)
         if orphans:
             self.orphaned(orphans)
@@ -92,13 +104,13 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
     by_hops = {dispatcher.hops: dispatcher for dispatcher in dispatchers}
 
     def on_raw_data(circuit: Circuit, origin: Address, data: bytes) -> None:
-        dispatcher = by_hops.get(circuit.goal_hops)
+        dispatcher = by_hops.get(session_hops(circuit))
         if dispatcher is not None:
             dispatcher.raw_data_received(origin, data)
 
     def on_circuit_removed(circuit: Circuit, reason: str) -> None:
-        dispatcher = by_hops.get(circuit.goal_hops)
-        if dispatcher is not None and circuit.ctype == CIRCUIT_TYPE_DATA:
+        dispatcher = by_hops.get(session_hops(circuit))
+        if dispatcher is not None and circuit.ctype in (CIRCUIT_TYPE_DATA, *END_TO_END):
             dispatcher.circuit_removed(circuit)
 
     def on_orphans(hops: int, destinations: list[bytes]) -> None:

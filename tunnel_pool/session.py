@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import libtorrent as lt
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_ID_PORT
 
 from tunnel_pool.contract import Address
 from tunnel_pool.errors import UserError
@@ -82,6 +83,7 @@ class TorrentStatus:
     done_bytes: int
     wanted_bytes: int  # 0 until the metadata is known
     downloaded_bytes: int  # in this run
+    uploaded_bytes: int  # in this run
     download_bytes_per_s: int
     peers: int
     finished: bool
@@ -90,7 +92,7 @@ class TorrentStatus:
 @dataclass(slots=True)
 class _Torrent:
     handle: lt.torrent_handle
-    peers: tuple[Address, ...]
+    peers: set[Address]  # to be asked until they are there
     status: TorrentStatus
     error: str | None = None
     saving: bool = False
@@ -117,6 +119,7 @@ class TorrentSession:
         self._writes: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
         self._stopped = False
+        self.on_listening: Callable[[int], None] = lambda port: None  # the UDP port that its datagrams come from
 
     def start(self) -> None:
         self._poller = asyncio.get_running_loop().create_task(self._poll_forever())
@@ -125,12 +128,20 @@ class TorrentSession:
     def statuses(self) -> list[TorrentStatus]:
         return [torrent.status for torrent in self._torrents.values()]
 
-    def add(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> str:
-        """Add a torrent, where it stood if it is known; returns its infohash. Raises UserError."""
+    def add(
+        self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = (), seed: bool = False
+    ) -> str:
+        """Add a torrent, where it stood if it is known; returns its infohash. Raises UserError.
+
+        With `seed`, the files are taken to be complete; pieces are checked as they are asked for.
+        """
         infohash = infohash_of(parameters)
         if infohash in self._torrents:
             return infohash
-        parameters = self._resumed(infohash, parameters, save_dir)
+        if seed:
+            parameters.flags |= lt.torrent_flags.seed_mode
+        else:
+            parameters = self._resumed(infohash, parameters, save_dir)
         parameters.save_path = str(save_dir)
         # upload_mode is how libtorrent stands still after a full disk.
         stopped = lt.torrent_flags.paused | lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode
@@ -139,11 +150,18 @@ class TorrentSession:
             handle = self._session.add_torrent(parameters)
         except RuntimeError as error:
             raise UserError(f"cannot add torrent {infohash}: {error}") from None
-        status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, False)
-        torrent = _Torrent(handle, tuple(peers), status)
+        status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
+        torrent = _Torrent(handle, set(peers), status)
         self._torrents[infohash] = self._by_handle[handle] = torrent
         self._connect_peers()
         return infohash
+
+    def add_peer(self, infohash: str, peer: Address) -> None:
+        """Connect to a peer, again and again until it is lost (`reconnect`)."""
+        torrent = self._torrents.get(infohash)
+        if torrent is not None and not self._stopped:
+            torrent.peers.add(peer)
+            torrent.handle.connect_peer(peer)
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a status changed or the time is up. Raises UserError when a torrent can't go on."""
@@ -159,6 +177,8 @@ class TorrentSession:
     def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
         """Destinations have lost their circuit: peers among them are dropped and asked for again.
 
+        End-to-end peers are not: with another circuit they have another address.
+
         They would know us by another exit's address from now on, and libtorrent
         would notice only by time-outs. A filter on their addresses, set and
         lifted, is libtorrent's way to drop peers at once.
@@ -168,6 +188,7 @@ class TorrentSession:
         lost_hosts: set[str] = set()
         connected = []
         for torrent in self._torrents.values():
+            torrent.peers -= {peer for peer in torrent.peers if peer[1] == CIRCUIT_ID_PORT and is_lost(peer)}
             peers = [peer.ip for peer in torrent.handle.get_peer_info()]
             lost_hosts.update(peer[0] for peer in peers if is_lost(peer))
             connected += [(torrent, peer) for peer in peers]
@@ -180,7 +201,7 @@ class TorrentSession:
         self._session.set_ip_filter(lt.ip_filter())
         # The filter knows addresses only: others behind a lost one come back, too.
         for torrent, peer in connected:
-            if peer[0] in lost_hosts:
+            if peer[0] in lost_hosts and not (peer[1] == CIRCUIT_ID_PORT and is_lost(peer)):
                 torrent.handle.connect_peer(peer)
 
     async def stop(self) -> None:
@@ -281,6 +302,9 @@ class TorrentSession:
                     self._by_handle[alert.handle].saving = False
                 case "torrent_finished_alert":
                     self._request_save(self._by_handle[alert.handle], 0)
+                case "listen_succeeded_alert":
+                    if alert.socket_type in (lt.socket_type_t.udp, lt.socket_type_t.utp_ssl):
+                        self.on_listening(alert.port)
                 case "file_error_alert":
                     self._by_handle[alert.handle].error = _file_error(alert)
                     self._changed.set()
@@ -293,6 +317,7 @@ class TorrentSession:
             done_bytes=status.total_wanted_done,
             wanted_bytes=status.total_wanted if status.has_metadata else 0,
             downloaded_bytes=status.total_payload_download,
+            uploaded_bytes=status.total_payload_upload,
             download_bytes_per_s=status.download_payload_rate,
             peers=status.num_peers,
             finished=status.has_metadata and status.is_finished,

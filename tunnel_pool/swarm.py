@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import libtorrent as lt
 import psutil
 
 from overlay.config import COMMUNITY_ID_BYTES, HostPort
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.pool import own_environment, own_executable
+from tunnel_pool.torrents import make_torrent
 
 PIECE_BYTES = 1 << 18
 CHUNK_BYTES = 1 << 20
@@ -43,14 +43,12 @@ def make_random_file(path: Path, size_bytes: int, cancelled: threading.Event | N
         raise UserError(f"cannot make a file of {size_bytes >> 20} MB in {path.parent}: {error.strerror}") from None
 
 
-def make_torrent(file: Path, torrent: Path, cancelled: threading.Event | None = None) -> None:
-    def check(piece: int) -> None:
+def write_torrent(file: Path, torrent: Path, cancelled: threading.Event | None = None) -> None:
+    def check(piece: int, pieces: int) -> None:
         if cancelled is not None and cancelled.is_set():
             raise InterruptedError
 
-    creator = lt.create_torrent(lt.list_files(str(file)), PIECE_BYTES)
-    lt.set_piece_hashes(creator, str(file.parent), check)
-    torrent.write_bytes(lt.bencode(creator.generate()))
+    torrent.write_bytes(make_torrent(file, check, PIECE_BYTES))
 
 
 def same_bytes(first: Path, second: Path) -> bool:
@@ -180,7 +178,7 @@ class LocalSwarm:
         self.file.parent.mkdir()
         self.download_dir.mkdir()
         await self._in_thread(make_random_file, self.file, self._size_bytes)
-        await self._in_thread(make_torrent, self.file, self.torrent)
+        await self._in_thread(write_torrent, self.file, self.torrent)
         for address in self.exits:
             self._processes["exits"].append(await self._spawn_node(address, "--exit"))
         for address in self._relays:

@@ -2,6 +2,7 @@
 
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import libtorrent as lt
@@ -50,6 +51,39 @@ def _reason(error: RuntimeError) -> str:
     return str(error).split(" [")[0]
 
 
+def make_torrent(source: Path, on_piece: Callable[[int, int], None], piece_bytes: int = 0) -> bytes:
+    """A torrent (BEP 3 and 52) of a file or folder; `on_piece` hears each piece's number and how many there are.
+
+    It may raise to stop. `piece_bytes` 0 lets libtorrent choose. Raises UserError.
+    """
+    try:
+        files = lt.list_files(str(source))
+    except RuntimeError as error:
+        raise UserError(f"cannot seed {source}: {_reason(error)}") from None
+    if not sum(file.size for file in files):
+        raise UserError(f"cannot seed {source}: there is nothing in it")
+    creator = lt.create_torrent(files, piece_bytes)
+    pieces = creator.num_pieces()
+    try:
+        lt.set_piece_hashes(creator, str(source.parent), lambda piece: on_piece(piece, pieces))
+    except RuntimeError as error:
+        raise UserError(f"cannot read {source}: {_reason(error)}") from None
+    return lt.bencode(creator.generate())
+
+
+def magnet_link(parameters: lt.add_torrent_params) -> str:
+    """With the name, so that a person sees what it is."""
+    if parameters.ti is not None:
+        parameters.name = parameters.ti.name()
+    return lt.make_magnet_uri(parameters)
+
+
 def infohash_of(parameters: lt.add_torrent_params) -> str:
     """The hash that names a torrent in file names and logs, in hex."""
     return str(parameters.info_hashes.get_best())
+
+
+def swarm_hash_of(parameters: lt.add_torrent_params) -> bytes:
+    """The 20 bytes by which trackers, the DHT and hidden services know the swarm: v1's hash, else v2's cut short."""
+    hashes = parameters.info_hashes
+    return bytes.fromhex(str(hashes.v1 if hashes.has_v1() else hashes.v2))[:20]

@@ -3,7 +3,7 @@
 //! Datagrams that leave are written into `out`, what Python is to hear into `events`, frames for
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,6 +20,9 @@ use crate::stream::{self, Frame};
 const MAX_PACKETS_BYTES: usize = 1 << 20;
 /// Frames that wait for the data stream; more are dropped and counted (rpc/streams.py, PENDING_BYTES).
 pub const MAX_STREAM_BYTES: usize = 1 << 20;
+
+/// The port that stands for "the other end of the circuit whose id is the address" (py-ipv8 tunnel.py).
+const CIRCUIT_ID_PORT: u16 = 1024;
 
 const SOCKS5_UDP_START: [u8; 3] = [0, 0, 0];
 
@@ -317,8 +320,18 @@ impl Core {
         if from != circuit.first_hop {
             return Err(Drop::CircuitForeignSource);
         }
+        if !circuit.may_carry() {
+            return Err(Drop::CircuitNotReady);
+        }
         let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
         let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
+        let origin = match circuit.purpose {
+            Purpose::EndToEnd => {
+                let other_end = SocketAddr::from((Ipv4Addr::from(header.circuit_id), CIRCUIT_ID_PORT));
+                Destination::Ip(other_end)
+            }
+            _ => data.origin,
+        };
         let client = self.routes.client_of(circuit.hops);
         // py-ipv8 is asked about messages of its own overlay, and about everything when nobody else wants it.
         let is_own_message = payload.starts_with(&self.settings.prefix) && circuit.purpose != Purpose::EndToEnd;
@@ -326,10 +339,10 @@ impl Core {
             return self.cell_for_python(from, header, datagram, &message);
         }
         let Some((association, client)) = client else {
-            return self.frame(header.circuit_id, data.origin, payload);
+            return self.frame(header.circuit_id, origin, payload);
         };
         let mut address = [0; address::MAX_ADDRESS_BYTES];
-        let address_bytes = address::write_socks5(data.origin, &mut address).ok_or(Drop::CellDataMalformed)?;
+        let address_bytes = address::write_socks5(origin, &mut address).ok_or(Drop::CellDataMalformed)?;
         let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
         let packet = put_socks5(datagram, message.start + data.payload.start..message.end, address)?;
         self.out.push_received(Via::Client(association), client, place + packet.start..place + packet.end);
@@ -363,8 +376,19 @@ impl Core {
         let [_, _, 0, rest @ ..] = datagram else { return Err(Drop::Socks5Malformed) };
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| Drop::Socks5Malformed)?;
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(Drop::Socks5Malformed)?;
+        if let Some(circuit_id) = self.end_to_end_circuit(hops, destination) {
+            return self.send_data(circuit_id, NOWHERE, payload);
+        }
         let circuit_id = self.routes.circuit_for(hops, key).ok_or(Drop::NoCircuit)?;
         self.send_data(circuit_id, destination, payload)
+    }
+
+    /// The linked circuit that a destination stands for, if it is one.
+    fn end_to_end_circuit(&self, hops: u8, destination: Destination<'_>) -> Option<u32> {
+        let Destination::Ip(SocketAddr::V4(address)) = destination else { return None };
+        let id = u32::from(*address.ip());
+        let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.hops == hops && circuit.is_linked());
+        circuit.filter(|_| address.port() == CIRCUIT_ID_PORT).map(|_| id)
     }
 
     /// A datagram of the data stream, for a circuit of ours.
@@ -383,7 +407,7 @@ impl Core {
 
     fn send_data(&mut self, circuit_id: u32, destination: Destination<'_>, payload: &[u8]) -> Result<(), Drop> {
         let circuit = self.routes.circuits.get(&circuit_id).ok_or(Drop::UnknownCircuit)?;
-        if !circuit.ready {
+        if !circuit.may_carry() {
             return Err(Drop::CircuitNotReady);
         }
         let around = Envelope { destination, origin: NOWHERE };

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::cell::Prefix;
 use crate::counters::Drop;
 
+pub const FLAG_RELAY: u16 = 1;
 pub const FLAG_EXIT_BT: u16 = 2;
 pub const FLAG_EXIT_IPV8: u16 = 4;
 
@@ -36,24 +37,36 @@ fn could_be_ipv8(data: &[u8]) -> bool {
     data.len() >= 23 && matches!(data, [0, 1 | 2, ..])
 }
 
+/// Between exits and introduction points of others (py-ipv8 payload.py): create-e2e, created-e2e,
+/// peers-request, peers-response.
+const HIDDEN_SERVICE_MESSAGES: [u8; 4] = [13, 14, 17, 18];
+
+fn is_of_hidden_services(data: &[u8], prefix: &Prefix) -> bool {
+    data.strip_prefix(prefix).and_then(<[u8]>::first).is_some_and(|id| HIDDEN_SERVICE_MESSAGES.contains(id))
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct ExitPolicy {
     /// py-ipv8's peer flags, or-ed.
     pub peer_flags: u16,
-    /// Let the node's own overlay's messages out whatever the flags say, as py-ipv8 does.
+    /// Let all messages of the node's own overlay out whatever the flags say, as py-ipv8 does; else
+    /// only those of hidden services.
     pub own_messages: bool,
     pub allow_private: bool,
 }
 
 impl ExitPolicy {
-    /// Whether this node is an exit at all.
+    /// Whether anything may leave from this node.
     pub fn offers(&self) -> bool {
-        self.own_messages || self.peer_flags & (FLAG_EXIT_BT | FLAG_EXIT_IPV8) != 0
+        self.own_messages || self.peer_flags & (FLAG_RELAY | FLAG_EXIT_BT | FLAG_EXIT_IPV8) != 0
     }
 
     pub fn content(&self, data: &[u8], prefix: &Prefix) -> Result<(), Drop> {
         let allowed = (self.peer_flags & FLAG_EXIT_BT != 0 && could_be_bittorrent(data))
-            || (could_be_ipv8(data) && (self.peer_flags & FLAG_EXIT_IPV8 != 0 || data.starts_with(prefix)));
+            || (could_be_ipv8(data)
+                && (self.peer_flags & FLAG_EXIT_IPV8 != 0
+                    || (self.own_messages && data.starts_with(prefix))
+                    || is_of_hidden_services(data, prefix)));
         allowed.then_some(()).ok_or(Drop::ExitContentRefused)
     }
 

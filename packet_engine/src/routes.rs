@@ -25,12 +25,26 @@ pub struct Circuit {
     pub layers: Vec<Arc<SessionKeys>>,
     /// The keys of the other end of an end-to-end circuit, and the direction that we send in.
     pub end_to_end: Option<(Arc<SessionKeys>, Direction)>,
+    /// Of the clients that it serves; a downloader's end of an end-to-end circuit has one hop more.
     pub hops: u8,
     pub purpose: Purpose,
     /// All hops are there, and it is not closing.
     pub ready: bool,
     pub relay_early_count: Cell<u32>,
     pub stats: Arc<RouteStats>,
+}
+
+impl Circuit {
+    /// An end-to-end circuit whose other end can read what we send.
+    pub fn is_linked(&self) -> bool {
+        self.ready && self.purpose == Purpose::EndToEnd && self.end_to_end.is_some()
+    }
+
+    /// Whether datagrams may use it: not before all hops are there, and not while a rendezvous point
+    /// could read what is for the other end.
+    pub fn may_carry(&self) -> bool {
+        self.ready && (self.purpose != Purpose::EndToEnd || self.end_to_end.is_some())
+    }
 }
 
 /// One direction of a relayed circuit, under the id that cells arrive with (py-ipv8's RelayRoute).

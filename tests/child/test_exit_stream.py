@@ -132,7 +132,7 @@ async def test_a_child_dies_with_its_streams(loop):
 async def test_unknown_calls_and_bad_requests_are_answered(loop):
     child, watcher = spawn(loop, own_command())
     refusals = {
-        "monitor": (pb.Monitor(), pb.ERROR_UNIMPLEMENTED),
+        "monitor": (pb.Monitor(), pb.ERROR_NOT_READY),
         "circuit": (pb.BuildCircuit(circuit_id=1, goal_hops=1), pb.ERROR_NOT_READY),
         "create": (pb.Create(community_id=b"short"), pb.ERROR_BAD_REQUEST),
     }

@@ -75,7 +75,7 @@ async def test_an_exit_lets_only_bittorrent_like_datagrams_out(engine):
         assert nodes[0].carried().exited_bytes == len(dht_like(b"x"))
 
 
-async def test_a_relay_lets_nothing_out_not_even_overlay_messages(engine):
+async def test_a_relay_lets_no_data_out_nor_overlay_messages_but_those_of_hidden_services(engine):
     async with network(exits=0, relays=1) as (relay,), tunnels("plain", [address_of(relay)]) as client:
         await until(lambda: client.candidates)
         (peer,) = client.candidates
@@ -83,7 +83,7 @@ async def test_a_relay_lets_nothing_out_not_even_overlay_messages(engine):
         await asyncio.wait_for(circuit.ready, 10)
         data = relay.get_prefix() + bytes(20)
         client.send_data(circuit.hop.address, circuit.circuit_id, address_of(relay), ("0.0.0.0", 0), data)
-        await until(lambda: relay.dropped()["exit_not_offered"] == 1)
+        await until(lambda: relay.dropped()["exit_content_refused"] == 1)
         assert relay.carried().exited_bytes == 0
 
 

@@ -18,12 +18,16 @@ class Consumer:
     def __init__(self):
         self.associations = []
         self.received = []
+        self.clients = []
 
     def association_opened(self, association):
         self.associations.append(association)
 
     def association_closed(self, association):
         self.associations.remove(association)
+
+    def client_known(self, association):
+        self.clients.append(association.client)
 
     def datagram_received(self, association, address, payload):
         self.received.append((address, payload))

@@ -4,12 +4,21 @@ import random
 import socket
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from socks5.address import encode_address
 from socks5.group import ReusePortGroup, SteeringError
-from socks5.steering import BUCKETS, OWN_SOCKET, BucketTable, bucket_of, program
+from socks5.steering import (
+    BUCKETS,
+    END_TO_END_PORT,
+    OWN_SOCKET,
+    BucketTable,
+    bucket_of,
+    end_to_end_slot,
+    program,
+    socket_of_slot,
+)
 
 LOOPBACK = "127.0.0.1"
 MAX_INSTRUCTIONS = 1024  # a quarter of BPF_MAXINSNS; the kernel's own form must fit into net.core.optmem_max
@@ -43,12 +52,29 @@ def client():
 
 @given(addresses, st.integers(0, 4), st.integers())
 def test_the_kernel_finds_the_bucket_that_we_find(group, client, address, index, seed):
+    assume(end_to_end_slot(address) is None)
     others = random.Random(seed)
     indexes = [others.randrange(5) for _ in range(BUCKETS)]
     indexes[bucket_of(address)] = index
     group.steer(indexes)
     client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
     assert group.sockets[index].recv(2000).endswith(b"payload")
+
+
+@pytest.mark.parametrize("slot", [0, 3, 4, 255])
+def test_an_end_to_end_address_goes_to_the_child_that_has_the_circuit(group, client, slot):
+    group.steer([2] * BUCKETS)
+    address = encode_address(f"{slot}.5.6.7", END_TO_END_PORT)
+    assert end_to_end_slot(address) == slot
+    client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
+    expected = socket_of_slot(slot) if slot < 4 else OWN_SOCKET
+    assert group.sockets[expected].recv(2000).endswith(b"payload")
+
+
+@given(addresses)
+def test_all_other_addresses_are_no_end_to_end_ones(address):
+    if address[0] != 1 or address[5:7] != END_TO_END_PORT.to_bytes(2, "big"):
+        assert end_to_end_slot(address) is None
 
 
 @pytest.mark.parametrize("datagram", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x09" + bytes(30)])
@@ -76,7 +102,7 @@ def test_drained(group, client):
 
 
 def test_the_largest_program_fits():
-    assert len(program([bucket % 256 for bucket in range(BUCKETS)])) <= MAX_INSTRUCTIONS
+    assert len(program([bucket % 256 for bucket in range(BUCKETS)], 257)) <= MAX_INSTRUCTIONS
 
 
 def test_buckets_are_given_out_at_first_use_to_whoever_has_the_fewest():

@@ -1,7 +1,7 @@
 import pytest
 
 from tunnel_pool.errors import UserError
-from tunnel_pool.swarm import make_random_file, make_torrent, same_bytes
+from tunnel_pool.swarm import make_random_file, write_torrent, same_bytes
 from tunnel_pool.torrents import infohash_of, parse_torrent
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
@@ -18,7 +18,7 @@ def test_v2_infohash():
 
 def test_torrent_file(tmp_path):
     make_random_file(tmp_path / "data", 100_000)
-    make_torrent(tmp_path / "data", tmp_path / "data.torrent")
+    write_torrent(tmp_path / "data", tmp_path / "data.torrent")
     parameters = parse_torrent(str(tmp_path / "data.torrent"))
     assert parameters.ti.total_size() == 100_000
 

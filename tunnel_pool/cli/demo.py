@@ -12,7 +12,7 @@ from packet_engine import EngineChoice
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
-from tunnel_pool.downloader import Downloader
+from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UsageError
 from tunnel_pool.measure import Meter
 from tunnel_pool.swarm import LocalSwarm, same_bytes
@@ -94,42 +94,42 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
         steering=arguments.steering == "auto",
     )
     meter = Meter()
-    async with Downloader(node, arguments.hops) as downloader:
+    async with TorrentClient(node, arguments.hops) as client:
 
         def pids() -> dict[str, list[int]]:
-            return {"main": [os.getpid()], "workers": list(downloader.pool_pids.values()), **swarm.pids()}
+            return {"main": [os.getpid()], "workers": list(client.pool_pids.values()), **swarm.pids()}
 
         next_sample_s = 0.0
 
-        def watch(downloader: Downloader) -> None:
+        def watch(client: TorrentClient) -> None:
             swarm.check()
-            display(downloader)
+            display(client)
 
-        def on_progress(downloader: Downloader) -> None:
+        def on_progress(client: TorrentClient) -> None:
             nonlocal next_sample_s
             if time.monotonic() >= next_sample_s:
                 next_sample_s = time.monotonic() + METER_INTERVAL_S
                 meter.sample(pids())
-            watch(downloader)
+            watch(client)
 
         with ProgressDisplay(pids) as display:
-            await downloader.wait_first_circuit(watch)
+            client.download(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
+            await client.wait_first_circuit(watch)
             meter.sample(pids())
             start_s = time.monotonic()
-            downloader.add(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
-            await downloader.wait_finished(on_progress)
+            await client.wait_finished(on_progress)
             seconds = time.monotonic() - start_s
         meter.sample(pids())
-        await downloader.settle()
+        await client.settle()
         seen_by_seeders = await swarm.peers_of_seeders()
         verified = same_bytes(swarm.file, swarm.download_dir / swarm.file.name)
-        return _report(arguments, swarm, downloader, meter, _Outcome(seconds, verified, seen_by_seeders))
+        return _report(arguments, swarm, client, meter, _Outcome(seconds, verified, seen_by_seeders))
 
 
 def _report(
     arguments: argparse.Namespace,
     swarm: LocalSwarm,
-    downloader: Downloader,
+    client: TorrentClient,
     meter: Meter,
     outcome: _Outcome,
 ) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _report(
         "verified": outcome.verified,
         "seeders_saw_only_exits": only_exits,
         "cpu_seconds": {role: cpu.get(role, 0.0) for role in ROLES},
-        **run_report(downloader, meter),
+        **run_report(client, meter),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
-from tunnel_pool.downloader import Downloader
+from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UserError
 from tunnel_pool.measure import Meter
 from tunnel_pool.torrents import parse_torrent
@@ -17,6 +17,7 @@ from tunnel_pool.torrents import parse_torrent
 DESCRIPTION = """Download torrents over onion-routed circuits.
 
 Nothing leaves outside the tunnels: without a circuit, the download waits.
+Hidden seeders are found without tracker or exit; all others through exits.
 Interrupted, it goes on where it was when started again with the same --state
 and --save."""
 
@@ -63,23 +64,23 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = writable_folder(arguments.save)
     node = options.node_options(arguments)
     meter = Meter()
-    async with Downloader(node, arguments.hops) as downloader:
+    async with TorrentClient(node, arguments.hops) as client:
 
         def pids() -> dict[str, list[int]]:
-            return {"main": [os.getpid()], "workers": list(downloader.pool_pids.values())}
+            return {"main": [os.getpid()], "workers": list(client.pool_pids.values())}
 
         with ProgressDisplay(pids) as display:
-            await downloader.wait_first_circuit(display)
+            for torrent in torrents:
+                client.download(torrent, folder, arguments.peer)
+            await client.wait_first_circuit(display)
             meter.sample(pids())
             start_s = time.monotonic()
-            for torrent in torrents:
-                downloader.add(torrent, folder, arguments.peer)
-            await downloader.wait_finished(display)
+            await client.wait_finished(display)
             seconds = time.monotonic() - start_s
         meter.sample(pids())
-        await downloader.settle()
-        size_bytes = sum(status.wanted_bytes for status in downloader.statuses)
-        downloaded_bytes = sum(status.downloaded_bytes for status in downloader.statuses)
+        await client.settle()
+        size_bytes = sum(status.wanted_bytes for status in client.statuses)
+        downloaded_bytes = sum(status.downloaded_bytes for status in client.statuses)
         return {
             "ok": True,
             "bytes": size_bytes,
@@ -92,10 +93,10 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     "bytes": status.wanted_bytes,
                     "downloaded_bytes": status.downloaded_bytes,
                 }
-                for status in downloader.statuses
+                for status in client.statuses
             ],
             "cpu_seconds": meter.cpu_seconds(),
-            **run_report(downloader, meter),
+            **run_report(client, meter),
         }
 
 

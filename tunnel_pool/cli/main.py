@@ -1,7 +1,7 @@
 """The command line: parse, run, print, and an exit code.
 
 0 done · 1 failed, one line says why · 2 wrong usage · 130 interrupted by Ctrl-C,
-128 and the number by another signal; a node that SIGTERM ends has ended well
+128 and the number by another signal; a node or seed that SIGTERM ends has ended well
 """
 
 import argparse
@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from tunnel_pool import __version__, runner
-from tunnel_pool.cli import bench, demo, download, node, options, seeder
+from tunnel_pool.cli import bench, demo, download, node, options, seed, seeder
 from tunnel_pool.errors import UsageError, UserError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "node": node, "bench": bench}
+COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "seed": seed, "node": node, "bench": bench}
 
 
 def make_parser() -> argparse.ArgumentParser:

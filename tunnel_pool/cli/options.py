@@ -112,22 +112,28 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_hops_option(parser: argparse.ArgumentParser) -> None:
+def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None:
+    """Without `exits`, no circuit is kept for what leaves the network."""
     parser.add_argument(
         "--hops", type=whole_number(1, MAX_HOPS), default=1, metavar="H", help="1 to 3 (default: %(default)s)"
     )
+    if exits:
+        add_circuits_option(parser)
+    parser.add_argument(
+        "--steering",
+        choices=["auto", "off"],
+        default="auto",
+        help="auto: the kernel hands libtorrent's datagrams to the workers, where it can; off: the main process does",
+    )
+
+
+def add_circuits_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--circuits",
         type=whole_number(1, 1024),
         default=0,
         metavar="C",
         help="circuits to keep (default: 8, or two a worker)",
-    )
-    parser.add_argument(
-        "--steering",
-        choices=["auto", "off"],
-        default="auto",
-        help="auto: the kernel hands libtorrent's datagrams to the workers, where it can; off: the main process does",
     )
 
 

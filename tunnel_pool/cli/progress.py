@@ -12,29 +12,29 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tunnel_pool.downloader import Downloader
+from tunnel_pool.client import TorrentClient
 
 LINE_INTERVAL_S = 2.0
 REFRESH_INTERVAL_S = 0.5
 MAX_CIRCUIT_ROWS = 16
 
 
-def circuit_rows(downloader: Downloader) -> list[Circuit]:
+def circuit_rows(client: TorrentClient) -> list[Circuit]:
     """The circuits by id, which is by child."""
-    circuits = downloader.tunnels.circuits.values()
-    return sorted((c for c in circuits if c.goal_hops == downloader.hops), key=lambda c: c.circuit_id)
+    circuits = client.tunnels.circuits.values()
+    return sorted((c for c in circuits if c.goal_hops == client.hops), key=lambda c: c.circuit_id)
 
 
-def summary(downloader: Downloader) -> str:
+def summary(client: TorrentClient) -> str:
     """One line: done, speed, circuits."""
-    statuses = downloader.statuses
-    ready = len(downloader.tunnels.find_circuits(hops=downloader.hops))
+    statuses = client.statuses
+    ready = len(client.tunnels.find_circuits(hops=client.hops))
     done = sum(status.done_bytes for status in statuses)
     wanted = sum(status.wanted_bytes for status in statuses)
     rate = sum(status.download_bytes_per_s for status in statuses)
     peers = sum(status.peers for status in statuses)
     if not statuses:
-        return f"building circuits: {ready} ready, {len(downloader.tunnels.candidates)} nodes known"
+        return f"building circuits: {ready} ready, {len(client.tunnels.candidates)} nodes known"
     share = f"{done / 1e6:.1f} of {wanted / 1e6:.1f} MB" if wanted else "waiting for metadata"
     return f"{share}  {rate / 1e6:.1f} MB/s  {ready} circuits  {peers} peers"
 
@@ -56,7 +56,7 @@ class _CpuTable:
 
 
 class ProgressDisplay:
-    """A context manager; call it with the downloader as often as you like.
+    """A context manager; call it with the client as often as you like.
 
     A table that is redrawn on a terminal; elsewhere a line every few seconds.
     """
@@ -76,23 +76,23 @@ class ProgressDisplay:
     def __exit__(self, *exc: object) -> None:
         self._live.stop()
 
-    def __call__(self, downloader: Downloader) -> None:
+    def __call__(self, client: TorrentClient) -> None:
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
         if self._console.is_terminal:
             self._next_s = now_s + REFRESH_INTERVAL_S
-            self._live.update(self._table(downloader), refresh=True)
+            self._live.update(self._table(client), refresh=True)
         else:
             self._next_s = now_s + LINE_INTERVAL_S
-            print(summary(downloader), file=sys.stderr, flush=True)
+            print(summary(client), file=sys.stderr, flush=True)
 
-    def _table(self, downloader: Downloader) -> Group:
-        done = sum(status.done_bytes for status in downloader.statuses)
-        wanted = sum(status.wanted_bytes for status in downloader.statuses)
+    def _table(self, client: TorrentClient) -> Group:
+        done = sum(status.done_bytes for status in client.statuses)
+        wanted = sum(status.wanted_bytes for status in client.statuses)
         circuits = Table("circuit", "child", "hops", "state", "MB", box=None, pad_edge=False)
-        for circuit in circuit_rows(downloader)[:MAX_CIRCUIT_ROWS]:
-            child = downloader.child_of(circuit)
+        for circuit in circuit_rows(client)[:MAX_CIRCUIT_ROWS]:
+            child = client.child_of(circuit)
             circuits.add_row(
                 f"{circuit.circuit_id:08x}",
                 "main" if child is None else str(child),
@@ -106,4 +106,4 @@ class ProgressDisplay:
                 processes.append(f"{role} " + ", ".join(self._cpu.percent(pid) for pid in pids) + "   ")
         bar = Table.grid()
         bar.add_row(ProgressBar(total=wanted or None, completed=done, width=60))
-        return Group(Text(summary(downloader)), bar, circuits, processes)
+        return Group(Text(summary(client)), bar, circuits, processes)

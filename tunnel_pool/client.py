@@ -1,4 +1,4 @@
-"""Downloads of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
+"""Torrents of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
 
 import asyncio
 import logging
@@ -7,11 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import libtorrent as lt
-from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
 
 from overlay.config import slot_of
 from socks5.server import Socks5Server
@@ -20,7 +22,9 @@ from tunnel_pool.community import SYNC_INTERVAL_S
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.errors import UserError
+from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.session import TorrentSession, TorrentStatus
+from tunnel_pool.torrents import infohash_of, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 
 RESUME_DIR = "resume"
@@ -31,24 +35,34 @@ HINT_AFTER_S = 20
 logger = logging.getLogger(__name__)
 
 
-class Downloader:
+class _Download(NamedTuple):
+    parameters: lt.add_torrent_params
+    save_dir: Path
+    peers: tuple[Address, ...]
+
+
+class TorrentClient:
     """An async context: inside it, everything runs; after it, nothing does.
 
     `circuits_seen` keeps the last MAX_CIRCUITS_SEEN circuits, dead ones too, for the report.
     """
 
-    def __init__(self, options: NodeOptions, hops: int) -> None:
+    def __init__(self, options: NodeOptions, hops: int, exits: bool = True) -> None:
+        """Without `exits` all peers are hidden: no circuit is built for what leaves the network."""
+        self._exits = exits
         self.options = options
         self.hops = hops
         self.seconds_to_first_circuit: float | None = None
         self.circuits_seen: dict[int, Circuit] = {}
+        self._waiting: list[_Download] = []  # for the first circuit
+        self._linked: dict[str, set[Address]] = {}  # end-to-end peers by infohash
         self._stack = AsyncExitStack()
         self.tunnels: Tunnels
         self._server: Socks5Server
         self._dispatcher: Dispatcher
         self._session: TorrentSession
 
-    async def __aenter__(self) -> "Downloader":
+    async def __aenter__(self) -> "TorrentClient":
         from twisted.internet import reactor
 
         async with AsyncExitStack() as stack:
@@ -64,8 +78,10 @@ class Downloader:
             stack.push_async_callback(self._server.close)
             self._session = TorrentSession(port, self.options.state_dir / RESUME_DIR)
             stack.push_async_callback(self._session.stop)
+            self._session.on_listening = self._server.set_usual_client
             self._session.start()
-            self.tunnels.build_tunnels(self.hops)
+            if self._exits:
+                self.tunnels.build_tunnels(self.hops)
             self._stack = stack.pop_all()
         return self
 
@@ -74,14 +90,37 @@ class Downloader:
     ) -> None:
         await self._stack.aclose()
 
-    def add(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> str:
-        """Start a torrent; returns its infohash. Raises UserError."""
-        return self._session.add(parameters, save_dir, peers)
+    def download(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> None:
+        """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_first_circuit`)."""
+        infohash = infohash_of(parameters)
+        self._waiting.append(_Download(parameters, save_dir, tuple(peers)))
+        on_linked = partial(self._on_linked, infohash)
+        self.tunnels.join_swarm(lookup_hash(swarm_hash_of(parameters)), self.hops, on_linked, seeding=False)
 
-    async def wait_first_circuit(self, on_progress: Callable[["Downloader"], None]) -> None:
-        """Return when a circuit is ready. Raises UserError when the pool can't work."""
+    def seed(self, parameters: lt.add_torrent_params, folder: Path) -> None:
+        """Seed hidden what lies complete in the folder. Raises UserError."""
+        self._session.add(parameters, folder, seed=True)
+        self.tunnels.join_swarm(lookup_hash(swarm_hash_of(parameters)), self.hops, seeding=True)
+
+    def _on_linked(self, infohash: str, peer: Address) -> None:
+        self._linked.setdefault(infohash, set()).add(peer)
+        self._session.add_peer(infohash, peer)
+
+    def _start_waiting(self) -> None:
+        """Raises UserError."""
+        for waiting in self._waiting:
+            infohash = self._session.add(waiting.parameters, waiting.save_dir, waiting.peers)
+            for peer in self._linked.get(infohash, ()):
+                self._session.add_peer(infohash, peer)
+        self._waiting.clear()
+
+    async def wait_first_circuit(self, on_progress: Callable[["TorrentClient"], None]) -> None:
+        """Return when a circuit out, or to a hidden seeder, is ready and the torrents have started.
+
+        Raises UserError when the pool can't work, or a torrent can't be added.
+        """
         hint_s = self._opened_s + HINT_AFTER_S
-        while not self.tunnels.find_circuits(hops=self.hops):
+        while not self.tunnels.find_circuits(hops=self.hops) and not self._linked:
             self._check_pool()
             if time.monotonic() >= hint_s:
                 hint_s = math.inf
@@ -89,8 +128,9 @@ class Downloader:
             on_progress(self)
             await asyncio.sleep(FIRST_CIRCUIT_POLL_S)
         self.seconds_to_first_circuit = time.monotonic() - self._opened_s
+        self._start_waiting()
 
-    async def wait_finished(self, on_progress: Callable[["Downloader"], None]) -> None:
+    async def wait_finished(self, on_progress: Callable[["TorrentClient"], None]) -> None:
         """Return when every torrent is complete. Raises UserError."""
         while not all(status.finished for status in self._session.statuses):
             self._check_pool()
@@ -103,6 +143,16 @@ class Downloader:
     async def settle(self) -> None:
         """Return when the circuits' last bytes have been told."""
         await asyncio.sleep(2 * SYNC_INTERVAL_S)
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when a torrent's status has changed, or the time is up. Raises UserError."""
+        self._check_pool()
+        await self._session.wait_changed(timeout_s)
+
+    @property
+    def introduction_points(self) -> int:
+        """How many introduction points are there for what we seed."""
+        return len(self.tunnels.find_circuits(CIRCUIT_TYPE_IP_SEEDER))
 
     @property
     def statuses(self) -> list[TorrentStatus]:
@@ -132,7 +182,7 @@ class Downloader:
         if not self.tunnels.candidates:
             return "No node of the network has answered: are --bootstrap, --community-id and the network right?"
         if not self.tunnels.get_candidates(PEER_FLAG_EXIT_BT):
-            return "Nodes have answered, but none that lets BitTorrent out: waiting for an exit"
+            return "Nodes have answered, but none that lets BitTorrent out: waiting for an exit, or a hidden seeder"
         return "Nodes and exits are known, but no circuit could be built through them yet"
 
     def _check_pool(self) -> None:

@@ -1,0 +1,348 @@
+"""Hidden services by the rules of this project: seeder and downloader meet at a relay, none exits.
+
+py-ipv8's protocol (messaging/anonymization/hidden_services.py); ours are the
+circuits that ask introduction points, who is answered, and how soon a lost
+introduction point, swarm or end-to-end circuit is replaced.
+"""
+
+import random
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from ipv8.messaging.anonymization.community import TunnelCommunity
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
+from ipv8.messaging.anonymization.payload import (
+    CreatedE2EPayload,
+    CreatedPayload,
+    CreateE2EPayload,
+    CreatePayload,
+    DataPayload,
+    EstablishRendezvousPayload,
+    ExtendedPayload,
+    IntroEstablishedPayload,
+    LinkedE2EPayload,
+    PeersRequestPayload,
+    PeersResponsePayload,
+    PingPayload,
+    PongPayload,
+    RendezvousEstablishedPayload,
+    TestResponsePayload,
+)
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_ID_PORT,
+    CIRCUIT_STATE_CLOSING,
+    CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_DATA,
+    CIRCUIT_TYPE_IP_SEEDER,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
+    CIRCUIT_TYPE_RP_SEEDER,
+    DESTROY_REASON_UNNEEDED,
+    PEER_FLAG_EXIT_IPV8,
+    PEER_FLAG_RELAY,
+    Circuit,
+    IntroductionPoint,
+    Swarm,
+)
+from ipv8.peer import Peer
+from ipv8.taskmanager import task
+
+# Our own type: it asks exits and introduction points, and carries no client's datagrams.
+CIRCUIT_TYPE_LOOKUP = "LOOKUP"
+END_TO_END = (CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER)
+
+TEND_INTERVAL_S = 1.0
+# Between look-ups of a download that is linked with nobody; doubled up to one of the others.
+LOOKUP_RETRY_S = 5.0
+MAX_RETRY_OF_THE_FOUND_S = 60.0
+MAX_RETRY_S = 300.0
+ANSWER_TIMEOUT_S = 10.0  # of a seeder who was asked for a rendezvous; py-ipv8 forgets the question then
+PING_END_TO_END_S = 3.0
+END_TO_END_SILENCE_S = 10.0
+ANNOUNCE_RETRY_S = 5.0
+ANNOUNCE_AGAIN_S = 20 * 60.0
+
+MAX_INTRODUCED = 256  # seeders that this node is an introduction point for
+MAX_RENDEZVOUS_PER_SWARM = 64
+
+# Messages between exits and introduction points of others: every relay lets them pass, as in py-ipv8.
+HIDDEN_SERVICE_MESSAGES = frozenset(
+    payload.msg_id for payload in (CreateE2EPayload, CreatedE2EPayload, PeersRequestPayload, PeersResponsePayload)
+)
+
+# What a hop of a circuit of ours may say to us. Requests are not among it: whoever is at
+# its end could ask us what he asks a node, and so find out what we do beside.
+_CELLS_OVER_OUR_CIRCUITS = frozenset(
+    payload.msg_id
+    for payload in (
+        DataPayload,
+        CreatePayload,  # of a stranger who chose an id that is ours: refused by its own rule
+        CreatedPayload,
+        ExtendedPayload,
+        PingPayload,
+        PongPayload,
+        IntroEstablishedPayload,
+        RendezvousEstablishedPayload,
+        LinkedE2EPayload,
+        PeersResponsePayload,
+        TestResponsePayload,
+    )
+)
+_ANSWERS = frozenset({CreatedE2EPayload.msg_id, PeersResponsePayload.msg_id})
+# What may come from outside over a circuit of ours, by its type.
+_MESSAGES_FROM_OUTSIDE = {
+    CIRCUIT_TYPE_DATA: _ANSWERS,
+    CIRCUIT_TYPE_LOOKUP: _ANSWERS,
+    CIRCUIT_TYPE_IP_SEEDER: frozenset({CreateE2EPayload.msg_id}),
+}
+
+
+class WatchedSwarm(NamedTuple):
+    """A hidden swarm that we take part in; `info_hash` is the one that is looked up (`lookup_hash`)."""
+
+    info_hash: bytes
+    hops: int
+    seeding: bool
+
+
+def session_hops(circuit: Circuit) -> int:
+    """The hop count of the clients that a circuit serves: a downloader's end has one hop more."""
+    return int(circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER))
+
+
+def end_to_end_address(circuit_id: int) -> tuple[str, int]:
+    """Where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
+    return socket.inet_ntoa(struct.pack("!I", circuit_id)), CIRCUIT_ID_PORT
+
+
+def end_to_end_circuit_id(host: str, port: int) -> int | None:
+    """The circuit that such an address stands for, None for all other addresses."""
+    try:
+        return int.from_bytes(socket.inet_aton(host), "big") if port == CIRCUIT_ID_PORT else None
+    except OSError:
+        return None
+
+
+def is_linked(circuit: Circuit) -> bool:
+    """Whether an end-to-end circuit carries clients' datagrams: only the other end reads them."""
+    return bool(
+        circuit.ctype in END_TO_END
+        and circuit.state == CIRCUIT_STATE_READY
+        and circuit.hs_session_keys is not None
+        and (circuit.e2e or circuit.ctype == CIRCUIT_TYPE_RP_SEEDER)
+    )
+
+
+class HiddenServices(HiddenTunnelCommunity):
+    """Takes part in the swarms that `watch` was told of last."""
+
+    counters: Counter[str]
+
+    def __init__(self, settings: HiddenTunnelSettings) -> None:
+        super().__init__(settings)
+        self._retry_s: dict[bytes, float] = {}
+        self._asked_until_s: dict[bytes, float] = {}  # seeders
+        # An answer comes over the circuit that the request took, never to our own address.
+        self.decode_map[PeersResponsePayload.msg_id] = None
+        self.cancel_pending_task("do_peer_discovery")
+        self.register_task("tend swarms", self._tend_swarms, interval=TEND_INTERVAL_S)
+        self.register_task("ping end to end", self._ping_end_to_end, interval=PING_END_TO_END_S)
+
+    # What we take part in
+
+    def watch(self, swarms: Iterable[WatchedSwarm]) -> None:
+        """From now on these, and no others."""
+        wanted = {swarm.info_hash: swarm for swarm in swarms}
+        for info_hash, joined in list(self.swarms.items()):
+            swarm = wanted.get(info_hash)
+            if swarm is None or (swarm.hops, swarm.seeding) != (joined.hops, joined.seeding):
+                self.leave_swarm(info_hash)
+        for swarm in wanted.values():
+            if swarm.info_hash not in self.swarms:
+                # Who is linked, RPC_SYNC tells: the circuit's e2e.
+                self.join_swarm(swarm.info_hash, swarm.hops, lambda address: None, swarm.seeding)
+        self._tend_swarms()
+
+    def leave_swarm(self, info_hash: bytes) -> None:
+        self._retry_s.pop(info_hash, None)
+        super().leave_swarm(info_hash)
+
+    def _tend_swarms(self) -> None:
+        """Ask for what is missing: circuits to ask over, introduction points, peers."""
+        if not self.swarms:
+            return
+        for hops in {swarm.hops for swarm in self.swarms.values()}:
+            if not self._circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops):
+                self._create_lookup_circuit(hops)
+        for info_hash, swarm in self.swarms.items():
+            if swarm.seeding and not self._circuits_of(CIRCUIT_TYPE_IP_SEEDER, info_hash=info_hash):
+                self._start(f"introduce {info_hash.hex()}", self.create_introduction_point, info_hash)
+            elif not swarm.seeding and self._is_lookup_due(swarm):
+                self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
+
+    def _start(self, name: str, function: Callable[..., Any], *arguments: object) -> None:
+        if not self.is_pending_task_active(name):
+            self.register_task(name, function, *arguments, ignore=(Exception,))
+
+    def _circuits_of(self, ctype: str, hops: int | None = None, info_hash: bytes | None = None) -> list[Circuit]:
+        """Those that are ready or being built."""
+        return [
+            circuit
+            for circuit in self.find_circuits(ctype, state=None, hops=hops)
+            if circuit.state != CIRCUIT_STATE_CLOSING and info_hash in (None, circuit.info_hash)
+        ]
+
+    def _create_lookup_circuit(self, hops: int) -> None:
+        ends = self.get_candidates(PEER_FLAG_EXIT_IPV8) or self.get_candidates(PEER_FLAG_RELAY)
+        if ends and self.may_build():
+            self.create_circuit(hops, CIRCUIT_TYPE_LOOKUP, required_exit=random.choice(ends))
+
+    def may_build(self) -> bool:
+        """Whether circuits did not fail all too often of late."""
+        return True
+
+    def _is_lookup_due(self, swarm: Swarm) -> bool:
+        connections = swarm.get_num_connections()
+        if connections:
+            self._retry_s.pop(swarm.info_hash, None)
+        retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S)
+        interval_s = self.settings.swarm_lookup_interval if connections else retry_s
+        return (
+            connections < self.settings.swarm_connection_limit
+            and swarm.last_lookup + interval_s <= time.time()
+            and bool(self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=swarm.hops))
+        )
+
+    async def _look_up(self, swarm: Swarm) -> None:
+        """One look-up, and a circuit to each seeder that it found (py-ipv8's do_peer_discovery)."""
+        if not swarm.get_num_connections():
+            swarm.min_dht_lookup_interval = swarm.max_dht_lookup_interval = 0
+        else:
+            swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
+        retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
+        self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
+        found = await swarm.lookup()
+        if found:
+            self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
+        for point in set(found or ()):
+            swarm.add_intro_point(point)
+        for point in swarm.intro_points:
+            if not swarm.has_connection(point.seeder_pk):
+                self.create_e2e(swarm.info_hash, point)
+
+    def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
+        """As in py-ipv8, one at a time to each seeder."""
+        now_s = time.monotonic()
+        self._asked_until_s = {seeder: until_s for seeder, until_s in self._asked_until_s.items() if until_s > now_s}
+        if intro_point.seeder_pk not in self._asked_until_s:
+            self._asked_until_s[intro_point.seeder_pk] = now_s + ANSWER_TIMEOUT_S
+            super().create_e2e(info_hash, intro_point)
+
+    # Circuits
+
+    def do_circuits(self) -> None:
+        """Those that are wanted by hop count; what swarms need, _tend_swarms builds."""
+        TunnelCommunity.do_circuits(self)
+
+    def select_circuit(self, destination: tuple[str, int] | None, hops: int) -> Circuit | None:
+        """The circuit behind an end-to-end address, else one to ask over."""
+        circuit_id = end_to_end_circuit_id(*destination) if destination is not None else None
+        circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
+        if circuit is not None and is_linked(circuit):
+            return circuit
+        circuits = self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=hops) or self.find_circuits(hops=hops)
+        return random.choice(circuits) if circuits else None
+
+    def create_circuit_for_infohash(
+        self, info_hash: bytes, ctype: str, exit_flags: set[int] | None = None, required_exit: Peer | None = None
+    ) -> Circuit | None:
+        """As in py-ipv8; a rendezvous point is any relay that we know, so that no exit is needed."""
+        if ctype == CIRCUIT_TYPE_RP_SEEDER and required_exit is None:
+            relays = self.get_candidates(PEER_FLAG_RELAY)
+            required_exit = random.choice(relays) if relays else None
+        circuit: Circuit | None = super().create_circuit_for_infohash(info_hash, ctype, exit_flags, required_exit)
+        return circuit
+
+    def do_remove(self) -> None:
+        """As in py-ipv8, and end-to-end circuits whose other end has gone silent."""
+        super().do_remove()
+        silent_s = time.time() - END_TO_END_SILENCE_S
+        for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER):
+            if circuit.e2e and circuit.last_activity < silent_s:
+                self.remove_circuit(circuit.circuit_id, "the other end is silent", destroy=DESTROY_REASON_UNNEEDED)
+
+    def _ping_end_to_end(self) -> None:
+        """The downloader's end asks, the seeder's answers: py-ipv8 keeps both alive so, but less often."""
+        linked = {circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER) if circuit.e2e}
+        if linked:
+            self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in linked])
+            self.do_remove()
+
+    # Messages
+
+    def may_come_from_outside(self, circuit: Circuit, message_id: int) -> bool:
+        """Whether an overlay message may reach us in a data message over this circuit of ours."""
+        return message_id in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ())
+
+    def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
+        """A cell's message; over our own circuits answers only."""
+        is_ours = circuit_id in self.circuits
+        if is_ours and data[22] not in _CELLS_OVER_OUR_CIRCUITS and data[22] not in self.cells_over_our_circuits:
+            self.counters["circuit_overlay_message_refused"] += 1
+        else:
+            super().on_packet_from_circuit(source_address, data, circuit_id)
+
+    cells_over_our_circuits: frozenset[int] = frozenset()
+
+    def message_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+        """An overlay message in a data message over a circuit of ours."""
+        if self.may_come_from_outside(circuit, data[22]):
+            super().on_packet_from_circuit(origin, data, circuit.circuit_id)
+        else:
+            # py-ipv8 would act on it and answer `origin` past the circuit: whoever
+            # sees the exit could ask for our address.
+            self.counters["circuit_overlay_message_refused"] += 1
+
+    async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; a seeder is asked by way of the swarm's own introduction point, and not without end."""
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
+        if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
+            self.counters["create_e2e_refused"] += 1
+        elif circuit and len(self._circuits_of(CIRCUIT_TYPE_RP_SEEDER, None, payload.info_hash)) >= (
+            MAX_RENDEZVOUS_PER_SWARM
+        ):
+            self.counters["create_e2e_too_many"] += 1
+        else:
+            await super().on_create_e2e(source_address, data, circuit_id)
+
+    # What we do for others' swarms
+
+    def on_establish_intro(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8; one seeder a circuit, and not without end."""
+        introduced = [exit_socket.circuit_id for exit_socket, _ in self.intro_point_for.values()]
+        if circuit_id not in self.exit_sockets or circuit_id in introduced or len(introduced) >= MAX_INTRODUCED:
+            self.counters["establish_intro_refused"] += 1
+        else:
+            super().on_establish_intro(source_address, data, circuit_id)
+
+    def on_establish_rendezvous(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8; one cookie a circuit, and nobody else's."""
+        payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=23)
+        known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
+        if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:
+            self.counters["establish_rendezvous_refused"] += 1
+        else:
+            super().on_establish_rendezvous(source_address, data, circuit_id)
+
+    @task  # type: ignore[untyped-decorator]
+    async def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
+        """As in py-ipv8, tried until it is stored, and again while we introduce that seeder."""
+        from asyncio import sleep
+
+        while self.dht_provider is not None and intro_point.seeder_pk in self.intro_point_for:
+            stored = await self.dht_provider.announce(info_hash, intro_point)
+            await sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)

@@ -1,0 +1,161 @@
+"""Hidden services between communities in this process, over real sockets: who meets whom, and who is refused."""
+
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+from ipv8.messaging.anonymization.payload import CreateE2EPayload, PeersRequestPayload
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_ID_PORT,
+    CIRCUIT_TYPE_IP_SEEDER,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
+    CIRCUIT_TYPE_RP_SEEDER,
+)
+
+from overlay.hidden import CIRCUIT_TYPE_LOOKUP, WatchedSwarm, end_to_end_address, end_to_end_circuit_id, is_linked
+from overlay.node import open_overlay
+from tests.network import address_of, make_config, network, until
+
+INFOHASH = b"h" * 20
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+@asynccontextmanager
+async def relays(number):
+    async with network(exits=0, relays=number) as nodes:
+        await until(lambda: all(node.dht_provider.dht_community.get_peers() for node in nodes), what="the DHT")
+        yield nodes
+
+
+@asynccontextmanager
+async def member(nodes, **more):
+    community = await open_overlay(
+        make_config(frozenset(), [address_of(node) for node in nodes], allow_private=True, **more)
+    )
+    try:
+        yield community
+    finally:
+        await community.unload()
+
+
+def linked(community, ctype):
+    return [circuit for circuit in community.find_circuits(ctype) if is_linked(circuit)]
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_seeder_and_downloader_meet_without_an_exit(hops):
+    received = {}
+    async with relays(2 + hops) as nodes, member(nodes) as seeder, member(nodes) as downloader:
+        seeder.on_raw_data = lambda circuit, origin, data: received.setdefault("seeder", (circuit, origin, data))
+        downloader.on_raw_data = lambda circuit, origin, data: received.setdefault(
+            "downloader", (circuit, origin, data)
+        )
+        addresses = []
+        seeder.watch([WatchedSwarm(INFOHASH, hops, True)])
+        downloader.join_swarm(INFOHASH, hops, addresses.append, seeding=False)
+        await until(lambda: addresses, 60, "the link")
+        (circuit,) = linked(downloader, CIRCUIT_TYPE_RP_DOWNLOADER)
+        (other,) = linked(seeder, CIRCUIT_TYPE_RP_SEEDER)
+        assert addresses == [end_to_end_address(circuit.circuit_id)]
+        assert (len(circuit.hops), len(other.hops)) == (hops + 1, hops)
+        downloader.send_data(circuit.hop.address, circuit.circuit_id, ("0.0.0.0", 0), ("0.0.0.0", 0), b"hello")
+        await until(lambda: "seeder" in received)
+        at, origin, data = received["seeder"]
+        assert (at, origin, data) == (other, end_to_end_address(other.circuit_id), b"hello")
+        # Whatever it looks like, it is the other end's.
+        answer = seeder.get_prefix() + b"\x0dhello"
+        seeder.send_data(other.hop.address, other.circuit_id, ("0.0.0.0", 0), ("0.0.0.0", 0), answer)
+        await until(lambda: "downloader" in received)
+        assert received["downloader"] == (circuit, addresses[0], answer)
+        assert not seeder.find_circuits()
+        assert not downloader.find_circuits()
+
+
+async def test_a_swarm_that_is_left_has_no_circuits():
+    async with relays(3) as nodes, member(nodes) as seeder:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        await until(lambda: seeder.find_circuits(CIRCUIT_TYPE_IP_SEEDER), what="an introduction point")
+        await until(lambda: sum(len(node.intro_point_for) for node in nodes) == 1)
+        seeder.watch([])
+        await until(lambda: not seeder.find_circuits(CIRCUIT_TYPE_IP_SEEDER, state=None))
+        await until(lambda: not any(node.intro_point_for for node in nodes), what="the node to forget")
+
+
+async def test_a_lost_introduction_point_is_replaced():
+    async with relays(4) as nodes, member(nodes) as seeder:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        (point,) = await until(lambda: [node for node in nodes if node.intro_point_for])
+        await point.unload()
+        await until(lambda: any(node.intro_point_for for node in nodes if node is not point), 30, "another one")
+
+
+async def test_whoever_is_at_the_end_of_a_circuit_of_ours_learns_nothing_by_asking():
+    """A hop asks the one who built the circuit, who seeds: it is not to tell, nor to do anything."""
+    async with relays(3) as nodes, member(nodes) as seeder:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        (lookup,) = await until(lambda: seeder.find_circuits(CIRCUIT_TYPE_LOOKUP), what="a circuit to ask over")
+        await until(lambda: any(node.intro_point_for for node in nodes))
+        end = next(node for node in nodes if lookup.circuit_id in node.exit_sockets)
+        behind = end.exit_sockets[lookup.circuit_id]
+        key = seeder.swarms[INFOHASH].seeder_sk.pub().key_to_bin()
+        create = CreateE2EPayload(1, INFOHASH, key, b"x" * 32)
+        end.tunnel_data(behind, ("9.9.9.9", 9), create)
+        await until(lambda: seeder.dropped()["circuit_overlay_message_refused"] == 1)
+        end.send_cell(behind.hop.address, PeersRequestPayload(lookup.circuit_id, 1, INFOHASH))
+        await until(lambda: seeder.dropped()["circuit_overlay_message_refused"] == 2)
+        assert not seeder.find_circuits(CIRCUIT_TYPE_RP_SEEDER, state=None)
+
+
+async def test_an_introduction_point_asks_for_its_own_swarm_only():
+    async with relays(3) as nodes, member(nodes) as seeder:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True), WatchedSwarm(b"i" * 20, 1, True)])
+        (circuit,) = await until(
+            lambda: [c for c in seeder.find_circuits(CIRCUIT_TYPE_IP_SEEDER) if c.info_hash == INFOHASH]
+        )
+        point = next(node for node in nodes if node.my_peer.mid == circuit.hops[-1].mid)
+        behind = await until(
+            lambda: [known for known, infohash in point.intro_point_for.values() if infohash == INFOHASH]
+        )
+        create = CreateE2EPayload(1, b"i" * 20, seeder.swarms[b"i" * 20].seeder_sk.pub().key_to_bin(), b"x" * 32)
+        point.tunnel_data(behind[0], ("9.9.9.9", 9), create)
+        await until(lambda: seeder.dropped()["create_e2e_refused"] == 1)
+
+
+async def test_a_relay_that_is_no_exit_lets_messages_of_hidden_services_out_and_no_others():
+    async with relays(2) as nodes, member(nodes) as client:
+        await until(lambda: client.get_candidates(1))
+        circuit = await until(
+            lambda: client.create_circuit(1, CIRCUIT_TYPE_LOOKUP, required_exit=client.get_candidates(1)[0])
+        )
+        assert await circuit.ready
+        end = next(node for node in nodes if circuit.circuit_id in node.exit_sockets)
+        other = next(node for node in nodes if node is not end)
+        for message_id in (13, 14, 17, 18):
+            packet = client.get_prefix() + bytes([message_id]) + b"x" * 30
+            client.send_data(circuit.hop.address, circuit.circuit_id, address_of(other), ("0.0.0.0", 0), packet)
+        await until(lambda: end.exit_sockets[circuit.circuit_id].enabled)
+        for packet in (b"d1:y1:qe", client.get_prefix() + b"\xf6" + b"x" * 30, client.get_prefix()):
+            client.send_data(circuit.hop.address, circuit.circuit_id, address_of(other), ("0.0.0.0", 0), packet)
+        await until(lambda: end.dropped()["exit_content_refused"] == 3)
+
+
+def test_addresses_of_circuits():
+    assert end_to_end_address(0x01020304) == ("1.2.3.4", CIRCUIT_ID_PORT)
+    assert end_to_end_circuit_id("1.2.3.4", CIRCUIT_ID_PORT) == 0x01020304
+    assert end_to_end_circuit_id("1.2.3.4", 80) is None
+    assert end_to_end_circuit_id("::1", CIRCUIT_ID_PORT) is None
+    assert end_to_end_circuit_id("example.org", CIRCUIT_ID_PORT) is None
+
+
+async def test_look_ups_that_find_nobody_become_rare():
+    async with relays(2) as nodes, member(nodes) as downloader:
+        downloader.watch([WatchedSwarm(INFOHASH, 1, False)])
+        await until(lambda: downloader.swarms[INFOHASH].last_lookup, what="a look-up")
+        swarm = downloader.swarms[INFOHASH]
+        await until(lambda: not downloader.is_pending_task_active(f"look up {INFOHASH.hex()}"))
+        assert not downloader._is_lookup_due(swarm)
+        swarm.last_lookup = time.time() - 6
+        assert downloader._is_lookup_due(swarm)
+        await until(lambda: time.time() - swarm.last_lookup < 5)
+        swarm.last_lookup = time.time() - 6
+        assert not downloader._is_lookup_due(swarm)

@@ -1,0 +1,168 @@
+"""tunnel-pool seed: a user's own files, hidden: nobody learns where they come from."""
+
+import argparse
+import asyncio
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import libtorrent as lt
+from rich.console import Console
+from rich.progress import Progress
+
+from tunnel_pool.cli import options
+from tunnel_pool.client import TorrentClient
+from tunnel_pool.errors import UserError
+from tunnel_pool.files import write_atomically
+from tunnel_pool.torrents import magnet_link, make_torrent
+
+TORRENTS_DIR = "torrents"
+CHECK_INTERVAL_S = 1.0
+REPORT_INTERVAL_S = 60.0
+
+DESCRIPTION = """Seed files and folders hidden until told to stop (Ctrl-C or SIGTERM).
+
+Downloaders meet us at a relay, over H hops on our side and as many as they
+like on theirs; no exit and no tracker is in between. Each PATH becomes a
+torrent of its own, whose magnet link is printed; `tunnel-pool download` finds
+it, and so does Tribler. The torrent is kept with --state, so that a second
+start with the same files is quick."""
+
+logger = logging.getLogger(__name__)
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "seed",
+        help="seed files hidden, until told to stop",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    options.add_hops_option(parser, exits=False)
+    options.add_workers_option(parser, default="auto")
+    options.add_network_options(parser)
+    options.add_output_options(parser, log_level="info")
+    parser.set_defaults(run=run)
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs until it is stopped; the report is what it seeded. Raises UserError."""
+    node = options.node_options(arguments)
+    started_s = time.monotonic()
+    seeded: list[tuple[Path, lt.add_torrent_params]] = []
+    for path in arguments.path:
+        seeded.append((path.absolute(), await _torrent_of(path.absolute(), node.state_dir / TORRENTS_DIR)))
+    async with TorrentClient(node, arguments.hops, exits=False) as client:
+        for path, torrent in seeded:
+            client.seed(torrent, path.parent)
+            print(magnet_link(torrent), flush=True)
+        try:
+            await _watch(client, len(seeded))
+        except asyncio.CancelledError:
+            # Being told to stop is how seeding ends well.
+            return _report(arguments, client, time.monotonic() - started_s)
+    raise AssertionError("nobody told it to stop")
+
+
+async def _watch(client: TorrentClient, wanted: int) -> None:
+    reachable = False
+    next_report_s = time.monotonic() + REPORT_INTERVAL_S
+    while True:
+        await client.wait_changed(CHECK_INTERVAL_S)
+        introduced = client.introduction_points >= wanted
+        if introduced != reachable:
+            reachable = introduced
+            logger.info("%s", "Reachable: every torrent has its introduction point" if reachable else "Not reachable")
+        if time.monotonic() >= next_report_s:
+            next_report_s += REPORT_INTERVAL_S
+            uploaded = sum(status.uploaded_bytes for status in client.statuses)
+            peers = sum(status.peers for status in client.statuses)
+            logger.info("Uploaded %.1f MB in all; %d peers now", uploaded / 1e6, peers)
+
+
+def _report(arguments: argparse.Namespace, client: TorrentClient, seconds: float) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "seconds": round(seconds, 3),
+        "hops": arguments.hops,
+        "workers": arguments.workers,
+        "uploaded_bytes": sum(status.uploaded_bytes for status in client.statuses),
+        "torrents": [{"infohash": status.infohash, "name": status.name} for status in client.statuses],
+        "worker_restarts": client.restarts,
+        "dropped": dict(client.dropped()),
+    }
+
+
+def describe(report: dict[str, Any]) -> str:
+    return f"stopped after {report['seconds']:.0f} s: uploaded {report['uploaded_bytes'] / 1e6:.1f} MB"
+
+
+# Torrents of what is seeded
+
+
+async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
+    """Made now, unless it was made before of the same files. Raises UserError."""
+    kept = kept_in / f"{path.name[:100]}-{_fingerprint(path)}.torrent"
+    try:
+        return lt.load_torrent_buffer(kept.read_bytes())
+    except (OSError, RuntimeError):
+        pass  # not there, or not whole: it is made again
+    data = await _hash(path)
+    await asyncio.to_thread(_keep, kept, data)
+    return lt.load_torrent_buffer(data)
+
+
+def _keep(torrent: Path, data: bytes) -> None:
+    try:
+        torrent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(torrent, data)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep state in {torrent.parent}: {error.strerror}; choose another with --state"
+        ) from None
+
+
+def _fingerprint(path: Path) -> str:
+    """Changes with the name, size or time of any file in it. Raises UserError."""
+    digest = hashlib.sha256(str(path).encode(errors="surrogateescape"))
+    try:
+        for file in _files_in(path):
+            status = file.stat()
+            digest.update(f"{file.relative_to(path)} {status.st_size} {status.st_mtime_ns}\n".encode(errors="replace"))
+    except OSError as error:
+        raise UserError(f"cannot seed {error.filename or path}: {error.strerror}") from None
+    return digest.hexdigest()[:16]
+
+
+def _files_in(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for inside in sorted(path.rglob("*")):
+        if not inside.is_dir():
+            yield inside
+
+
+async def _hash(path: Path) -> bytes:
+    """Off the loop, with a bar on a terminal; a cancelled one ends at the next piece."""
+    cancelled = threading.Event()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"hashing {path.name}", total=None)
+
+        def on_piece(piece: int, pieces: int) -> None:
+            if cancelled.is_set():
+                raise InterruptedError
+            progress.update(bar, completed=piece + 1, total=pieces)
+
+        hashing = asyncio.ensure_future(asyncio.to_thread(make_torrent, path, on_piece))
+        try:
+            return await asyncio.shield(hashing)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.gather(hashing, return_exceptions=True)
+            raise

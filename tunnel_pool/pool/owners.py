@@ -1,0 +1,32 @@
+"""Which child takes part in which hidden swarm: one at a time. Pure."""
+
+from collections import Counter
+from collections.abc import Collection
+
+
+class SwarmOwners:
+    """Slots by infohash; a swarm stays where it is while that child runs."""
+
+    def __init__(self) -> None:
+        self.of: dict[bytes, int] = {}
+
+    def assign(self, infohashes: Collection[bytes], running: Collection[int]) -> set[int]:
+        """Give each swarm an owner among the running; returns the slots whose list has changed.
+
+        Swarms whose owner is gone, and new ones, go to whoever has the fewest.
+        Without a running child they wait for one.
+        """
+        before = self.of
+        self.of = {infohash: before[infohash] for infohash in infohashes if before.get(infohash, -1) in running}
+        load = Counter(self.of.values())
+        for infohash in infohashes:
+            if infohash not in self.of and running:
+                slot = min(running, key=lambda slot: (load[slot], slot))
+                self.of[infohash] = slot
+                load[slot] += 1
+        moved = {infohash for infohash in {*before, *self.of} if before.get(infohash) != self.of.get(infohash)}
+        owners = {owner.get(infohash) for infohash in moved for owner in (before, self.of)}
+        return {slot for slot in owners if slot is not None and slot in running}
+
+    def swarms_of(self, slot: int) -> list[bytes]:
+        return [infohash for infohash, owner in self.of.items() if owner == slot]
