@@ -26,16 +26,16 @@ class PlainCommunity(TunnelCommunity):
     community_id = bytes(range(20))
 
 
-async def open_plain(host, flags):
+async def open_plain(host, flags, community_class=PlainCommunity, settings_class=TunnelSettings):
     endpoint = UDPEndpoint(0, host)
     await endpoint.open()
     key = default_eccrypto.generate_key("curve25519")
-    settings = TunnelSettings(
+    settings = settings_class(
         my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=Network()
     )
     settings.peer_flags = flags
     settings.max_circuits = 1
-    community = PlainCommunity(settings)
+    community = community_class(settings)
     community.my_estimated_wan = community.my_estimated_lan = UDPv4Address(*endpoint.get_address())
     return community
 

@@ -106,7 +106,9 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
     def on_raw_data(circuit: Circuit, origin: Address, data: bytes) -> None:
         dispatcher = by_hops.get(session_hops(circuit))
         if dispatcher is not None:
-            dispatcher.raw_data_received(origin, data)
+            # py-ipv8's own community leaves it to its caller to say who is at the other end.
+            is_end_to_end = circuit.ctype in END_TO_END
+            dispatcher.raw_data_received(end_to_end_address(circuit.circuit_id) if is_end_to_end else origin, data)
 
     def on_circuit_removed(circuit: Circuit, reason: str) -> None:
         dispatcher = by_hops.get(session_hops(circuit))

@@ -1,7 +1,7 @@
 import pytest
 
 from tunnel_pool.errors import UserError
-from tunnel_pool.swarm import make_random_file, write_torrent, same_bytes
+from tunnel_pool.swarm import make_random_file, same_bytes, write_torrent
 from tunnel_pool.torrents import infohash_of, parse_torrent
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"

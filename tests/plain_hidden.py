@@ -1,0 +1,76 @@
+"""A hidden seeder or downloader whose tunnels are plain pyipv8: HiddenTunnelCommunity on its own endpoint.
+
+plain_hidden.py seed|download HOST HOPS TORRENT FOLDER NODE_PORT@NODE_HOST...
+
+Libtorrent and the SOCKS5 server are ours, py-ipv8 has none. Prints a JSON line when it
+is linked or introduced, and one when the download is complete; ends with stdin.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
+
+from socks5.server import Socks5Server
+from tests.plain_node import open_plain
+from tunnel_pool import runner
+from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.session import TorrentSession
+from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+
+
+class PlainHidden(HiddenTunnelCommunity):
+    community_id = bytes(range(20))
+    settings_class = HiddenTunnelSettings
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+async def take_part(role, host, hops, files, nodes):
+    torrent, folder = files
+    from twisted.internet import reactor
+
+    community = await open_plain(host, set(), PlainHidden, HiddenTunnelSettings)
+    dispatcher = Dispatcher(community, hops)
+    connect(community, [dispatcher])
+    server = Socks5Server(reactor, dispatcher)
+    session = TorrentSession(server.listen(), folder / "resume")
+    session.on_listening = server.set_usual_client
+    session.start()
+    while len(community.candidates) < len(nodes):
+        for node in nodes:
+            community.walk_to(UDPv4Address(*node))
+        await asyncio.sleep(0.2)
+    parameters = parse_torrent(torrent)
+    info_hash = lookup_hash(swarm_hash_of(parameters))
+    community.build_tunnels(hops)
+    infohash = session.add(parameters, folder, seed=role == "seed")
+    if role == "seed":
+        community.join_swarm(info_hash, hops, seeding=True)
+        while not community.find_circuits(CIRCUIT_TYPE_IP_SEEDER):
+            await community.create_introduction_point(info_hash)
+            await asyncio.sleep(0.5)
+        say(introduced=True)
+        await asyncio.to_thread(sys.stdin.read)
+    else:
+        community.join_swarm(info_hash, hops, lambda peer: session.add_peer(infohash, peer), seeding=False)
+        while not all(status.finished for status in session.statuses):
+            await session.wait_changed(0.2)
+        say(done_bytes=session.statuses[0].done_bytes)
+    await session.stop()
+    await server.close()
+    await community.unload()
+    return {"ok": True}
+
+
+if __name__ == "__main__":
+    role, host, hops, torrent, folder = sys.argv[1:6]
+    nodes = [(h, int(p)) for p, h in (node.split("@") for node in sys.argv[6:])]
+    runner.run(take_part(role, host, int(hops), (torrent, Path(folder)), nodes))

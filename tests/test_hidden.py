@@ -1,0 +1,244 @@
+"""Hidden seeding and downloading from outside: real commands, real relays, no exit."""
+
+import asyncio
+import binascii
+import hashlib
+import json
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+from overlay.config import HostPort
+from tests.commands import ROOT, command
+from tests.network import COMMUNITY_ID, until
+from tunnel_pool.client import TorrentClient
+from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+from tunnel_pool.tunnels import NodeOptions
+
+PLAIN = [sys.executable, "-m", "tests.plain_hidden"]
+REBUILT_WITHIN_S = 30
+
+
+@asynccontextmanager
+async def relays(number, size_mb=4, exits=0):
+    """A network without an exit, unless a plain peer needs one to ask through, and a file to seed."""
+    async with LocalSwarm(
+        size_mb << 20, seeders=0, exits=exits, relays=number, log_level="error", community_id=COMMUNITY_ID
+    ) as swarm:
+        yield swarm
+
+
+def network_arguments(swarm, host, state):
+    return [
+        f"--listen={host}:0",
+        f"--bootstrap={','.join(map(str, swarm.nodes))}",
+        f"--community-id={swarm.community_id.hex()}",
+        f"--state={state}",
+    ]
+
+
+def host_of(swarm, number):
+    return swarm.client_host.rsplit(".", 1)[0] + f".{number}"
+
+
+@asynccontextmanager
+async def seeding(swarm, hops, tmp_path, workers=2):
+    """The command, and the magnet link that it prints."""
+    arguments = [
+        f"--hops={hops}",
+        f"--workers={workers}",
+        *network_arguments(swarm, host_of(swarm, 10), tmp_path / "s"),
+    ]
+    async with command("seed", swarm.file, *arguments) as seed:
+        link = (await asyncio.wait_for(seed.process.stdout.readline(), 30)).decode().strip()
+        yield seed, link
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_a_hidden_seed_and_a_hidden_download_with_no_exit_between(hops, tmp_path):
+    async with relays(3 + hops) as swarm, seeding(swarm, hops, tmp_path) as (seed, link):
+        assert link.startswith("magnet:?xt=urn:btih:")
+        assert f"dn={swarm.file.name}" in link
+        arguments = [f"--hops={hops}", "--workers=2", f"--save={tmp_path}", "--json"]
+        async with command(
+            "download", link, *arguments, *network_arguments(swarm, host_of(swarm, 11), tmp_path / "d")
+        ) as download:
+            code, report, lines = await download.ended()
+        assert code == 0, lines
+        assert same_bytes(swarm.file, tmp_path / swarm.file.name)
+        circuits = {circuit["type"]: circuit for circuit in report["circuits"]}
+        assert set(circuits) == {"LOOKUP", "RP_DOWNLOADER"}
+        assert circuits["RP_DOWNLOADER"]["hops"] == hops + 1
+        assert circuits["RP_DOWNLOADER"]["bytes"] > swarm.file.stat().st_size
+        seed.process.terminate()
+        await asyncio.wait_for(seed.process.wait(), 20)
+        assert seed.process.returncode == 0
+
+
+async def test_a_second_start_does_not_hash_again(tmp_path):
+    async with relays(2, size_mb=1) as swarm:
+        links = []
+        for _ in range(2):
+            async with seeding(swarm, 1, tmp_path, workers=0) as (seed, link):
+                links.append(link)
+                kept = list((tmp_path / "s" / "torrents").iterdir())
+                made_s = kept[0].stat().st_mtime_ns
+                seed.process.send_signal(signal.SIGINT)
+                await asyncio.wait_for(seed.process.wait(), 20)
+                assert seed.process.returncode == 130
+        assert links[0] == links[1]
+        assert [made_s] == [file.stat().st_mtime_ns for file in (tmp_path / "s" / "torrents").iterdir()]
+
+
+# Children that die
+
+
+@asynccontextmanager
+async def client(swarm, number, tmp_path, exits=False):
+    options = NodeOptions(
+        workers=2,
+        state_dir=tmp_path / f"client-{number}",
+        listen=HostPort(host_of(swarm, number), 0),
+        bootstrap=swarm.nodes,
+        community_id=swarm.community_id,
+        allow_private=True,
+    )
+    async with TorrentClient(options, 1, exits=exits) as opened:
+        await opened.tunnels.pool.all_settled()
+        yield opened
+
+
+def torrent_of(swarm):
+    parameters = parse_torrent(str(swarm.torrent))
+    return parameters, lookup_hash(swarm_hash_of(parameters))
+
+
+def kill_owner(client, infohash):
+    """Kill the child that has the swarm; returns its slot."""
+    slot = client.tunnels.owner_of(infohash)
+    os.kill(client.tunnels.pool.pid(slot), signal.SIGKILL)
+    return slot
+
+
+async def downloaded(client, swarm, folder, timeout_s=60):
+    async with asyncio.timeout(timeout_s):
+        await client.wait_finished(lambda client: None)
+    assert same_bytes(swarm.file, folder / swarm.file.name)
+
+
+async def test_another_child_makes_the_introduction_point_when_its_own_dies(tmp_path):
+    async with relays(4) as swarm, client(swarm, 10, tmp_path) as seeder:
+        parameters, infohash = torrent_of(swarm)
+        seeder.seed(parameters, swarm.file.parent)
+        await until(lambda: seeder.introduction_points)
+        slot = kill_owner(seeder, infohash)
+        await until(lambda: not seeder.introduction_points)
+        await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S, "another introduction point")
+        assert seeder.tunnels.owner_of(infohash) != slot
+        async with client(swarm, 11, tmp_path) as downloader:
+            downloader.download(torrent_of(swarm)[0], tmp_path)
+            await downloader.wait_first_circuit(lambda client: None)
+            await downloaded(downloader, swarm, tmp_path)
+
+
+async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
+    async with relays(4) as swarm, client(swarm, 11, tmp_path) as downloader:
+        infohash = torrent_of(swarm)[1]
+        downloader.download(torrent_of(swarm)[0], tmp_path)
+        await until(lambda: downloader.tunnels.find_circuits("LOOKUP"))
+        slot = kill_owner(downloader, infohash)
+        await until(lambda: downloader.tunnels.owner_of(infohash) not in (slot, None))
+        async with client(swarm, 10, tmp_path) as seeder:
+            seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
+            await until(lambda: seeder.introduction_points)
+            async with asyncio.timeout(REBUILT_WITHIN_S):
+                await downloader.wait_first_circuit(lambda client: None)
+            await downloaded(downloader, swarm, tmp_path)
+
+
+@pytest.mark.parametrize("side", [pytest.param("seeder", marks=pytest.mark.slow), "downloader"])
+async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side, tmp_path):
+    async with (
+        relays(4, size_mb=96) as swarm,
+        client(swarm, 10, tmp_path) as seeder,
+        client(swarm, 11, tmp_path) as downloader,
+    ):
+        infohash = torrent_of(swarm)[1]
+        seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
+        await until(lambda: seeder.introduction_points)
+        downloader.download(torrent_of(swarm)[0], tmp_path)
+        await downloader.wait_first_circuit(lambda client: None)
+        before = {circuit.circuit_id for circuit in downloader.tunnels.find_circuits("RP_DOWNLOADER")}
+        await until(lambda: downloader.statuses[0].done_bytes > 4 << 20)
+        kill_owner(seeder if side == "seeder" else downloader, infohash)
+
+        def linked():
+            return [
+                c for c in downloader.tunnels.find_circuits("RP_DOWNLOADER") if c.e2e and c.circuit_id not in before
+            ]
+
+        assert not downloader.statuses[0].finished
+        await until(linked, REBUILT_WITHIN_S, "another rendezvous")
+        await downloaded(downloader, swarm, tmp_path)
+
+
+# Plain pyipv8 on the other side
+
+
+async def plain(role, swarm, folder):
+    nodes = [f"{node.port}@{node.host}" for node in swarm.nodes]
+    return await asyncio.create_subprocess_exec(
+        *PLAIN,
+        role,
+        host_of(swarm, 12),
+        "1",
+        str(swarm.torrent),
+        str(folder),
+        *nodes,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+
+
+async def said(process, timeout_s=60):
+    return json.loads(await asyncio.wait_for(process.stdout.readline(), timeout_s))
+
+
+async def test_we_download_from_a_plain_hidden_seeder(tmp_path):
+    async with relays(3, exits=1) as swarm:
+        seeder = await plain("seed", swarm, swarm.file.parent)
+        try:
+            assert (await said(seeder))["introduced"]
+            async with client(swarm, 11, tmp_path) as downloader:
+                downloader.download(torrent_of(swarm)[0], tmp_path)
+                await downloader.wait_first_circuit(lambda client: None)
+                await downloaded(downloader, swarm, tmp_path)
+        finally:
+            seeder.stdin.close()
+            assert await seeder.wait() == 0
+
+
+@pytest.mark.slow
+async def test_a_plain_hidden_downloader_finds_us(tmp_path):
+    async with relays(3, exits=1) as swarm, client(swarm, 10, tmp_path) as seeder:
+        seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
+        await until(lambda: seeder.introduction_points)
+        downloader = await plain("download", swarm, tmp_path)
+        try:
+            assert (await said(downloader))["done_bytes"] == swarm.file.stat().st_size
+            assert same_bytes(swarm.file, tmp_path / swarm.file.name)
+        finally:
+            downloader.stdin.close()
+            assert await downloader.wait() == 0
+
+
+def test_the_hash_that_is_looked_up_is_triblers():
+    infohash = bytes(range(20))
+    expected = hashlib.sha1(b"tribler anonymous download" + binascii.hexlify(infohash)).digest()
+    assert lookup_hash(infohash) == expected
