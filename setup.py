@@ -58,6 +58,7 @@ setup(
         "dev": [
             "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it
             "hypothesis>=6.100,<7",
+            "marshmallow<4",  # py-ipv8's REST views, which tests run, need aiohttp-apispec, and that this
             "matplotlib>=3.8,<4",
             "mypy>=1.11,<3",
             "mypy-protobuf>=4,<5",

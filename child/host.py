@@ -17,6 +17,7 @@ from overlay.community import PoolTunnelCommunity
 from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, HostPort, OverlayConfig, slot_of
 from overlay.hidden import WatchedSwarm
 from overlay.node import open_overlay, socket_warning
+from overlay.speed_test import Sample, run_speed_test
 from overlay.udp import CannotBindError, receive_buffer_bytes
 from packet_engine import EngineChoice, EngineMissingError
 from rpc import control_pb2 as pb
@@ -26,6 +27,7 @@ from rpc.sockets import SocketsTaken
 from rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
+ROUTES_INTERVAL_S = 1.0  # others' circuits and our swarms: nobody waits for them
 ORPHANS_PER_EVENT = 1024
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class ChildHost:
         self._community: PoolTunnelCommunity | None = None
         self._encoder = SyncEncoder()
         self._loop_delay_s = 0.0
+        self._next_routes_s = 0.0
         self._ticker: asyncio.Task[None] | None = None
         self._data_path: DataPath | None = None
         self._sockets = SocketsTaken(SOCKETS)
@@ -53,6 +56,10 @@ class ChildHost:
                 "associate": self._on_associate,
                 "dissociate": self._on_dissociate,
                 "steer": self._on_steer,
+                "remove_route": self._on_remove_route,
+                "introduce": self._on_introduce,
+                "estimate_swarm": self._on_estimate_swarm,
+                "speed_test": self._on_speed_test,
             },
             on_lost,
         )
@@ -150,6 +157,42 @@ class ChildHost:
         self._opened_data_path().steer(message.association_id, message.datagram)
         return pb.Steered()
 
+    async def _on_remove_route(self, message: pb.RemoveRoute) -> pb.RouteRemoved:
+        community = self._created()
+        table = community.exit_sockets if message.exit else community.relay_from_to
+        if message.circuit_id not in table:
+            kind = "exit" if message.exit else "relay"
+            raise RemoteError(pb.ERROR_NO_CIRCUIT, f"no {kind} {message.circuit_id:08x}")
+        remove = community.remove_exit_socket if message.exit else community.remove_relay
+        await remove(message.circuit_id, message.reason, destroy=message.destroy_reason or False)
+        return pb.RouteRemoved()
+
+    async def _on_introduce(self, message: pb.Introduce) -> pb.Introduced:
+        community = self._created()
+        swarm = community.swarms.get(message.infohash)
+        if swarm is None or not swarm.seeding:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, "not seeding that swarm here")
+        required = _peer(message.required) if message.HasField("required") else None
+        await community.create_introduction_point(message.infohash, required)
+        return pb.Introduced()
+
+    async def _on_estimate_swarm(self, message: pb.EstimateSwarm) -> pb.SwarmEstimate:
+        seeders = await self._created().estimate_swarm_size(message.infohash, message.hops, message.max_requests)
+        return pb.SwarmEstimate(seeders=seeders)
+
+    async def _on_speed_test(self, message: pb.SpeedTest) -> pb.SpeedTested:
+        community = self._created()
+        circuit = community.circuits.get(message.circuit_id)
+        if circuit is None:
+            raise RemoteError(pb.ERROR_NO_CIRCUIT, f"no circuit {message.circuit_id:08x}")
+        sizes = message.request_bytes, message.response_bytes
+        try:
+            samples = await run_speed_test(community, circuit, message.milliseconds / 1000, sizes, message.window)
+        except ValueError as error:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, str(error)) from None
+        fields = zip(Sample._fields, zip(*samples, strict=True), strict=False)
+        return pb.SpeedTested(**dict(fields))
+
     def _opened_data_path(self) -> DataPath:
         if self._data_path is None:
             raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
@@ -173,7 +216,11 @@ class ChildHost:
         """Send what changed, unless the frame before is still waiting: the next one carries it, too."""
         if self._control.unsent_bytes or self._data_path is None:
             return
-        frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters()))
+        now_s = self._loop.time()
+        with_routes = now_s >= self._next_routes_s
+        if with_routes:
+            self._next_routes_s = now_s + ROUTES_INTERVAL_S
+        frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters(), with_routes))
         if frame is not None:
             self._control.send_event("sync", frame)
 

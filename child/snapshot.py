@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
 from overlay.community import PoolTunnelCommunity
-from rpc.sync import CircuitState, PeerState, Snapshot
+from rpc.sync import (
+    CircuitState,
+    ExitState,
+    IntroductionState,
+    PeerState,
+    RelayState,
+    Routes,
+    Snapshot,
+    SwarmState,
+)
+
+NOBODY = (b"", b"")
 
 
 def _hop_state(hop: Hop) -> PeerState:
@@ -29,7 +40,71 @@ def circuit_state(circuit: Circuit) -> CircuitState:
     )
 
 
-def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, int]) -> Snapshot:
+def take_routes(community: PoolTunnelCommunity) -> Routes:
+    """What we do for others, and our swarms, as they are now."""
+    relays = {
+        circuit_id: RelayState(
+            circuit_id,
+            relay.circuit_id,
+            relay.rendezvous_relay,
+            relay.direction,
+            relay.bytes_up,
+            relay.bytes_down,
+            relay.creation_time,
+            relay.hop.public_key_bin,
+            host=relay.hop.address[0],
+            port=relay.hop.address[1],
+        )
+        for circuit_id, relay in community.relay_from_to.items()
+    }
+    introduces = {known.circuit_id: (key, infohash) for key, (known, infohash) in community.intro_point_for.items()}
+    cookies = {known.circuit_id: cookie for cookie, known in community.rendezvous_point_for.items()}
+    exits = {
+        circuit_id: ExitState(
+            circuit_id,
+            exit_socket.enabled,
+            exit_socket.bytes_up,
+            exit_socket.bytes_down,
+            exit_socket.creation_time,
+            exit_socket.hop.public_key_bin,
+            host=exit_socket.hop.address[0],
+            port=exit_socket.hop.address[1],
+            seeder_key=introduces.get(circuit_id, NOBODY)[0],
+            infohash=introduces.get(circuit_id, NOBODY)[1],
+            cookie=cookies.get(circuit_id, b""),
+        )
+        for circuit_id, exit_socket in community.exit_sockets.items()
+    }
+    return Routes(relays, exits, {swarm.info_hash: _swarm_state(swarm) for swarm in community.swarms.values()})
+
+
+def _swarm_state(swarm: Swarm) -> SwarmState:
+    points = [
+        IntroductionState(
+            public_key=point.peer.public_key.key_to_bin(),
+            host=point.peer.address[0],
+            port=point.peer.address[1],
+            seeder_key=point.seeder_pk,
+            source=point.source,
+            last_seen=point.last_seen,
+        )
+        for point in swarm.intro_points
+    ]
+    connections = swarm.connections.values()
+    return SwarmState(
+        infohash=swarm.info_hash,
+        last_lookup=swarm.last_lookup,
+        introduction_points=tuple(points),
+        circuit_ids=tuple(circuit.circuit_id for circuit, _ in connections),
+        seeder_keys=tuple(point.seeder_pk for _, point in connections),
+        past_bytes_up=swarm.transfer_history[0],
+        past_bytes_down=swarm.transfer_history[1],
+    )
+
+
+def take_snapshot(
+    community: PoolTunnelCommunity, stream_counters: Mapping[str, int], with_routes: bool = False
+) -> Snapshot:
     """Circuits, candidates and counters as they are now."""
     candidates = {
         key: PeerState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))
@@ -41,4 +116,5 @@ def take_snapshot(community: PoolTunnelCommunity, stream_counters: Mapping[str, 
         candidates=candidates,
         counters={**community.dropped(), **stream_counters},
         carried=community.carried(),
+        routes=take_routes(community) if with_routes else None,
     )

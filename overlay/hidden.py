@@ -195,10 +195,12 @@ class HiddenServices(HiddenTunnelCommunity):
             if circuit.state != CIRCUIT_STATE_CLOSING and info_hash in (None, circuit.info_hash)
         ]
 
-    def _create_lookup_circuit(self, hops: int) -> None:
+    def _create_lookup_circuit(self, hops: int) -> Circuit | None:
         ends = self.get_candidates(PEER_FLAG_EXIT_IPV8) or self.get_candidates(PEER_FLAG_RELAY)
-        if ends and self.may_build():
-            self.create_circuit(hops, CIRCUIT_TYPE_LOOKUP, required_exit=random.choice(ends))
+        if not ends or not self.may_build():
+            return None
+        circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_LOOKUP, required_exit=random.choice(ends))
+        return circuit
 
     def may_build(self) -> bool:
         """Whether circuits did not fail all too often of late."""
@@ -240,6 +242,14 @@ class HiddenServices(HiddenTunnelCommunity):
         if intro_point.seeder_pk not in self._asked_until_s:
             self._asked_until_s[intro_point.seeder_pk] = now_s + ANSWER_TIMEOUT_S
             super().create_e2e(info_hash, intro_point)
+
+    async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
+        """As in py-ipv8, with a circuit to ask over."""
+        circuits = self._circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops)
+        circuit = circuits[0] if circuits else self._create_lookup_circuit(hops)
+        if circuit is None or not await circuit.ready:
+            return 0
+        return int(await super().estimate_swarm_size(info_hash, hops, max_requests))
 
     # Circuits
 

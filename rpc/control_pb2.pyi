@@ -365,6 +365,180 @@ class CircuitRemoved(google.protobuf.message.Message):
 Global___CircuitRemoved: typing_extensions.TypeAlias = CircuitRemoved
 
 @typing.final
+class RemoveRoute(google.protobuf.message.Message):
+    """Remove a relayed circuit, one direction of it, or one that ends at the child."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    EXIT_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    DESTROY_REASON_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    exit: builtins.bool
+    """else a relay"""
+    reason: builtins.str
+    destroy_reason: builtins.int
+    """as in RemoveCircuit"""
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+        exit: builtins.bool = ...,
+        reason: builtins.str = ...,
+        destroy_reason: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id", "destroy_reason", b"destroy_reason", "exit", b"exit", "reason", b"reason"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RemoveRoute: typing_extensions.TypeAlias = RemoveRoute
+
+@typing.final
+class RouteRemoved(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___RouteRemoved: typing_extensions.TypeAlias = RouteRemoved
+
+@typing.final
+class Introduce(google.protobuf.message.Message):
+    """Make an introduction point for a swarm of the child's, now and with this peer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INFOHASH_FIELD_NUMBER: builtins.int
+    REQUIRED_FIELD_NUMBER: builtins.int
+    infohash: builtins.bytes
+    @property
+    def required(self) -> Global___PeerInfo: ...
+    def __init__(
+        self,
+        *,
+        infohash: builtins.bytes = ...,
+        required: Global___PeerInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["required", b"required"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["infohash", b"infohash", "required", b"required"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Introduce: typing_extensions.TypeAlias = Introduce
+
+@typing.final
+class Introduced(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Introduced: typing_extensions.TypeAlias = Introduced
+
+@typing.final
+class EstimateSwarm(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INFOHASH_FIELD_NUMBER: builtins.int
+    HOPS_FIELD_NUMBER: builtins.int
+    MAX_REQUESTS_FIELD_NUMBER: builtins.int
+    infohash: builtins.bytes
+    hops: builtins.int
+    max_requests: builtins.int
+    def __init__(
+        self,
+        *,
+        infohash: builtins.bytes = ...,
+        hops: builtins.int = ...,
+        max_requests: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["hops", b"hops", "infohash", b"infohash", "max_requests", b"max_requests"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___EstimateSwarm: typing_extensions.TypeAlias = EstimateSwarm
+
+@typing.final
+class SwarmEstimate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEEDERS_FIELD_NUMBER: builtins.int
+    seeders: builtins.int
+    def __init__(
+        self,
+        *,
+        seeders: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["seeders", b"seeders"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SwarmEstimate: typing_extensions.TypeAlias = SwarmEstimate
+
+@typing.final
+class SpeedTest(google.protobuf.message.Message):
+    """Send test requests over a circuit, `window` at a time."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    MILLISECONDS_FIELD_NUMBER: builtins.int
+    REQUEST_BYTES_FIELD_NUMBER: builtins.int
+    RESPONSE_BYTES_FIELD_NUMBER: builtins.int
+    WINDOW_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    milliseconds: builtins.int
+    request_bytes: builtins.int
+    response_bytes: builtins.int
+    window: builtins.int
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+        milliseconds: builtins.int = ...,
+        request_bytes: builtins.int = ...,
+        response_bytes: builtins.int = ...,
+        window: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id", "milliseconds", b"milliseconds", "request_bytes", b"request_bytes", "response_bytes", b"response_bytes", "window", b"window"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SpeedTest: typing_extensions.TypeAlias = SpeedTest
+
+@typing.final
+class SpeedTested(google.protobuf.message.Message):
+    """Each list has one number per request; without an answer the last two are 0."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SENT_MS_FIELD_NUMBER: builtins.int
+    SENT_BYTES_FIELD_NUMBER: builtins.int
+    RECEIVED_MS_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    @property
+    def sent_ms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """since the test began"""
+
+    @property
+    def sent_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def received_ms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def received_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sent_ms: collections.abc.Iterable[builtins.int] | None = ...,
+        sent_bytes: collections.abc.Iterable[builtins.int] | None = ...,
+        received_ms: collections.abc.Iterable[builtins.int] | None = ...,
+        received_bytes: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["received_bytes", b"received_bytes", "received_ms", b"received_ms", "sent_bytes", b"sent_bytes", "sent_ms", b"sent_ms"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SpeedTested: typing_extensions.TypeAlias = SpeedTested
+
+@typing.final
 class Associate(google.protobuf.message.Message):
     """Serve a UDP association of the SOCKS5 server. Its socket came before, over
     the sockets descriptor (rpc/descriptors.py), with the same id.
@@ -664,6 +838,182 @@ class Carried(google.protobuf.message.Message):
 Global___Carried: typing_extensions.TypeAlias = Carried
 
 @typing.final
+class Relay(google.protobuf.message.Message):
+    """One direction of a circuit that the child relays (py-ipv8's RelayRoute)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    NEXT_ID_FIELD_NUMBER: builtins.int
+    RENDEZVOUS_FIELD_NUMBER: builtins.int
+    DIRECTION_FIELD_NUMBER: builtins.int
+    BYTES_UP_FIELD_NUMBER: builtins.int
+    BYTES_DOWN_FIELD_NUMBER: builtins.int
+    CREATION_TIME_FIELD_NUMBER: builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    """as cells arrive with it"""
+    next_id: builtins.int
+    rendezvous: builtins.bool
+    direction: builtins.int
+    """FORWARD, BACKWARD: py-ipv8 tunnel.py"""
+    bytes_up: builtins.int
+    bytes_down: builtins.int
+    creation_time: builtins.float
+    public_key: builtins.bytes
+    """of the next node"""
+    host: builtins.str
+    port: builtins.int
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+        next_id: builtins.int = ...,
+        rendezvous: builtins.bool = ...,
+        direction: builtins.int = ...,
+        bytes_up: builtins.int = ...,
+        bytes_down: builtins.int = ...,
+        creation_time: builtins.float = ...,
+        public_key: builtins.bytes = ...,
+        host: builtins.str = ...,
+        port: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "creation_time", b"creation_time", "direction", b"direction", "host", b"host", "next_id", b"next_id", "port", b"port", "public_key", b"public_key", "rendezvous", b"rendezvous"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Relay: typing_extensions.TypeAlias = Relay
+
+@typing.final
+class Exit(google.protobuf.message.Message):
+    """A circuit that ends at the child."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    ENABLED_FIELD_NUMBER: builtins.int
+    BYTES_UP_FIELD_NUMBER: builtins.int
+    BYTES_DOWN_FIELD_NUMBER: builtins.int
+    CREATION_TIME_FIELD_NUMBER: builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    SEEDER_KEY_FIELD_NUMBER: builtins.int
+    INFOHASH_FIELD_NUMBER: builtins.int
+    COOKIE_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    enabled: builtins.bool
+    bytes_up: builtins.int
+    bytes_down: builtins.int
+    creation_time: builtins.float
+    public_key: builtins.bytes
+    """of the node before"""
+    host: builtins.str
+    port: builtins.int
+    seeder_key: builtins.bytes
+    """it is the introduction point of this seeder"""
+    infohash: builtins.bytes
+    """in this swarm"""
+    cookie: builtins.bytes
+    """it is a rendezvous point"""
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+        enabled: builtins.bool = ...,
+        bytes_up: builtins.int = ...,
+        bytes_down: builtins.int = ...,
+        creation_time: builtins.float = ...,
+        public_key: builtins.bytes = ...,
+        host: builtins.str = ...,
+        port: builtins.int = ...,
+        seeder_key: builtins.bytes = ...,
+        infohash: builtins.bytes = ...,
+        cookie: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "cookie", b"cookie", "creation_time", b"creation_time", "enabled", b"enabled", "host", b"host", "infohash", b"infohash", "port", b"port", "public_key", b"public_key", "seeder_key", b"seeder_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Exit: typing_extensions.TypeAlias = Exit
+
+@typing.final
+class IntroductionPoint(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    SEEDER_KEY_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    LAST_SEEN_FIELD_NUMBER: builtins.int
+    public_key: builtins.bytes
+    host: builtins.str
+    port: builtins.int
+    seeder_key: builtins.bytes
+    source: builtins.int
+    """PEER_SOURCE_*, py-ipv8 tunnel.py"""
+    last_seen: builtins.float
+    def __init__(
+        self,
+        *,
+        public_key: builtins.bytes = ...,
+        host: builtins.str = ...,
+        port: builtins.int = ...,
+        seeder_key: builtins.bytes = ...,
+        source: builtins.int = ...,
+        last_seen: builtins.float = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["host", b"host", "last_seen", b"last_seen", "port", b"port", "public_key", b"public_key", "seeder_key", b"seeder_key", "source", b"source"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___IntroductionPoint: typing_extensions.TypeAlias = IntroductionPoint
+
+@typing.final
+class SwarmPicture(google.protobuf.message.Message):
+    """What the child knows of a hidden swarm that it takes part in."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INFOHASH_FIELD_NUMBER: builtins.int
+    LAST_LOOKUP_FIELD_NUMBER: builtins.int
+    INTRODUCTION_POINTS_FIELD_NUMBER: builtins.int
+    CIRCUIT_IDS_FIELD_NUMBER: builtins.int
+    SEEDER_KEYS_FIELD_NUMBER: builtins.int
+    PAST_BYTES_UP_FIELD_NUMBER: builtins.int
+    PAST_BYTES_DOWN_FIELD_NUMBER: builtins.int
+    infohash: builtins.bytes
+    last_lookup: builtins.float
+    past_bytes_up: builtins.int
+    """of connections that are gone"""
+    past_bytes_down: builtins.int
+    @property
+    def introduction_points(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntroductionPoint]: ...
+    @property
+    def circuit_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """of connections, each to the seeder"""
+
+    @property
+    def seeder_keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """at the same place here"""
+
+    def __init__(
+        self,
+        *,
+        infohash: builtins.bytes = ...,
+        last_lookup: builtins.float = ...,
+        introduction_points: collections.abc.Iterable[Global___IntroductionPoint] | None = ...,
+        circuit_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        seeder_keys: collections.abc.Iterable[builtins.bytes] | None = ...,
+        past_bytes_up: builtins.int = ...,
+        past_bytes_down: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_ids", b"circuit_ids", "infohash", b"infohash", "introduction_points", b"introduction_points", "last_lookup", b"last_lookup", "past_bytes_down", b"past_bytes_down", "past_bytes_up", b"past_bytes_up", "seeder_keys", b"seeder_keys"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SwarmPicture: typing_extensions.TypeAlias = SwarmPicture
+
+@typing.final
 class Sync(google.protobuf.message.Message):
     """RPC_SYNC: what changed since the last frame."""
 
@@ -692,6 +1042,12 @@ class Sync(google.protobuf.message.Message):
     LOST_CANDIDATES_FIELD_NUMBER: builtins.int
     COUNTERS_FIELD_NUMBER: builtins.int
     CARRIED_FIELD_NUMBER: builtins.int
+    RELAYS_FIELD_NUMBER: builtins.int
+    LOST_RELAYS_FIELD_NUMBER: builtins.int
+    EXITS_FIELD_NUMBER: builtins.int
+    LOST_EXITS_FIELD_NUMBER: builtins.int
+    SWARMS_FIELD_NUMBER: builtins.int
+    LOST_SWARMS_FIELD_NUMBER: builtins.int
     full: builtins.bool
     """forget what you knew of this child first"""
     @property
@@ -712,6 +1068,20 @@ class Sync(google.protobuf.message.Message):
     def carried(self) -> Global___Carried:
         """absent: unchanged"""
 
+    @property
+    def relays(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Relay]:
+        """new or changed"""
+
+    @property
+    def lost_relays(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def exits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Exit]: ...
+    @property
+    def lost_exits(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def swarms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SwarmPicture]: ...
+    @property
+    def lost_swarms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     def __init__(
         self,
         *,
@@ -721,10 +1091,16 @@ class Sync(google.protobuf.message.Message):
         lost_candidates: collections.abc.Iterable[builtins.bytes] | None = ...,
         counters: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         carried: Global___Carried | None = ...,
+        relays: collections.abc.Iterable[Global___Relay] | None = ...,
+        lost_relays: collections.abc.Iterable[builtins.int] | None = ...,
+        exits: collections.abc.Iterable[Global___Exit] | None = ...,
+        lost_exits: collections.abc.Iterable[builtins.int] | None = ...,
+        swarms: collections.abc.Iterable[Global___SwarmPicture] | None = ...,
+        lost_swarms: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["carried", b"carried"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["candidates", b"candidates", "carried", b"carried", "circuits", b"circuits", "counters", b"counters", "full", b"full", "lost_candidates", b"lost_candidates"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["candidates", b"candidates", "carried", b"carried", "circuits", b"circuits", "counters", b"counters", "exits", b"exits", "full", b"full", "lost_candidates", b"lost_candidates", "lost_exits", b"lost_exits", "lost_relays", b"lost_relays", "lost_swarms", b"lost_swarms", "relays", b"relays", "swarms", b"swarms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Sync: typing_extensions.TypeAlias = Sync
@@ -826,6 +1202,10 @@ class Request(google.protobuf.message.Message):
     ASSOCIATE_FIELD_NUMBER: builtins.int
     DISSOCIATE_FIELD_NUMBER: builtins.int
     STEER_FIELD_NUMBER: builtins.int
+    REMOVE_ROUTE_FIELD_NUMBER: builtins.int
+    INTRODUCE_FIELD_NUMBER: builtins.int
+    ESTIMATE_SWARM_FIELD_NUMBER: builtins.int
+    SPEED_TEST_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -842,6 +1222,14 @@ class Request(google.protobuf.message.Message):
     def dissociate(self) -> Global___Dissociate: ...
     @property
     def steer(self) -> Global___Steer: ...
+    @property
+    def remove_route(self) -> Global___RemoveRoute: ...
+    @property
+    def introduce(self) -> Global___Introduce: ...
+    @property
+    def estimate_swarm(self) -> Global___EstimateSwarm: ...
+    @property
+    def speed_test(self) -> Global___SpeedTest: ...
     def __init__(
         self,
         *,
@@ -853,12 +1241,16 @@ class Request(google.protobuf.message.Message):
         associate: Global___Associate | None = ...,
         dissociate: Global___Dissociate | None = ...,
         steer: Global___Steer | None = ...,
+        remove_route: Global___RemoveRoute | None = ...,
+        introduce: Global___Introduce | None = ...,
+        estimate_swarm: Global___EstimateSwarm | None = ...,
+        speed_test: Global___SpeedTest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -876,6 +1268,10 @@ class Reply(google.protobuf.message.Message):
     ASSOCIATE_FIELD_NUMBER: builtins.int
     DISSOCIATE_FIELD_NUMBER: builtins.int
     STEER_FIELD_NUMBER: builtins.int
+    REMOVE_ROUTE_FIELD_NUMBER: builtins.int
+    INTRODUCE_FIELD_NUMBER: builtins.int
+    ESTIMATE_SWARM_FIELD_NUMBER: builtins.int
+    SPEED_TEST_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -892,6 +1288,14 @@ class Reply(google.protobuf.message.Message):
     def dissociate(self) -> Global___Dissociated: ...
     @property
     def steer(self) -> Global___Steered: ...
+    @property
+    def remove_route(self) -> Global___RouteRemoved: ...
+    @property
+    def introduce(self) -> Global___Introduced: ...
+    @property
+    def estimate_swarm(self) -> Global___SwarmEstimate: ...
+    @property
+    def speed_test(self) -> Global___SpeedTested: ...
     def __init__(
         self,
         *,
@@ -903,12 +1307,16 @@ class Reply(google.protobuf.message.Message):
         associate: Global___Associated | None = ...,
         dissociate: Global___Dissociated | None = ...,
         steer: Global___Steered | None = ...,
+        remove_route: Global___RouteRemoved | None = ...,
+        introduce: Global___Introduced | None = ...,
+        estimate_swarm: Global___SwarmEstimate | None = ...,
+        speed_test: Global___SpeedTested | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "result", b"result", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "heartbeat", b"heartbeat", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "result", b"result", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -4,11 +4,16 @@
 `SyncState` (main) applies the frames and says what changed. Both are pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import Message
 
 from rpc import control_pb2 as pb
+
+Key = TypeVar("Key")
+State = TypeVar("State")
 
 
 class PeerState(NamedTuple):
@@ -50,12 +55,93 @@ class CarriedState(NamedTuple):
 NOTHING_CARRIED = CarriedState()
 
 
+class RelayState(NamedTuple):
+    """Relay in control.proto."""
+
+    circuit_id: int
+    next_id: int
+    rendezvous: bool
+    direction: int
+    bytes_up: int
+    bytes_down: int
+    creation_time: float
+    public_key: bytes
+    host: str
+    port: int
+
+
+class ExitState(NamedTuple):
+    """Exit in control.proto."""
+
+    circuit_id: int
+    enabled: bool
+    bytes_up: int
+    bytes_down: int
+    creation_time: float
+    public_key: bytes
+    host: str
+    port: int
+    seeder_key: bytes = b""
+    infohash: bytes = b""
+    cookie: bytes = b""
+
+
+class IntroductionState(NamedTuple):
+    """IntroductionPoint in control.proto."""
+
+    public_key: bytes
+    host: str
+    port: int
+    seeder_key: bytes
+    source: int
+    last_seen: float
+
+
+class SwarmState(NamedTuple):
+    """SwarmPicture in control.proto."""
+
+    infohash: bytes
+    last_lookup: float
+    introduction_points: tuple[IntroductionState, ...]
+    circuit_ids: tuple[int, ...]
+    seeder_keys: tuple[bytes, ...]
+    past_bytes_up: int
+    past_bytes_down: int
+
+
+def _swarm_message(swarm: SwarmState) -> pb.SwarmPicture:
+    points = [pb.IntroductionPoint(**point._asdict()) for point in swarm.introduction_points]
+    return pb.SwarmPicture(**{**swarm._asdict(), "introduction_points": points})
+
+
+def _swarm_state(message: pb.SwarmPicture) -> SwarmState:
+    points = tuple(_state(IntroductionState, point) for point in message.introduction_points)
+    values = {name: getattr(message, name) for name in SwarmState._fields}
+    values["circuit_ids"], values["seeder_keys"] = tuple(message.circuit_ids), tuple(message.seeder_keys)
+    return SwarmState(**{**values, "introduction_points": points})
+
+
+def _state(kind: Callable[..., State], message: Message) -> State:
+    """A tuple from the message's fields, which have the same names."""
+    return kind(*(getattr(message, name) for name in kind._fields))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What a child does for others, and the swarms that it takes part in."""
+
+    relays: Mapping[int, RelayState] = field(default_factory=dict)
+    exits: Mapping[int, ExitState] = field(default_factory=dict)
+    swarms: Mapping[bytes, SwarmState] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     circuits: Mapping[int, CircuitState] = field(default_factory=dict)
     candidates: Mapping[bytes, PeerState] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     carried: CarriedState = NOTHING_CARRIED
+    routes: Routes | None = None  # None: not looked at this time
 
 
 _PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in ("circuit_id", "hops", "unverified_hop"))
@@ -74,6 +160,7 @@ class SyncEncoder:
 
     def __init__(self) -> None:
         self._sent: Snapshot | None = None
+        self._sent_routes = Routes()
 
     def encode(self, snapshot: Snapshot) -> pb.Sync | None:
         """The next frame, the first one full; None when nothing changed.
@@ -97,7 +184,18 @@ class SyncEncoder:
                 frame.counters[name] = value
         if snapshot.carried != old.carried:
             frame.carried.CopyFrom(pb.Carried(**snapshot.carried._asdict()))
+        if snapshot.routes is not None:
+            self._encode_routes(frame, snapshot.routes)
         return frame if frame.full or frame.ByteSize() else None
+
+    def _encode_routes(self, frame: pb.Sync, now: Routes) -> None:
+        before, self._sent_routes = self._sent_routes, now
+        frame.relays.extend(pb.Relay(**relay._asdict()) for relay in _changed(now.relays, before.relays))
+        frame.lost_relays.extend(before.relays.keys() - now.relays.keys())
+        frame.exits.extend(pb.Exit(**exit_._asdict()) for exit_ in _changed(now.exits, before.exits))
+        frame.lost_exits.extend(before.exits.keys() - now.exits.keys())
+        frame.swarms.extend(_swarm_message(swarm) for swarm in _changed(now.swarms, before.swarms))
+        frame.lost_swarms.extend(before.swarms.keys() - now.swarms.keys())
 
     @staticmethod
     def _delta(now: CircuitState, before: CircuitState) -> pb.CircuitDelta:
@@ -111,6 +209,10 @@ class SyncEncoder:
         return delta
 
 
+def _changed(now: Mapping[Key, State], before: Mapping[Key, State]) -> list[State]:
+    return [state for key, state in now.items() if before.get(key) != state]
+
+
 class SyncState:
     """The main process' picture of one child, kept by applying its frames in order."""
 
@@ -119,12 +221,18 @@ class SyncState:
         self.candidates: dict[bytes, PeerState] = {}
         self.counters: dict[str, int] = {}
         self.carried = CarriedState()
+        self.relays: dict[int, RelayState] = {}
+        self.exits: dict[int, ExitState] = {}
+        self.swarms: dict[bytes, SwarmState] = {}
 
     def clear(self) -> None:
         self.circuits.clear()
         self.candidates.clear()
         self.counters.clear()
         self.carried = CarriedState()
+        self.relays.clear()
+        self.exits.clear()
+        self.swarms.clear()
 
     def apply(self, frame: pb.Sync) -> list[int]:
         """Apply one frame; returns the ids of the circuits that it changed."""
@@ -137,6 +245,9 @@ class SyncState:
         if frame.HasField("carried"):
             carried = frame.carried
             self.carried = CarriedState(carried.relays, carried.exits, carried.relayed_bytes, carried.exited_bytes)
+        _apply(self.relays, {relay.circuit_id: _state(RelayState, relay) for relay in frame.relays}, frame.lost_relays)
+        _apply(self.exits, {exit_.circuit_id: _state(ExitState, exit_) for exit_ in frame.exits}, frame.lost_exits)
+        _apply(self.swarms, {swarm.infohash: _swarm_state(swarm) for swarm in frame.swarms}, frame.lost_swarms)
         return [delta.circuit_id for delta in frame.circuits]
 
     def forget(self, circuit_id: int) -> None:
@@ -161,3 +272,9 @@ class SyncState:
             )
         for public_key in lost:
             self.candidates.pop(public_key, None)
+
+
+def _apply(known: dict[Key, State], new: Mapping[Key, State], lost: Iterable[Key]) -> None:
+    known.update(new)
+    for key in lost:
+        known.pop(key, None)

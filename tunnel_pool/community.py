@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ipv8.keyvault.crypto import default_eccrypto
-from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.crypto import TunnelCrypto
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_READY,
@@ -21,16 +21,22 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
 from ipv8.peer import Peer
+from ipv8.peerdiscovery.network import Network
+from ipv8.taskmanager import TaskManager
 
 from overlay.backoff import Backoff
+from overlay.community import PoolTunnelSettings
 from overlay.config import SLOT_SHIFT, HostPort, OverlayConfig, slot_of
+from overlay.discovery import MAX_PEERS
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
 from rpc.sync import CarriedState, CircuitState, PeerState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
-from tunnel_pool.hidden import PooledHiddenServices
+from tunnel_pool.hidden import PooledHiddenServices, peer_message
 from tunnel_pool.pool.policy import Load, least_loaded
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.speed_test import PooledEndpoint
+from tunnel_pool.surface import refuse_the_rest
 
 BUILD_INTERVAL_S = 0.5
 SYNC_INTERVAL_S = 0.25
@@ -39,22 +45,14 @@ MAX_KNOWN_PEERS = 20
 logger = logging.getLogger(__name__)
 
 
-class PooledSettings:
-    """The part of py-ipv8's TunnelSettings that is decided on this side."""
+@refuse_the_rest
+class PooledTunnelCommunity(PooledHiddenServices, HiddenTunnelCommunity):
+    """A HiddenTunnelCommunity to its callers; circuits are mirrors, kept in step by RPC_SYNC.
 
-    def __init__(self, max_circuits: int) -> None:
-        self.max_circuits = max_circuits
+    What it offers, name by name: tunnel_pool/surface.py.
+    """
 
-
-class PooledTunnelCommunity(PooledHiddenServices):
-    """Looks like a TunnelCommunity; circuits are mirrors, kept in step by RPC_SYNC."""
-
-    # One truth for what these mean: py-ipv8's own code, on the mirrored tables.
-    find_circuits = TunnelCommunity.find_circuits
-    build_tunnels = TunnelCommunity.build_tunnels
-    tunnels_ready = TunnelCommunity.tunnels_ready
-    get_candidates = TunnelCommunity.get_candidates
-    select_exit = TunnelCommunity.select_exit
+    settings_class = PoolTunnelSettings
 
     def __init__(
         self,
@@ -65,16 +63,26 @@ class PooledTunnelCommunity(PooledHiddenServices):
         own_keys: Mapping[int, bytes] | None = None,
     ) -> None:
         """`config` is what each child gets, but for its slot and port, and its key where `own_keys` has one."""
-        super().__init__()
+        PooledHiddenServices.__init__(self)
+        TaskManager.__init__(self)
         self._config = config
         self._own_keys = own_keys or {}
         self._public_keys = {
             slot: default_eccrypto.key_from_private_bin(key).pub().key_to_bin() for slot, key in self._own_keys.items()
         }
         self.logger = logger
-        self.settings = PooledSettings(max_circuits)
         self.crypto = TunnelCrypto()
         self.my_peer = Peer(default_eccrypto.key_from_private_bin(config.member_key))
+        self.community_id = config.community_id
+        self._prefix = b"\x00" + self.version + config.community_id
+        self.ipv8 = self.endpoint = self.dht_provider = None
+        self.network = Network()
+        self.max_peers = MAX_PEERS * len(slots)
+        self.anonymize = False
+        self.settings = PoolTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=self.network)
+        self.settings.max_circuits = max_circuits
+        self.settings.peer_flags = set(config.peer_flags)
+        self.crypto_endpoint = PooledEndpoint(self)
         self.circuits: dict[int, Circuit] = {}
         self.circuits_needed: dict[int, int] = defaultdict(int)
         self.candidates: dict[Peer, list[int]] = {}
@@ -100,6 +108,7 @@ class PooledTunnelCommunity(PooledHiddenServices):
             self._builder.cancel()
         self.circuits_needed.clear()
         await self.pool.stop()
+        await self.shutdown_task_manager()
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, here and in the children."""
@@ -143,10 +152,7 @@ class PooledTunnelCommunity(PooledHiddenServices):
             infohash=info_hash or b"",
         )
         if required_exit is not None:
-            address = pb.Address(host=required_exit.address[0], port=required_exit.address[1])
-            message.required_exit.CopyFrom(
-                pb.PeerInfo(public_key=required_exit.public_key.key_to_bin(), address=address)
-            )
+            message.required_exit.CopyFrom(peer_message(required_exit))
         self.pool.call(slot, "circuit", message).add_done_callback(
             lambda future: self._on_circuit_answered(circuit, future)
         )
@@ -308,6 +314,9 @@ class PooledTunnelCommunity(PooledHiddenServices):
         if circuit_ids:
             self._children_changed()
 
+    def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
+        self.mirror_swarms(self.pool.pictures[slot], infohashes)
+
     def _mirror(self, state: CircuitState) -> None:
         circuit = self.circuits.get(state.circuit_id)
         if circuit is None:
@@ -331,14 +340,20 @@ class PooledTunnelCommunity(PooledHiddenServices):
         merged: dict[Peer, list[int]] = {}
         for picture in self.pool.pictures.values():
             for candidate in picture.candidates.values():
-                merged[self._peer(candidate)] = list(candidate.flags)
+                merged[self.peer_of(candidate)] = list(candidate.flags)
         self.candidates.clear()
         self.candidates.update(merged)
+        self.network = Network()
+        for peer in merged:
+            self.network.add_verified_peer(peer)
+
+    def get_peers(self) -> list[Peer]:
+        return list(self.candidates)
 
     def _hop(self, hop: PeerState) -> Hop:
-        return Hop(self._peer(hop), flags=list(hop.flags))
+        return Hop(self.peer_of(hop), flags=list(hop.flags))
 
-    def _peer(self, state: PeerState) -> Peer:
+    def peer_of(self, state: PeerState) -> Peer:
         """Parsing a key is slow, so peers are kept while they are candidates or hops of late."""
         peer = self._peers.get(state.public_key)
         if peer is None:

@@ -3,22 +3,32 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.pex import PexCommunity
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     DESTROY_REASON_UNNEEDED,
     Circuit,
+    RelayRoute,
     Swarm,
 )
+from ipv8.peer import Peer
 
 from overlay.hidden import END_TO_END, end_to_end_address
 from rpc import control_pb2 as pb
+from rpc.errors import CallError
+from rpc.sync import SyncState
+from tunnel_pool.mirror import MirroredExit, PeerOf, RouteMirror, update_swarm
 from tunnel_pool.pool.owners import SwarmOwners
 from tunnel_pool.pool.pool import ProcessPool
+
+ESTIMATE_TIMEOUT_S = 60.0  # several rounds of requests, with a time-out each
+
+Route = TypeVar("Route")
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +47,11 @@ class PooledHiddenServices:
     pool: ProcessPool
     circuits: dict[int, Circuit]
     remove_circuit: Callable[..., "asyncio.Future[Any]"]
+    peer_of: PeerOf
 
     def __init__(self) -> None:
         self.swarms: dict[bytes, Swarm] = {}
+        self.pex: dict[bytes, PexCommunity] = {}
         self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
         self._owners = SwarmOwners()
         self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
@@ -49,7 +61,7 @@ class PooledHiddenServices:
         if info_hash in self.swarms:
             self.leave_swarm(info_hash)
         seeder_key = default_eccrypto.generate_key("curve25519") if seeding else None
-        self.swarms[info_hash] = Swarm(info_hash, hops, self.send_peers_request, seeder_key)
+        self.swarms[info_hash] = Swarm(info_hash, hops, _asked_by_its_child, seeder_key)
         self.e2e_callbacks[info_hash] = callback
         self._share_swarms()
 
@@ -60,10 +72,6 @@ class PooledHiddenServices:
         self.swarms.pop(info_hash, None)
         self.e2e_callbacks.pop(info_hash, None)
         self._share_swarms()
-
-    def send_peers_request(self, info_hash: bytes, target: Any, hops: int) -> Any:
-        """Look-ups are the owner's work."""
-        raise NotImplementedError("swarms are looked up by the children")
 
     def owner_of(self, info_hash: bytes) -> int | None:
         """The slot of the child that has this swarm, None while none has it."""
@@ -76,6 +84,85 @@ class PooledHiddenServices:
             message = pb.Monitor(swarms=[_swarm_message(swarm) for swarm in swarms])
             self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
 
+    async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
+        """Have the swarm's child make one; unasked it makes the first, and another when that is lost."""
+        slot = self.owner_of(info_hash)
+        if slot is None or not self.swarms[info_hash].seeding:
+            logger.warning("No introduction point for %s: no child seeds it", info_hash.hex())
+            return
+        message = pb.Introduce(infohash=info_hash)
+        if required_ip is not None:
+            message.required.CopyFrom(peer_message(required_ip))
+        await self.pool.call(slot, "introduce", message)
+
+    async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
+        """As in py-ipv8. Raises CallError."""
+        slot = self.owner_of(info_hash)
+        if slot is None:
+            running = self.pool.running()
+            if not running:
+                return 0
+            slot = running[0]
+        message = pb.EstimateSwarm(infohash=info_hash, hops=int(hops), max_requests=max_requests)
+        return int((await self.pool.call(slot, "estimate_swarm", message, ESTIMATE_TIMEOUT_S)).seeders)
+
+    def mirror_swarms(self, picture: SyncState, infohashes: Iterable[bytes]) -> None:
+        for infohash in infohashes:
+            if infohash in self.swarms and infohash in picture.swarms:
+                update_swarm(self.swarms[infohash], picture.swarms[infohash], self.circuits)
+
+    # What the children do for others
+
+    @property
+    def relay_from_to(self) -> dict[int, RelayRoute]:
+        return self._routes().relays
+
+    @property
+    def exit_sockets(self) -> dict[int, MirroredExit]:
+        return self._routes().exits
+
+    @property
+    def intro_point_for(self) -> dict[bytes, tuple[MirroredExit, bytes]]:
+        return self._routes().introduced
+
+    @property
+    def rendezvous_point_for(self) -> dict[bytes, MirroredExit]:
+        return self._routes().rendezvous
+
+    def _routes(self) -> RouteMirror:
+        return RouteMirror(self.pool.pictures.values(), self.peer_of)
+
+    def remove_relay(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "asyncio.Future[RelayRoute | None]":
+        """Have the child that has it remove one direction of a relayed circuit."""
+        return asyncio.ensure_future(
+            self._remove_route(self.relay_from_to.get(circuit_id), circuit_id, False, additional_info, int(destroy))
+        )
+
+    def remove_exit_socket(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "asyncio.Future[MirroredExit | None]":
+        """Have the child at which it ends remove a circuit of another node."""
+        return asyncio.ensure_future(
+            self._remove_route(self.exit_sockets.get(circuit_id), circuit_id, True, additional_info, int(destroy))
+        )
+
+    async def _remove_route(
+        self, route: Route | None, circuit_id: int, is_exit: bool, reason: str, destroy_reason: int
+    ) -> Route | None:
+        pictures = self.pool.pictures.items()
+        slots = [slot for slot, known in pictures if circuit_id in (known.exits if is_exit else known.relays)]
+        message = pb.RemoveRoute(
+            circuit_id=circuit_id, exit=is_exit, reason=reason[:200], destroy_reason=destroy_reason
+        )
+        try:
+            for slot in slots:
+                await self.pool.call(slot, "remove_route", message)
+        except (CallError, KeyError) as error:
+            logger.info("Route %08x is not removed: %s", circuit_id, error)
+        return route if slots else None
+
     def _end_to_end_linked(self, circuit: Circuit) -> None:
         """A child has linked one of ours with a seeder's."""
         callback = self.e2e_callbacks.get(circuit.info_hash or b"")
@@ -85,6 +172,15 @@ class PooledHiddenServices:
                 task = asyncio.ensure_future(result)
                 self._callbacks.add(task)
                 task.add_done_callback(self._callbacks.discard)
+
+
+def peer_message(peer: Peer) -> pb.PeerInfo:
+    address = pb.Address(host=peer.address[0], port=peer.address[1])
+    return pb.PeerInfo(public_key=peer.public_key.key_to_bin(), address=address)
+
+
+def _asked_by_its_child(*arguments: object) -> Any:
+    raise NotImplementedError("a swarm is looked up by its child")
 
 
 def _swarm_message(swarm: Swarm) -> pb.Swarm:

@@ -35,7 +35,7 @@ from tunnel_pool.pool.policy import (
     SlotRecord,
     Spawn,
 )
-from tunnel_pool.pool.process import ChildProcess
+from tunnel_pool.pool.process import CALL_TIMEOUT_S, ChildProcess
 
 TICK_S = 0.1
 
@@ -52,6 +52,9 @@ class PoolListener(Protocol):
 
     def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
         """RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
+
+    def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
+        """RPC_SYNC changed what the child knows of these."""
 
     def candidates_changed(self) -> None:
         """RPC_SYNC changed some child's candidates."""
@@ -179,9 +182,9 @@ class ProcessPool:
             return records[0].why
         return None
 
-    def call(self, slot: int, name: str, message: Message) -> "asyncio.Future[Any]":
+    def call(self, slot: int, name: str, message: Message, timeout_s: float = CALL_TIMEOUT_S) -> "asyncio.Future[Any]":
         """Call a child; the future ends with its result or a CallError."""
-        return self._children[slot].call(name, message)
+        return self._children[slot].call(name, message, timeout_s)
 
     def send_datagram(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> bool:
         child = self._children.get(slot)
@@ -267,6 +270,8 @@ class ProcessPool:
         picture = self.pictures[child.slot]
         if name == "sync":
             self._listener.circuits_changed(child.slot, picture.apply(message))
+            if message.swarms:
+                self._listener.swarms_changed(child.slot, [swarm.infohash for swarm in message.swarms])
             if message.full or message.candidates or message.lost_candidates:
                 self._listener.candidates_changed()
         elif name == "circuit_dead":
