@@ -16,6 +16,7 @@ from child.snapshot import take_snapshot
 from overlay.community import PoolTunnelCommunity
 from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, HostPort, OverlayConfig, slot_of
 from overlay.hidden import WatchedSwarm
+from overlay.http import HttpError, NoHttpExitError
 from overlay.node import open_overlay, socket_warning
 from overlay.speed_test import Sample, run_speed_test
 from overlay.udp import CannotBindError, receive_buffer_bytes
@@ -60,6 +61,8 @@ class ChildHost:
                 "introduce": self._on_introduce,
                 "estimate_swarm": self._on_estimate_swarm,
                 "speed_test": self._on_speed_test,
+                "http_request": self._on_http_request,
+                "find_dht_node": self._on_find_dht_node,
             },
             on_lost,
         )
@@ -192,6 +195,20 @@ class ChildHost:
             raise RemoteError(pb.ERROR_BAD_REQUEST, str(error)) from None
         fields = zip(Sample._fields, zip(*samples, strict=True), strict=False)
         return pb.SpeedTested(**dict(fields))
+
+    async def _on_http_request(self, message: pb.HttpRequest) -> pb.HttpResponse:
+        destination = message.host, message.port
+        try:
+            response = await self._created().perform_http_request(destination, message.request, message.hops)
+        except NoHttpExitError as error:
+            raise RemoteError(pb.ERROR_NO_CANDIDATES, str(error)) from None
+        except HttpError as error:
+            raise RemoteError(pb.ERROR_FAILED, str(error)) from None
+        return pb.HttpResponse(response=response)
+
+    async def _on_find_dht_node(self, message: pb.FindDhtNode) -> pb.DhtNode:
+        found = await self._created().find_dht_node(message.name, message.port, message.hops)
+        return pb.DhtNode(address=pb.Address(host=found[0], port=found[1]) if found else None)
 
     def _opened_data_path(self) -> DataPath:
         if self._data_path is None:

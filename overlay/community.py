@@ -14,6 +14,7 @@ from ipv8.messaging.anonymization.payload import CellPayload, CreatePayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_DATA,
     DESTROY_REASON_SHUTDOWN,
     Circuit,
     RelayRoute,
@@ -24,8 +25,10 @@ from ipv8.taskmanager import task
 from overlay.backoff import Backoff, Suspects
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
+from overlay.dht_names import DhtNames
 from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
-from overlay.hidden import END_TO_END, HiddenServices, end_to_end_address, is_linked
+from overlay.hidden import END_TO_END, end_to_end_address, is_linked
+from overlay.http import HttpTunnels
 from rpc.sync import CarriedState
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ class PoolTunnelSettings(HiddenTunnelSettings):
     next_hop_timeout = 5
 
 
-class PoolTunnelCommunity(HiddenServices):
+class PoolTunnelCommunity(DhtNames, HttpTunnels):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     `on_raw_data`, `on_circuit_removed` and `on_orphans` may be replaced by a caller. `native`
@@ -286,8 +289,10 @@ class PoolTunnelCommunity(HiddenServices):
         elif circuit is not None:
             if data.startswith(self._prefix):
                 self.message_from_outside(circuit, origin, data)
-            else:
+            elif circuit.ctype == CIRCUIT_TYPE_DATA:
                 self.on_raw_data(circuit, origin, data)
+            else:
+                self.datagram_from_outside(circuit, origin, data)
         elif destination != NOWHERE:
             self.exit_data(circuit_id, source, destination, data)
         else:

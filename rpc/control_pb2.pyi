@@ -63,6 +63,8 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """no circuit with that id"""
     ERROR_CANNOT_START: _ErrorCode.ValueType  # 6
     """RPC_CREATE can't succeed as configured"""
+    ERROR_FAILED: _ErrorCode.ValueType  # 7
+    """it was tried, and came to nothing"""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper): ...
 
@@ -79,6 +81,8 @@ ERROR_NO_CIRCUIT: ErrorCode.ValueType  # 5
 """no circuit with that id"""
 ERROR_CANNOT_START: ErrorCode.ValueType  # 6
 """RPC_CREATE can't succeed as configured"""
+ERROR_FAILED: ErrorCode.ValueType  # 7
+"""it was tried, and came to nothing"""
 Global___ErrorCode: typing_extensions.TypeAlias = ErrorCode
 
 @typing.final
@@ -537,6 +541,96 @@ class SpeedTested(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SpeedTested: typing_extensions.TypeAlias = SpeedTested
+
+@typing.final
+class HttpRequest(google.protobuf.message.Message):
+    """Make an HTTP request through an exit that offers it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOPS_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    REQUEST_FIELD_NUMBER: builtins.int
+    hops: builtins.int
+    host: builtins.str
+    """a name is resolved at the exit"""
+    port: builtins.int
+    request: builtins.bytes
+    """headers and all"""
+    def __init__(
+        self,
+        *,
+        hops: builtins.int = ...,
+        host: builtins.str = ...,
+        port: builtins.int = ...,
+        request: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["hops", b"hops", "host", b"host", "port", b"port", "request", b"request"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___HttpRequest: typing_extensions.TypeAlias = HttpRequest
+
+@typing.final
+class HttpResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESPONSE_FIELD_NUMBER: builtins.int
+    response: builtins.bytes
+    def __init__(
+        self,
+        *,
+        response: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___HttpResponse: typing_extensions.TypeAlias = HttpResponse
+
+@typing.final
+class FindDhtNode(google.protobuf.message.Message):
+    """Where the DHT node with this name is, as an exit finds it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOPS_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    hops: builtins.int
+    name: builtins.str
+    port: builtins.int
+    def __init__(
+        self,
+        *,
+        hops: builtins.int = ...,
+        name: builtins.str = ...,
+        port: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["hops", b"hops", "name", b"name", "port", b"port"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___FindDhtNode: typing_extensions.TypeAlias = FindDhtNode
+
+@typing.final
+class DhtNode(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: builtins.int
+    @property
+    def address(self) -> Global___Address:
+        """absent: it did not answer"""
+
+    def __init__(
+        self,
+        *,
+        address: Global___Address | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["address", b"address"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["address", b"address"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___DhtNode: typing_extensions.TypeAlias = DhtNode
 
 @typing.final
 class Associate(google.protobuf.message.Message):
@@ -1206,6 +1300,8 @@ class Request(google.protobuf.message.Message):
     INTRODUCE_FIELD_NUMBER: builtins.int
     ESTIMATE_SWARM_FIELD_NUMBER: builtins.int
     SPEED_TEST_FIELD_NUMBER: builtins.int
+    HTTP_REQUEST_FIELD_NUMBER: builtins.int
+    FIND_DHT_NODE_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -1230,6 +1326,10 @@ class Request(google.protobuf.message.Message):
     def estimate_swarm(self) -> Global___EstimateSwarm: ...
     @property
     def speed_test(self) -> Global___SpeedTest: ...
+    @property
+    def http_request(self) -> Global___HttpRequest: ...
+    @property
+    def find_dht_node(self) -> Global___FindDhtNode: ...
     def __init__(
         self,
         *,
@@ -1245,12 +1345,14 @@ class Request(google.protobuf.message.Message):
         introduce: Global___Introduce | None = ...,
         estimate_swarm: Global___EstimateSwarm | None = ...,
         speed_test: Global___SpeedTest | None = ...,
+        http_request: Global___HttpRequest | None = ...,
+        find_dht_node: Global___FindDhtNode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -1272,6 +1374,8 @@ class Reply(google.protobuf.message.Message):
     INTRODUCE_FIELD_NUMBER: builtins.int
     ESTIMATE_SWARM_FIELD_NUMBER: builtins.int
     SPEED_TEST_FIELD_NUMBER: builtins.int
+    HTTP_REQUEST_FIELD_NUMBER: builtins.int
+    FIND_DHT_NODE_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -1296,6 +1400,10 @@ class Reply(google.protobuf.message.Message):
     def estimate_swarm(self) -> Global___SwarmEstimate: ...
     @property
     def speed_test(self) -> Global___SpeedTested: ...
+    @property
+    def http_request(self) -> Global___HttpResponse: ...
+    @property
+    def find_dht_node(self) -> Global___DhtNode: ...
     def __init__(
         self,
         *,
@@ -1311,12 +1419,14 @@ class Reply(google.protobuf.message.Message):
         introduce: Global___Introduced | None = ...,
         estimate_swarm: Global___SwarmEstimate | None = ...,
         speed_test: Global___SpeedTested | None = ...,
+        http_request: Global___HttpResponse | None = ...,
+        find_dht_node: Global___DhtNode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "heartbeat", b"heartbeat", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -1,12 +1,14 @@
-"""One client's TCP connection up to its association, without I/O.
+"""One client's TCP connection up to its association or its HTTP request, without I/O.
 
-    GREETING --methods--> REQUEST --UDP ASSOCIATE--> ASSOCIATED
-        |                    |                           |
-        +-- bad version,     +-- CONNECT, BIND,          +-- further bytes are
-            no method            bad address                  passed over
-            -> CLOSED            -> CLOSED
+    GREETING --methods--> REQUEST --UDP ASSOCIATE--> ASSOCIATED: further bytes are passed over
+        |                    |
+        |                    +------CONNECT--------> CONNECTING --connected--> HTTP --request--> CLOSED
+        |                    |                           |                      |
+        +-- bad version,     +-- BIND, bad address       +-- refused            +-- no HTTP GET
+            no method            -> CLOSED                   -> CLOSED              -> CLOSED
+            -> CLOSED
 
-`receive` returns what the shell must do, in order.
+`receive`, `connected` and `refused` return what the shell must do, in order.
 """
 
 from dataclasses import dataclass
@@ -19,10 +21,18 @@ _NO_ADDRESS = encode_address(ANY.host, ANY.port)
 MAX_HANDSHAKE_BYTES = 2 + 255 + 4 + 259  # a greeting and a request sent at once
 
 
+MAX_REQUEST_BYTES = 8192
+
+_GET = b"GET "
+_END_OF_HEADERS = b"\r\n\r\n"
+
+
 class State(Enum):
     GREETING = auto()
     REQUEST = auto()
     ASSOCIATED = auto()
+    CONNECTING = auto()
+    HTTP = auto()
     CLOSED = auto()
 
 
@@ -39,13 +49,28 @@ class Associate:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """Say whether HTTP requests can go to this address: `connected` or `refused`."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Make this HTTP request, give the client the answer, close."""
+
+    address: Address
+    request: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Send what was sent, then close; `why` is for the log."""
 
     why: str
 
 
-Step = Send | Associate | Close
+Step = Send | Associate | Connect | Request | Close
 
 
 class Handshake:
@@ -54,6 +79,7 @@ class Handshake:
     def __init__(self) -> None:
         self.state = State.GREETING
         self._buffer = b""
+        self._target = ANY
 
     def receive(self, data: bytes) -> list[Step]:
         """Feed any piece of the stream. Never raises: bad input ends in Close."""
@@ -68,13 +94,25 @@ class Handshake:
                 steps += self._request()
         except Socks5Error as error:
             steps += self._close(str(error))
-        if self.state in (State.GREETING, State.REQUEST) and len(self._buffer) > MAX_HANDSHAKE_BYTES:
-            steps += self._close("handshake too long")
+        if self.state is State.HTTP:
+            steps += self._http()
+        limit = MAX_HANDSHAKE_BYTES if self.state in (State.GREETING, State.REQUEST) else MAX_REQUEST_BYTES
+        if len(self._buffer) > limit:
+            steps += self._close("too long")
         return steps
 
     def associated(self, host: str, port: int) -> list[Step]:
         """The association is open; its datagrams go to `host`, `port`."""
         return [Send(reply(ReplyCode.SUCCEEDED, encode_address(host, port)))]
+
+    def connected(self) -> list[Step]:
+        """HTTP requests can go there."""
+        self.state = State.HTTP
+        return [Send(reply(ReplyCode.SUCCEEDED, _NO_ADDRESS)), *self._http()]
+
+    def refused(self, code: ReplyCode, why: str) -> list[Step]:
+        """They can't."""
+        return self._refuse(code, why)
 
     def failed(self, why: str) -> list[Step]:
         """The association could not be opened."""
@@ -104,11 +142,26 @@ class Handshake:
             client = decode_address(self._take(3 + length)[3:])
         except Socks5Error as error:
             return self._refuse(ReplyCode.ADDRESS_TYPE_NOT_SUPPORTED, str(error))
+        if command == Command.CONNECT:
+            self.state, self._target = State.CONNECTING, client
+            return [Connect(client)]
         if command != Command.UDP_ASSOCIATE:
             return self._refuse(ReplyCode.COMMAND_NOT_SUPPORTED, f"command {command} is not offered")
         self.state = State.ASSOCIATED
         self._buffer = b""
         return [Associate(client)]
+
+    def _http(self) -> list[Step]:
+        """One GET request without a body is all that a tracker is asked (BEP 3)."""
+        if not self._buffer.startswith(_GET[: len(self._buffer)]):
+            return self._close("no HTTP GET request; TLS can't be carried")
+        head, end, rest = self._buffer.partition(_END_OF_HEADERS)
+        if not end:
+            return []
+        if rest:
+            return self._close("more than one HTTP request")
+        self.state, self._buffer = State.CLOSED, b""
+        return [Request(self._target, head + end)]
 
     def _take(self, count: int) -> bytes:
         taken, self._buffer = self._buffer[:count], self._buffer[count:]

@@ -17,8 +17,8 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 
 from socks5.address import Address, AddressType, Socks5Error
 from socks5.group import ReusePortGroup, SteeringError, enlarge_buffers
-from socks5.handshake import Associate, Close, Handshake, Send, Step
-from socks5.messages import join_udp_request, split_udp_request
+from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
+from socks5.messages import ReplyCode, join_udp_request, split_udp_request
 from socks5.steering import OWN_SOCKET
 
 LOOPBACK = "127.0.0.1"
@@ -35,8 +35,8 @@ class Reactor(IReactorTCP, IReactorUDP, IReactorSocket):
     """What is asked of the reactor."""
 
 
-class DatagramConsumer(Protocol):
-    """Who carries the datagrams of this server's associations."""
+class Consumer(Protocol):
+    """Who carries the datagrams of this server's associations, and its clients' HTTP requests."""
 
     def association_opened(self, association: "Association") -> None: ...
 
@@ -44,6 +44,12 @@ class DatagramConsumer(Protocol):
 
     def client_known(self, association: "Association") -> None:
         """Its `client` is known from now on."""
+
+    def why_no_connection(self, address: Address) -> tuple[ReplyCode, str] | None:
+        """None when HTTP requests can go to this address."""
+
+    async def http_request(self, address: Address, request: bytes) -> bytes:
+        """The answer, headers and all; empty when there is none."""
 
     def datagram_received(self, association: "Association", address: bytes, payload: bytes) -> None:
         """A datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
@@ -58,7 +64,7 @@ class Association(DatagramProtocol):
 
     def __init__(
         self,
-        consumer: DatagramConsumer,
+        consumer: Consumer,
         client: Address,
         counters: Counter[str],
         group: ReusePortGroup | None = None,
@@ -139,6 +145,7 @@ class Connection(StreamProtocol):
         self._server = server
         self._handshake = Handshake()
         self._udp: IListeningPort | None = None
+        self._requesting: asyncio.Task[None] | None = None
 
     def dataReceived(self, data: bytes) -> None:
         self._perform(self._handshake.receive(data))
@@ -148,6 +155,8 @@ class Connection(StreamProtocol):
         if self._udp is not None:
             self._udp.stopListening()
             self._udp = None
+        if self._requesting is not None:
+            self._requesting.cancel()
 
     def connectionMade(self) -> None:
         self._server.connections.add(self)
@@ -160,9 +169,20 @@ class Connection(StreamProtocol):
                     transport.write(data)
                 case Associate(client):
                     self._perform(self._associate(client))
+                case Connect(address):
+                    refusal = self._server.consumer.why_no_connection(address)
+                    self._perform(self._handshake.refused(*refusal) if refusal else self._handshake.connected())
+                case Request(address, request):
+                    self._requesting = asyncio.get_running_loop().create_task(self._request(address, request))
                 case Close(why):
                     logger.info("SOCKS5 client turned away: %s", why)
                     transport.loseConnection()
+
+    async def _request(self, address: Address, request: bytes) -> None:
+        answer = await self._server.consumer.http_request(address, request)
+        transport = cast(ITransport, self.transport)
+        transport.write(answer)
+        transport.loseConnection()
 
     def _associate(self, client: Address) -> list[Step]:
         try:
@@ -175,11 +195,11 @@ class Connection(StreamProtocol):
 class Socks5Server:
     """Listens on loopback for one consumer: one server per hop count."""
 
-    def __init__(self, reactor: Reactor, consumer: DatagramConsumer, steering: bool = False) -> None:
+    def __init__(self, reactor: Reactor, consumer: Consumer, steering: bool = False) -> None:
         """With `steering`, associations have groups where the system can do that."""
         self._steering = steering
         self._reactor = reactor
-        self._consumer = consumer
+        self.consumer = consumer
         self._port: IListeningPort | None = None
         self._usual_client: int | None = None
         self._associations: weakref.WeakSet[Association] = weakref.WeakSet()
@@ -211,7 +231,7 @@ class Socks5Server:
             if not (source.is_unspecified or source.is_loopback):
                 raise Socks5Error("only clients on loopback are served")
         group = self._open_group() if self._steering else None
-        association = Association(self._consumer, client, self.counters, group, self._usual_client)
+        association = Association(self.consumer, client, self.counters, group, self._usual_client)
         self._associations.add(association)
         if group is None:
             return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=MAX_DATAGRAM_BYTES)

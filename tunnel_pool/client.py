@@ -1,11 +1,12 @@
 """Torrents of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
 
 import asyncio
+import ipaddress
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 RESUME_DIR = "resume"
 FIRST_CIRCUIT_POLL_S = 0.02
 MAX_CIRCUITS_SEEN = 1000
+DHT_RETRY_S = 1.0
+DHT_AGAIN_S = 10.0
 HINT_AFTER_S = 20
 
 logger = logging.getLogger(__name__)
@@ -47,9 +50,13 @@ class TorrentClient:
     `circuits_seen` keeps the last MAX_CIRCUITS_SEEN circuits, dead ones too, for the report.
     """
 
-    def __init__(self, options: NodeOptions, hops: int, exits: bool = True) -> None:
-        """Without `exits` all peers are hidden: no circuit is built for what leaves the network."""
+    def __init__(self, options: NodeOptions, hops: int, exits: bool = True, dht_nodes: Sequence[Address] = ()) -> None:
+        """Without `exits` all peers are hidden: no circuit is built for what leaves the network.
+
+        `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
+        """
         self._exits = exits
+        self._dht_nodes = tuple(dht_nodes)
         self.options = options
         self.hops = hops
         self.seconds_to_first_circuit: float | None = None
@@ -76,12 +83,17 @@ class TorrentClient:
             self._server = Socks5Server(reactor, self._dispatcher, steering)
             port = self._server.listen()
             stack.push_async_callback(self._server.close)
-            self._session = TorrentSession(port, self.options.state_dir / RESUME_DIR)
+            self._session = TorrentSession(
+                port, self.options.state_dir / RESUME_DIR, bool(self._dht_nodes), self.options.allow_private
+            )
             stack.push_async_callback(self._session.stop)
             self._session.on_listening = self._server.set_usual_client
             self._session.start()
             if self._exits:
                 self.tunnels.build_tunnels(self.hops)
+            if self._dht_nodes:
+                entering = asyncio.get_running_loop().create_task(self._enter_dht())
+                stack.callback(entering.cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -101,6 +113,31 @@ class TorrentClient:
         """Seed hidden what lies complete in the folder. Raises UserError."""
         self._session.add(parameters, folder, seed=True)
         self.tunnels.join_swarm(lookup_hash(swarm_hash_of(parameters)), self.hops, seeding=True)
+
+    async def _enter_dht(self) -> None:
+        """Tell libtorrent of the first nodes, again and again.
+
+        It forgets all nodes when it learns another external address, as it does with every new exit.
+        """
+        entries: dict[Address, Address] = {}
+        while True:
+            if self.tunnels.find_circuits(hops=self.hops):
+                for node in self._dht_nodes:
+                    address = entries.get(node) or await self._dht_address(node)
+                    if address is not None:
+                        entries[node] = address
+                        self._session.add_dht_node(address)
+            await asyncio.sleep(DHT_RETRY_S)
+            if entries:
+                self._session.ask_dht()
+                await asyncio.sleep(DHT_AGAIN_S)
+
+    async def _dht_address(self, node: Address) -> Address | None:
+        try:
+            ipaddress.ip_address(node[0])
+        except ValueError:
+            return await self.tunnels.find_dht_node(node[0], node[1], self.hops)
+        return node
 
     def _on_linked(self, infohash: str, peer: Address) -> None:
         self._linked.setdefault(infohash, set()).add(peer)

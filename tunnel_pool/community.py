@@ -35,6 +35,7 @@ from socks5.address import Address, AddressType, Socks5Error, decode_address, en
 from tunnel_pool.hidden import PooledHiddenServices, peer_message
 from tunnel_pool.pool.policy import Load, least_loaded
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.questions import PooledQuestions
 from tunnel_pool.speed_test import PooledEndpoint
 from tunnel_pool.surface import refuse_the_rest
 
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 @refuse_the_rest
-class PooledTunnelCommunity(PooledHiddenServices, HiddenTunnelCommunity):
+class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelCommunity):
     """A HiddenTunnelCommunity to its callers; circuits are mirrors, kept in step by RPC_SYNC.
 
     What it offers, name by name: tunnel_pool/surface.py.
@@ -64,6 +65,7 @@ class PooledTunnelCommunity(PooledHiddenServices, HiddenTunnelCommunity):
     ) -> None:
         """`config` is what each child gets, but for its slot and port, and its key where `own_keys` has one."""
         PooledHiddenServices.__init__(self)
+        PooledQuestions.__init__(self)
         TaskManager.__init__(self)
         self._config = config
         self._own_keys = own_keys or {}

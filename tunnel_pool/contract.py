@@ -92,6 +92,12 @@ class Tunnels(Protocol):
     def leave_swarm(self, info_hash: bytes) -> None:
         """Remove its circuits."""
 
+    async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1) -> bytes:
+        """The answer to an HTTP request that an exit makes. Raises overlay.http.HttpError."""
+
+    async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
+        """From where the DHT node with this name answers, as an exit finds it; None when it does not."""
+
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
 

@@ -1,6 +1,7 @@
 """Between the SOCKS5 server and the tunnels: which circuit carries which peer's datagrams."""
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Iterable
 
@@ -9,15 +10,20 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 from overlay.community import NOWHERE
 from overlay.config import slot_of
 from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit_id, session_hops
+from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
 from overlay.sticky import StickyMap
+from socks5.address import Address as Socks5Address
 from socks5.address import Socks5Error, decode_address, encode_address
+from socks5.messages import ReplyCode
 from socks5.server import Association
 from tunnel_pool.carriage import Carrier, OnLost
 from tunnel_pool.contract import Address, Tunnels
 
+logger = logging.getLogger(__name__)
+
 
 class Dispatcher:
-    """Carries the datagrams of one hop count; a socks5.server.DatagramConsumer.
+    """Carries the datagrams of one hop count; a socks5.server.Consumer.
 
     What no ready circuit can take is dropped and counted, never sent otherwise.
     """
@@ -66,6 +72,22 @@ class Dispatcher:
             self.drops["no_circuit"] += 1
             return
         self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
+
+    def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
+        """HTTP trackers are asked through exits that offer it; nothing else is connected to."""
+        if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
+            return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
+        if not address.port > 0:
+            return ReplyCode.NOT_ALLOWED, "no port"
+        return None
+
+    async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
+        try:
+            return await self._tunnels.perform_http_request(address[1:], request, self.hops)
+        except HttpError as error:
+            self.drops["http_request_failed"] += 1
+            logger.info("A tracker was not asked: %s", error)
+            return b""
 
     def raw_data_received(self, origin: Address, data: bytes) -> None:
         """A datagram from outside, for the newest client (libtorrent has one association at a time)."""

@@ -27,13 +27,25 @@ SOCKET_BUFFER_BYTES = 4_000_000
 logger = logging.getLogger(__name__)
 
 
-def anonymous_settings(socks_port: int) -> dict[str, Any]:
+# Every node of a private swarm is in the same network, and knows itself by a loopback address.
+PRIVATE_DHT = {
+    "dht_ignore_dark_internet": False,
+    "dht_restrict_routing_ips": False,
+    "dht_restrict_search_ips": False,
+    "dht_prefer_verified_node_ids": False,
+}
+
+
+def anonymous_settings(socks_port: int, dht: bool = False, private: bool = False) -> dict[str, Any]:
     """libtorrent settings under which its only way out is the SOCKS5 server on `socks_port`.
 
-    Only uTP is spoken: UDP ASSOCIATE carries it. What could pass by the proxy
-    is off: port mapping, LSD, the DHT, TCP in and out, address look-ups.
+    uTP, UDP trackers and the DHT go by UDP ASSOCIATE, HTTP trackers by CONNECT.
+    What could pass by the proxy is off: port mapping, LSD, TCP with peers, and
+    look-ups of names; the DHT's first nodes are named by `add_dht_node` alone.
+    With `private`, the DHT takes nodes of private networks.
     """
     return {
+        **(PRIVATE_DHT if private else {}),
         "listen_interfaces": "127.0.0.1:0",
         "anonymous_mode": True,
         "force_proxy": True,
@@ -50,7 +62,7 @@ def anonymous_settings(socks_port: int) -> dict[str, Any]:
         "enable_upnp": False,
         "enable_natpmp": False,
         "enable_lsd": False,
-        "enable_dht": False,
+        "enable_dht": dht,
         "dht_bootstrap_nodes": "",
         "enable_ip_notifier": False,
         # Without these uTP loses datagrams in the sockets and runs at a tenth.
@@ -101,7 +113,7 @@ class _Torrent:
 class TorrentSession:
     """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
 
-    def __init__(self, socks_port: int, resume_dir: Path) -> None:
+    def __init__(self, socks_port: int, resume_dir: Path, dht: bool = False, private: bool = False) -> None:
         """Raises UserError when `resume_dir` can't be made."""
         self._resume_dir = resume_dir
         try:
@@ -110,7 +122,7 @@ class TorrentSession:
                 unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
-        self._session = lt.session(anonymous_settings(socks_port))  # type: ignore[call-overload]
+        self._session = lt.session(anonymous_settings(socks_port, dht, private))  # type: ignore[call-overload]
         # By the hash each was added with, and by handle: libtorrent's best hash
         # of a hybrid torrent changes when its metadata arrives.
         self._torrents: dict[str, _Torrent] = {}
@@ -162,6 +174,17 @@ class TorrentSession:
         if torrent is not None and not self._stopped:
             torrent.peers.add(peer)
             torrent.handle.connect_peer(peer)
+
+    def add_dht_node(self, node: Address) -> None:
+        """A node to start from, by its IP address."""
+        if not self._stopped:
+            self._session.add_dht_node(node)
+
+    def ask_dht(self) -> None:
+        """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""
+        for torrent in self._torrents.values():
+            if not torrent.status.finished and not torrent.status.peers and not self._stopped:
+                torrent.handle.force_dht_announce()
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a status changed or the time is up. Raises UserError when a torrent can't go on."""

@@ -95,8 +95,9 @@ class LocalSwarm:
         more_nodes: tuple[HostPort, ...] = (),
         node_command: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        net: str | None = None,
     ) -> None:
-        """`more_nodes` are in the network, but not of our making.
+        """`more_nodes` are in the network, but not of our making. `net`: the first two numbers of all addresses.
 
         `node_command` runs in place of `tunnel-pool node` and takes its
         arguments; `environment` is added to that of all processes.
@@ -104,7 +105,7 @@ class LocalSwarm:
         self._size_bytes = size_bytes
         self._log_level = log_level
         # One swarm's own part of 127.0.0.0/8, so that two demos don't meet.
-        net = f"127.{secrets.randbelow(200) + 16}"
+        net = net or f"127.{secrets.randbelow(200) + 16}"
         self.exits = [HostPort(host := f"{net}.{EXIT_NET}.{i + 1}", free_port(host)) for i in range(exits)]
         self._relays = [HostPort(host := f"{net}.{RELAY_NET}.{i + 1}", free_port(host)) for i in range(relays)]
         self._seeder_hosts = [f"{net}.{SEEDER_NET}.{i + 1}" for i in range(seeders)]

@@ -15,6 +15,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 from overlay.config import MAX_SLOTS, TRIBLER_COMMUNITY_ID, HostPort, OverlayConfig
+from overlay.http import PEER_FLAG_EXIT_HTTP
 from overlay.node import open_overlay
 from overlay.udp import CannotBindError
 from packet_engine import EngineChoice, EngineMissingError, choose
@@ -90,7 +91,7 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
     if options.serves or options.workers < 2:
         flags.add(PEER_FLAG_RELAY)
     if options.exit:
-        flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+        flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP}
     return frozenset(flags)
 
 

@@ -333,9 +333,14 @@ impl Core {
             _ => data.origin,
         };
         let client = self.routes.client_of(circuit.hops);
-        // py-ipv8 is asked about messages of its own overlay, and about everything when nobody else wants it.
-        let is_own_message = payload.starts_with(&self.settings.prefix) && circuit.purpose != Purpose::EndToEnd;
-        if is_own_message || (client.is_none() && self.stream.is_none()) {
+        // py-ipv8 gets messages of its own overlay, what comes over circuits that carry no client's
+        // datagrams, and everything when nobody else wants it.
+        let is_for_python = match circuit.purpose {
+            Purpose::Data => payload.starts_with(&self.settings.prefix),
+            Purpose::EndToEnd => false,
+            Purpose::Other => true,
+        };
+        if is_for_python || (client.is_none() && self.stream.is_none()) {
             return self.cell_for_python(from, header, datagram, &message);
         }
         let Some((association, client)) = client else {

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from socks5.address import ANY, Address, AddressType, encode_address
-from socks5.handshake import Associate, Close, Handshake, Send, State
+from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, State
+from socks5.messages import ReplyCode
 from tests.feeding import mutations
 
 GREETING = b"\x05\x01\x00"
@@ -43,7 +44,7 @@ def test_the_announced_client_is_passed_on(client):
     assert steps[-1] == Associate(client)
 
 
-@pytest.mark.parametrize("command", [1, 2, 0, 4, 255])
+@pytest.mark.parametrize("command", [2, 0, 4, 255])
 def test_other_commands_are_not_supported(command):
     handshake, steps = converse(GREETING + request(command))
     assert steps[:2] == [METHOD, Send(b"\x05\x07\x00" + NO_ADDRESS)]
@@ -85,3 +86,42 @@ def test_nothing_escapes_and_pieces_do_not_matter(data, size):
     pieces, piecewise = converse(data, size)
     assert whole.state is pieces.state
     assert [s for s in steps if isinstance(s, Send)] == [s for s in piecewise if isinstance(s, Send)]
+
+
+TRACKER = Address(AddressType.DOMAIN, "tracker.example", 6969)
+CONNECT = GREETING + request(1, encode_address(TRACKER.host, TRACKER.port))
+GET = b"GET /announce?x=1 HTTP/1.1\r\nHost: tracker.example\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [None, 1, 5, 40])
+def test_an_http_request_over_connect_in_any_pieces(size):
+    handshake, steps = converse(CONNECT, size)
+    assert steps == [METHOD, Connect(TRACKER)]
+    assert handshake.connected() == [Send(b"\x05\x00\x00" + NO_ADDRESS)]
+    pieces = [GET] if size is None else [GET[i : i + size] for i in range(0, len(GET), size)]
+    assert [step for piece in pieces for step in handshake.receive(piece)] == [Request(TRACKER, GET)]
+    assert handshake.state is State.CLOSED
+
+
+def test_a_request_that_did_not_wait_for_the_answer_is_made_once_connected():
+    handshake, steps = converse(CONNECT + GET)
+    assert steps == [METHOD, Connect(TRACKER)]
+    assert handshake.connected() == [Send(b"\x05\x00\x00" + NO_ADDRESS), Request(TRACKER, GET)]
+
+
+def test_a_refused_connection_is_answered_with_its_code():
+    handshake, _ = converse(CONNECT)
+    steps = handshake.refused(ReplyCode.NETWORK_UNREACHABLE, "no exit")
+    assert steps[0] == Send(b"\x05\x03\x00" + NO_ADDRESS)
+    assert isinstance(steps[1], Close)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x16\x03\x01", b"POST / HTTP/1.1\r\n\r\n", GET + GET, b"GET /" + bytes(9000), GET + b"x"]
+)
+def test_what_is_no_single_get_request_ends_the_connection(data):
+    handshake, _ = converse(CONNECT)
+    handshake.connected()
+    (step,) = handshake.receive(data)
+    assert isinstance(step, Close)
+    assert handshake.state is State.CLOSED

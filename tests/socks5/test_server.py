@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from twisted.internet.error import CannotListenError
 
-from socks5.address import encode_address
+from socks5.address import decode_address, encode_address
+from socks5.messages import ReplyCode
 from socks5.server import Socks5Server
 from tests.network import until
 
@@ -19,6 +20,8 @@ class Consumer:
         self.associations = []
         self.received = []
         self.clients = []
+        self.requests = []
+        self.refusal = None
 
     def association_opened(self, association):
         self.associations.append(association)
@@ -28,6 +31,13 @@ class Consumer:
 
     def client_known(self, association):
         self.clients.append(association.client)
+
+    def why_no_connection(self, address):
+        return self.refusal
+
+    async def http_request(self, address, request):
+        self.requests.append((address, request))
+        return b"answered"
 
     def datagram_received(self, association, address, payload):
         self.received.append((address, payload))
@@ -122,12 +132,42 @@ async def test_a_client_elsewhere_is_not_served():
         writer.close()
 
 
-async def test_connect_and_bind_are_refused_and_closed():
+async def test_bind_is_refused_and_closed():
     async with serving() as (consumer, server, port):
-        for command in (1, 2):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"\x05\x01\x00" + bytes([5, command, 0]) + PEER)
-            assert await reader.read() == b"\x05\x00\x05\x07\x00" + NO_ADDRESS
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x05\x01\x00\x05\x02\x00" + PEER)
+        assert await reader.read() == b"\x05\x00\x05\x07\x00" + NO_ADDRESS
+        writer.close()
+
+
+async def test_connect_takes_one_http_request_and_gives_its_answer():
+    async with serving() as (consumer, server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x05\x01\x00\x05\x01\x00" + PEER + b"GET / HTTP/1.1\r\n\r\n")
+        assert await reader.read() == b"\x05\x00\x05\x00\x00" + NO_ADDRESS + b"answered"
+        assert consumer.requests == [(decode_address(PEER), b"GET / HTTP/1.1\r\n\r\n")]
+        writer.close()
+
+
+async def test_connect_is_refused_with_the_reason_that_the_consumer_gives():
+    async with serving() as (consumer, server, port):
+        consumer.refusal = ReplyCode.NETWORK_UNREACHABLE, "no exit"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x05\x01\x00\x05\x01\x00" + PEER)
+        assert await reader.read() == b"\x05\x00\x05\x03\x00" + NO_ADDRESS
+        writer.close()
+
+
+async def test_a_client_that_never_speaks_is_presumed_where_it_listens():
+    async with serving() as (consumer, server, port):
+        with udp_socket() as client:
+            writer, relay = await associate(port, NO_ADDRESS)
+            assert consumer.clients == []
+            server.set_usual_client(client.getsockname()[1])
+            assert consumer.clients == [client.getsockname()]
+            consumer.associations[0].send(PEER, b"first")
+            loop = asyncio.get_running_loop()
+            assert (await asyncio.wait_for(loop.sock_recv(client, 100), 5)).endswith(b"first")
             writer.close()
 
 

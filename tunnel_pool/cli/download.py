@@ -39,6 +39,7 @@ def add_parser(commands: Any) -> None:
         metavar="IP:PORT",
         help="a BitTorrent peer to ask, through the tunnels; may be repeated",
     )
+    options.add_dht_option(parser)
     options.add_hops_option(parser)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)
@@ -64,7 +65,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = writable_folder(arguments.save)
     node = options.node_options(arguments)
     meter = Meter()
-    async with TorrentClient(node, arguments.hops) as client:
+    async with TorrentClient(node, arguments.hops, dht_nodes=options.dht_nodes(arguments)) as client:
 
         def pids() -> dict[str, list[int]]:
             return {"main": [os.getpid()], "workers": list(client.pool_pids.values())}

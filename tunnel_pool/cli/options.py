@@ -15,6 +15,11 @@ from tunnel_pool.errors import UsageError
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores
 
 MAX_PORT = 0xFFFF
+DHT_NODES = (
+    HostPort("dht.libtorrent.org", 25401),
+    HostPort("router.bittorrent.com", 6881),
+    HostPort("dht.transmissionbt.com", 6881),
+)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -71,6 +76,21 @@ def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
     return False, tuple(peer_address(part) for part in text.split(","))
 
 
+def name_port(text: str) -> HostPort:
+    """HOST:PORT, where the host may be a name: an exit looks it up."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return HostPort(host, int(port))
+
+
+def dht(text: str) -> tuple[HostPort, ...]:
+    """Nodes of BitTorrent's DHT to start from."""
+    if text in ("default", "none"):
+        return DHT_NODES if text == "default" else ()
+    return tuple(name_port(part) for part in text.split(","))
+
+
 def community_id(text: str) -> bytes:
     try:
         value = bytes.fromhex(text)
@@ -125,6 +145,25 @@ def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None
         default="auto",
         help="auto: the kernel hands libtorrent's datagrams to the workers, where it can; off: the main process does",
     )
+
+
+def add_dht_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dht",
+        type=dht,
+        default=None,
+        metavar="WHERE",
+        help="BitTorrent's DHT, through the tunnels: default, none, or HOST:PORT[,HOST:PORT...] of nodes to start from "
+        "(default: default with the default --bootstrap, else none)",
+    )
+
+
+def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
+    """What add_dht_option was given; a network of one's own does not ask the whole world's DHT unless told to."""
+    if arguments.dht is not None:
+        return tuple(arguments.dht)
+    bootstrap_default, _ = arguments.bootstrap
+    return DHT_NODES if bootstrap_default else ()
 
 
 def add_circuits_option(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,224 @@
+"""A world of its own, and a client in it behind one wire that is listened to.
+
+leak_world.py SOURCE FOLDER [kill]     SOURCE: http, udp, dht, hidden
+
+Runs in a network namespace that `unshare` made. The client is in another, with
+a name server that is not there; a veth pair is all that joins them. Every frame
+that leaves the client is kept. Prints one JSON object: what the client said, and
+where its packets went.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import libtorrent as lt
+
+from tests.commands import MODULE, command
+from tests.network import until
+from tests.swarms import OPENTRACKER, announce, dht_nodes, http_tracker, opentracker
+from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+
+NET = "44.7"
+WORLD, CLIENT, NAME_SERVER = f"{NET}.250.1", f"{NET}.250.2", f"{NET}.250.53"
+TRACKER, DHT = f"{NET}.4.1", [f"{NET}.5.{number}" for number in range(1, 5)]
+SEEDER = f"{NET}.6.1"  # hidden
+ETH_P_ALL, ETH_P_IP = 3, 0x0800
+OUTGOING = 4  # PACKET_OUTGOING: what goes to the client
+TRACKERS_NAME = "tracker.example"
+DHT_NAME = "router.example"
+
+
+def run(*arguments):
+    subprocess.run(arguments, check=True, capture_output=True)
+
+
+class Client:
+    """A process in a namespace of its own, in which others can be started."""
+
+    def __init__(self, folder):
+        (folder / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
+        (folder / "hosts").write_text("127.0.0.1 localhost\n")
+        self._holder = subprocess.Popen(["unshare", "-n", "-m", "sleep", "600"])
+        self.enter = ["nsenter", "-t", str(self._holder.pid), "-n", "-m"]
+        self._folder = folder
+
+    def join(self):
+        """Once `unshare` has made the namespace."""
+        ours, theirs = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", self._holder.pid))
+        if ours == theirs:
+            return False
+        run("ip", "link", "add", "world", "type", "veth", "peer", "name", "wire")
+        run("ip", "link", "set", "wire", "netns", str(self._holder.pid))
+        run("ip", "addr", "add", f"{WORLD}/16", "dev", "world")
+        run("ip", "link", "set", "world", "up")
+        for file in ("resolv.conf", "hosts"):
+            run(*self.enter, "mount", "--bind", str(self._folder / file), f"/etc/{file}")
+        run(*self.enter, "ip", "addr", "add", f"{CLIENT}/16", "dev", "wire")
+        for device in ("lo", "wire"):
+            run(*self.enter, "ip", "link", "set", device, "up")
+        run(*self.enter, "ip", "route", "add", "default", "via", WORLD)
+        return True
+
+    def close(self):
+        self._holder.kill()
+        self._holder.wait()
+
+
+class Wire:
+    """Counts the IPv4 packets that come from the client by where they go, and everything else."""
+
+    def __init__(self):
+        self.packets = Counter()
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        self._socket.bind(("world", 0))
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+        asyncio.get_running_loop().add_reader(self._socket, self._readable)
+
+    def _readable(self):
+        with suppress(OSError):  # nothing more, or the wire is gone with the client
+            while True:
+                frame, (_, kind, direction, *_) = self._socket.recvfrom(128)
+                if direction != OUTGOING:
+                    self.packets[self._destination(frame, kind)] += 1
+
+    @staticmethod
+    def _destination(frame, kind):
+        if kind != ETH_P_IP:
+            return f"ethertype {kind:04x}"
+        header = frame[14:]
+        length = (header[0] & 15) * 4
+        protocol, destination = header[9], socket.inet_ntoa(header[16:20])
+        port = struct.unpack_from("!H", header, length + 2)[0] if protocol in (6, 17) else 0
+        return f"{ {6: 'tcp', 17: 'udp'}.get(protocol, protocol) } {destination}:{port}"
+
+    def dropped(self):
+        """Frames that came too fast to be looked at (packet(7), PACKET_STATISTICS)."""
+        return struct.unpack("II", self._socket.getsockopt(263, 6, 8))[1]
+
+
+async def find_seeder(source, swarm, stack):
+    """Put the swarm's seeder where it is to be found; returns the link and further arguments of the download."""
+    infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
+    link = f"magnet:?xt=urn:btih:{infohash.hex()}"
+    if source in ("http", "udp"):
+        if OPENTRACKER is None:
+            tracker, _ = await stack.enter_async_context(http_tracker(TRACKER))
+        else:
+            tracker = await stack.enter_async_context(opentracker(TRACKER, infohash))
+        await announce(tracker, infohash, swarm.seeders[0])
+        return f"{link}&tr={source}://{TRACKERS_NAME}:{tracker[1]}/announce", []
+    sessions, places = await stack.enter_async_context(dht_nodes(DHT))
+    await seed_in_dht(sessions, places, swarm, infohash)
+    return link, [f"--dht={DHT_NAME}:{places[0][1]}"]
+
+
+async def seed_in_dht(sessions, places, swarm, infohash):
+    seeding = lt.load_torrent_file(str(swarm.torrent))
+    seeding.save_path = str(swarm.file.parent)
+    seeding.flags |= lt.torrent_flags.seed_mode
+    seeding.flags &= ~(lt.torrent_flags.paused | lt.torrent_flags.auto_managed)
+    handle = sessions[-1].add_torrent(seeding)
+    found, asked_s = set(), 0.0
+
+    def announced():
+        nonlocal asked_s
+        if time.monotonic() < asked_s + 0.5:
+            return False
+        asked_s = time.monotonic()
+        for session in sessions:  # which forget all nodes when they learn their address
+            for place in places:
+                session.add_dht_node(place)
+        handle.force_dht_announce()
+        sessions[0].dht_get_peers(lt.sha1_hash(infohash))
+        for alert in sessions[0].pop_alerts():
+            if isinstance(alert, lt.dht_get_peers_reply_alert) and alert.num_peers():
+                found.add(alert.num_peers())
+        return found
+
+    await until(announced, what="the seeder in the DHT")
+
+
+async def scenario(source, folder, kill):
+    client = Client(folder)
+    try:
+        await until(client.join, what="the client's namespace")
+        run("ip", "link", "set", "lo", "up")
+        hosts = [f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 5)]
+        for host in [*hosts, TRACKER, *DHT, SEEDER]:
+            run("ip", "addr", "add", f"{host}/32", "dev", "world")  # libtorrent has no DHT on loopback devices
+        # Exits know names that the client's name server would not tell.
+        (folder / "world-hosts").write_text(f"127.0.0.1 localhost\n{TRACKER} {TRACKERS_NAME}\n{DHT[0]} {DHT_NAME}\n")
+        run("mount", "--bind", str(folder / "world-hosts"), "/etc/hosts")
+        async with AsyncExitStack() as stack:
+            return await downloaded(source, folder, client, kill, stack)
+    finally:
+        client.close()
+
+
+async def downloaded(source, folder, client, kill, stack):
+    size_bytes = (64 if kill else 4) << 20
+    swarm = await stack.enter_async_context(
+        LocalSwarm(size_bytes, seeders=1, exits=2, relays=1, log_level="error", net=NET)
+    )
+    link, more = await find_seeder(source, swarm, stack)
+    wire = Wire()
+    arguments = ["--workers=2", f"--save={folder}", f"--state={folder / 'state'}", "--json", *more]
+    arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private"]
+    arguments += [f"--community-id={swarm.community_id.hex()}", link]
+    download = await stack.enter_async_context(command("download", *arguments, program=[*client.enter, *MODULE]))
+    silence = None
+    if kill:
+        await download.until_downloaded(4)
+        silence = await kill_all_children(download, wire)
+    code, report, lines = await download.ended()
+    # By host: py-ipv8 tries an introduced peer's other port at its address, too.
+    hosts = {node.host for node in swarm.nodes}
+    to_nodes = {where: number for where, number in wire.packets.items() if is_to_a_node(where, hosts)}
+    return {
+        "code": code,
+        "error": report and report.get("error"),
+        "verified": same_bytes(swarm.file, folder / swarm.file.name),
+        "restarts": report and report.get("worker_restarts"),
+        "to_nodes": sum(to_nodes.values()),
+        "elsewhere": {where: number for where, number in wire.packets.items() if where not in to_nodes},
+        "while_childless": silence,
+        "unseen": wire.dropped(),
+        "lines": lines[-3:],
+    }
+
+
+def is_to_a_node(where, hosts):
+    """A datagram, or word that one of theirs found nobody (ICMP) once the client has ended."""
+    protocol, _, destination = where.partition(" ")
+    return protocol in ("udp", "1") and destination.partition(":")[0] in hosts
+
+
+async def kill_all_children(download, wire):
+    """What leaves from when all are dead until a new one speaks."""
+    children = download.pool_children()
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+    for child in children:
+        await until(lambda child=child: not child.is_running() or child.status() == "zombie")
+    await asyncio.sleep(0)
+    before = wire.packets.copy()
+    dead = {child.pid for child in children}
+    await until(lambda: any(child.pid not in dead for child in download.pool_children()), what="a new child")
+    return dict(wire.packets - before)
+
+
+if __name__ == "__main__":
+    result = asyncio.run(scenario(sys.argv[1], Path(sys.argv[2]), "kill" in sys.argv[3:]))
+    print(json.dumps(result))

@@ -1,0 +1,162 @@
+"""HTTP requests through exits: what may pass, whole and in pieces, from a real server."""
+
+import asyncio
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
+
+from overlay.bencode import is_bencoded
+from overlay.http import MAX_PARTS, PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError, may_pass, unchunked
+from overlay.node import open_overlay
+from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
+
+TRACKER_ANSWER = b"d8:intervali1800e5:peers6:\x01\x02\x03\x04\x05\x06e"
+REQUEST = b"GET /announce HTTP/1.1\r\n\r\n"
+
+
+def encoded(value):
+    """The plainest bencoder."""
+    if isinstance(value, int):
+        return b"i%de" % value
+    if isinstance(value, bytes):
+        return b"%d:%s" % (len(value), value)
+    if isinstance(value, list):
+        return b"l" + b"".join(map(encoded, value)) + b"e"
+    return b"d" + b"".join(encoded(key) + encoded(item) for key, item in sorted(value.items())) + b"e"
+
+
+values = st.recursive(
+    st.integers(-(10**9), 10**9) | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.binary(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(values)
+def test_what_is_bencoded_is_known_and_a_byte_more_or_less_is_not(value):
+    data = encoded(value)
+    assert is_bencoded(data)
+    assert not is_bencoded(data[:-1])
+    assert not is_bencoded(data + b"x")
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_upset_it(data):
+    is_bencoded(data)
+    may_pass(data)
+    may_pass(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n" + data)
+    unchunked(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"i1", b"ie", b"5:abc", b"l" * 100 + b"e" * 100, b"<html>", b"99999999999:x"])
+def test_what_is_not_bencoded(data):
+    assert not is_bencoded(data)
+
+
+def answer(body, *headers, status=b"200 OK"):
+    return b"\r\n".join([b"HTTP/1.1 " + status, *headers, b"", body])
+
+
+def test_what_an_exit_gives_back():
+    chunks = (
+        b"5\r\n" + TRACKER_ANSWER[:5] + b"\r\n%x\r\n" % len(TRACKER_ANSWER[5:]) + TRACKER_ANSWER[5:] + b"\r\n0\r\n\r\n"
+    )
+    assert may_pass(answer(TRACKER_ANSWER))
+    assert may_pass(answer(chunks, b"Transfer-Encoding: chunked"))
+    assert may_pass(answer(gzip.compress(TRACKER_ANSWER), b"Content-Encoding: gzip"))
+    assert may_pass(answer(b"", b"Location: http://elsewhere/", status=b"302 Found"))
+    assert not may_pass(answer(b"<html></html>"))
+    assert not may_pass(answer(gzip.compress(bytes(10 << 20)), b"Content-Encoding: gzip"))
+    assert not may_pass(answer(bytes(PART_BYTES), status=b"302 Found"))
+    assert not may_pass(TRACKER_ANSWER)
+
+
+async def serve(reader, writer, response):
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(response)
+    await writer.drain()
+    writer.close()
+
+
+async def server(response):
+    started = await asyncio.start_server(lambda r, w: serve(r, w, response), "127.0.0.1", 0)
+    return started, started.sockets[0].getsockname()
+
+
+HTTP_FLAGS = EXIT_FLAGS | {PEER_FLAG_EXIT_HTTP}
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_a_request_and_an_answer_of_many_cells(hops):
+    body = encoded([bytes(PART_BYTES)] * 20)
+    async with network(exits=0, relays=1) as nodes:
+        exit_node = await open_overlay(make_config(HTTP_FLAGS, [address_of(nodes[0])], allow_private=True))
+        tracker, address = await server(answer(body, b"Content-Length: %d" % len(body)))
+        try:
+            async with tracker, tunnels("plain", [address_of(exit_node), address_of(nodes[0])]) as client:
+                await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
+                await until(lambda: len(client.get_candidates(PEER_FLAG_RELAY)) == 2)
+                response = await client.perform_http_request(("localhost", address[1]), REQUEST, hops)
+                assert response.endswith(body)
+                assert len(client.find_circuits("HTTP", hops=hops)) == 1
+                assert (await client.perform_http_request(address, REQUEST, hops)).endswith(body)
+                assert len(client.find_circuits("HTTP")) == 1
+        finally:
+            await exit_node.unload()
+
+
+async def test_without_such_an_exit_there_is_none():
+    async with network(exits=1) as nodes, tunnels("plain", [address_of(nodes[0])]) as client:
+        await until(lambda: client.candidates)
+        with pytest.raises(NoHttpExitError):
+            await client.perform_http_request(("127.0.0.1", 1), REQUEST)
+        with pytest.raises(HttpError, match="fit into a cell"):
+            await client.perform_http_request(("127.0.0.1", 1), bytes(2000))
+
+
+@pytest.mark.parametrize(
+    ("response", "counter"), [(answer(b"<html></html>"), "http_refused"), (b"nonsense", "http_refused")]
+)
+async def test_an_exit_gives_nothing_else_back(response, counter):
+    tracker, address = await server(response)
+    async with tracker:
+        exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True))
+        try:
+            async with tunnels("plain", [address_of(exit_node)]) as client:
+                await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
+                asked = asyncio.ensure_future(client.perform_http_request(address, REQUEST))
+                await until(lambda: exit_node.dropped()[counter] == 1)
+                asked.cancel()
+        finally:
+            await exit_node.unload()
+
+
+async def test_an_exit_connects_to_no_private_address():
+    tracker, address = await server(answer(TRACKER_ANSWER))
+    async with tracker:
+        exit_node = await open_overlay(make_config(HTTP_FLAGS))
+        try:
+            async with tunnels("plain", [address_of(exit_node)]) as client:
+                await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
+                asked = asyncio.ensure_future(client.perform_http_request(address, REQUEST))
+                await until(lambda: exit_node.dropped()["http_refused"] == 1)
+                asked.cancel()
+        finally:
+            await exit_node.unload()
+
+
+def test_pieces_that_do_not_belong_together_are_passed_over():
+    from overlay.http import HttpRequestCache
+
+    cache = HttpRequestCache.__new__(HttpRequestCache)
+    cache._parts, cache._total = {}, 0
+    assert not cache.add(1, 2, b"b")
+    assert not cache.add(5, 2, b"x")
+    assert not cache.add(0, 3, b"x")
+    assert not cache.add(0, MAX_PARTS + 1, b"x")
+    assert cache.add(0, 2, b"a")
+    assert cache.answer() == b"ab"

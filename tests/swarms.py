@@ -1,0 +1,132 @@
+"""Where a torrent's peers are found in tests: real trackers and DHT nodes on loopback, and a seeder that is in them."""
+
+import asyncio
+import getpass
+import os
+import shutil
+import tempfile
+import urllib.parse
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import libtorrent as lt
+from aiohttp import web
+from yarl import URL
+
+from tests.network import until, unused_host
+from tunnel_pool.seeder import seeder_settings
+from tunnel_pool.session import PRIVATE_DHT
+from tunnel_pool.swarm import free_port
+
+
+def _find_opentracker():
+    """Its path; None without it, and where it can't be: as the only user of a namespace, it won't be root."""
+    is_root = os.geteuid() == 0
+    users = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return None if is_root and users < 2 else shutil.which("opentracker", path="/usr/bin:/usr/sbin:/usr/local/bin")
+
+
+OPENTRACKER = _find_opentracker()
+
+ALLOWED_FILE = "allowed"
+
+
+def announce_query(infohash, port):
+    fields = {"info_hash": infohash, "peer_id": b"-XX0000-" + bytes(12), "port": port}
+    more = {"uploaded": 0, "downloaded": 0, "left": 0, "compact": 1, "event": "started"}
+    return urllib.parse.urlencode({**fields, **more}, quote_via=urllib.parse.quote)
+
+
+@asynccontextmanager
+async def opentracker(host, infohash):
+    """The tracker that public ones run, HTTP and UDP, for one torrent: Debian's wants a list. Its address."""
+    port = free_port(host)
+    with tempfile.TemporaryDirectory() as folder:
+        _allow(folder, infohash)
+        process = await asyncio.create_subprocess_exec(
+            OPENTRACKER, "-i", host, "-p", str(port), "-P", str(port), "-d", folder, "-w", ALLOWED_FILE,
+            "-u", "nobody" if os.geteuid() == 0 else getpass.getuser(),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield host, port
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _allow(folder, infohash):
+    Path(folder).chmod(0o755)
+    Path(folder, ALLOWED_FILE).write_text(infohash.hex() + "\n")
+
+
+async def announce(tracker, infohash, peer):
+    """Tell a tracker of a seeder, from the seeder's own address, as trackers want it."""
+    connector = aiohttp.TCPConnector(local_addr=(peer[0], 0))
+    url = f"http://{tracker[0]}:{tracker[1]}/announce?{announce_query(infohash, peer[1])}"
+    async with aiohttp.ClientSession(connector=connector) as session:
+        answer = {}
+        for _ in range(50):
+            # It is starting: nobody is there yet, or its list is not read.
+            with suppress(aiohttp.ClientConnectionError):
+                async with session.get(URL(url, encoded=True)) as response:
+                    answer = lt.bdecode(await response.read())
+                if b"failure reason" not in answer:
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"the tracker does not take it: {answer}")
+
+
+@asynccontextmanager
+async def http_tracker(host=None):
+    """An HTTP tracker in a few lines (BEP 3, 23), for machines without opentracker; who asked is in `asked`."""
+    peers, asked = {}, []
+
+    async def answer(request):
+        query = urllib.parse.parse_qs(request.rel_url.raw_query_string, encoding="latin-1")
+        infohash = query["info_hash"][0].encode("latin-1")
+        asked.append(request.remote)
+        if query.get("left") == ["0"]:
+            packed = bytes(map(int, request.remote.split("."))) + int(query["port"][0]).to_bytes(2, "big")
+            peers.setdefault(infohash, set()).add(packed)
+        return web.Response(body=lt.bencode({b"interval": 60, b"peers": b"".join(peers.get(infohash, ()))}))
+
+    app = web.Application()
+    app.router.add_get("/announce", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, host or unused_host(), 0)
+    await site.start()
+    try:
+        yield runner.addresses[0], asked
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def dht_nodes(hosts):
+    """Real libtorrent DHT nodes that know each other; their sessions and where they are.
+
+    libtorrent keeps its DHT off private and loopback addresses: give it others, in a namespace.
+    """
+    sessions = []
+    for host in hosts:
+        settings = {**seeder_settings(host), **PRIVATE_DHT, "enable_dht": True}
+        kinds = lt.alert.category_t
+        settings["alert_mask"] = int(kinds.dht_notification | kinds.dht_operation_notification)
+        sessions.append(lt.session(settings))
+    try:
+        places = []
+        for host, session in zip(hosts, sessions, strict=True):
+            await until(session.listen_port, what="a DHT node")
+            places.append((host, session.listen_port()))
+        for session in sessions:
+            for place in places:
+                session.add_dht_node(place)
+        yield sessions, places
+    finally:
+        for session in sessions:
+            session.pause()
+        await asyncio.to_thread(sessions.clear)

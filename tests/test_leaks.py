@@ -1,0 +1,65 @@
+"""Nothing leaves but by the tunnels: seen on the wire of a client in a network namespace of its own."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import ROOT
+from tests.swarms import OPENTRACKER
+
+# All frames of IPv4; a new device says hello to its neighbours by ARP and IPv6's discovery.
+HARMLESS = {"ethertype 0806", "ethertype 86dd"}
+
+
+# Root needs no map of users; others become root of a namespace, where the kernel lets them.
+UNSHARE = ["unshare", "-nm"] if os.geteuid() == 0 else ["unshare", "-rnm"]
+
+
+def can_unshare():
+    if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+        return False
+    return subprocess.run([*UNSHARE, "true"], capture_output=True).returncode == 0
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_unshare(), reason="no network namespaces for this user, or no iproute2"),
+]
+
+
+async def world(source, folder, *more):
+    process = await asyncio.create_subprocess_exec(
+        *UNSHARE, sys.executable, "-m", "tests.leak_world", source, str(folder), *more,
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, errors = await asyncio.wait_for(process.communicate(), 95)
+    assert process.returncode == 0, errors.decode()[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("source", ["http", "udp", "dht"])
+async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, tmp_path):
+    if source == "udp" and OPENTRACKER is None:
+        pytest.skip("apt-get install opentracker")
+    result = await world(source, tmp_path)
+    assert result["code"] == 0, result
+    assert result["verified"]
+    assert result["to_nodes"] > 100  # trains of datagrams, seen before they are cut
+    assert set(result["elsewhere"]) <= HARMLESS
+    assert result["unseen"] == 0
+
+
+async def test_with_every_child_dead_nothing_leaves_and_then_it_goes_on(tmp_path):
+    result = await world("http", tmp_path, "kill")
+    assert result["code"] == 0, result
+    assert result["verified"]
+    assert result["restarts"] >= 2
+    # The kernel tells first hops that their datagrams find nobody (ICMP, protocol 1).
+    assert all(where in HARMLESS or where.startswith("1 ") for where in result["while_childless"])
+    assert set(result["elsewhere"]) <= HARMLESS
+    assert result["unseen"] == 0

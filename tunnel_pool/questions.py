@@ -1,0 +1,76 @@
+"""What libtorrent would ask past the tunnels, asked by a child: HTTP trackers, and where named DHT nodes are."""
+
+import random
+import time
+from collections import Counter
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit
+from ipv8.peer import Peer
+
+from overlay.config import slot_of
+from overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP, TIMEOUT_S, HttpError, NoHttpExitError
+from rpc import control_pb2 as pb
+from rpc.errors import CallError, RemoteError
+from tunnel_pool.pool.pool import ProcessPool
+
+CALL_TIMEOUT_S = 3 * TIMEOUT_S  # a circuit may have to be built first
+SUSPECT_S = 30.0
+
+
+class PooledQuestions:
+    """The parts of overlay.http.HttpTunnels and overlay.dht_names.DhtNames that callers use."""
+
+    pool: ProcessPool
+    circuits: dict[int, Circuit]
+    candidates: dict[Peer, list[int]]
+
+    def __init__(self) -> None:
+        self._failed_s: dict[int, float] = {}
+
+    async def perform_http_request(self, destination: tuple[str, int], request: bytes, hops: int = 1) -> bytes:
+        """As HttpTunnels'. Raises HttpError."""
+        slot = self._slot_for_http(hops)
+        if slot is None:
+            raise NoHttpExitError("no exit that makes HTTP requests is known")
+        message = pb.HttpRequest(hops=hops, host=destination[0], port=destination[1], request=request)
+        try:
+            reply = await self.pool.call(slot, "http_request", message, CALL_TIMEOUT_S)
+        except (CallError, KeyError) as error:
+            self._failed_s[slot] = time.monotonic()
+            if isinstance(error, RemoteError) and error.code == pb.ERROR_NO_CANDIDATES:
+                raise NoHttpExitError(str(error)) from None
+            raise HttpError(str(error)) from None
+        return bytes(reply.response)
+
+    async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
+        """As overlay.dht_names.DhtNames'."""
+        slots = self.pool.running()
+        if not slots:
+            return None
+        message = pb.FindDhtNode(hops=hops, name=name, port=port)
+        try:
+            reply = await self.pool.call(random.choice(slots), "find_dht_node", message, CALL_TIMEOUT_S)
+        except (CallError, KeyError):
+            return None
+        return (reply.address.host, reply.address.port) if reply.HasField("address") else None
+
+    def _slot_for_http(self, hops: int) -> int | None:
+        """A child with such a circuit, else one that knows an exit for it; one that has just failed comes last."""
+        able = [slot for slot in self.pool.running() if self._knows_http_exit(slot)]
+        have = Counter(
+            slot_of(circuit.circuit_id)
+            for circuit in self.circuits.values()
+            if circuit.ctype == CIRCUIT_TYPE_HTTP
+            and circuit.goal_hops == hops
+            and circuit.state != CIRCUIT_STATE_CLOSING
+        )
+        now_s = time.monotonic()
+
+        def cost(slot: int) -> tuple[bool, bool, int]:
+            return self._failed_s.get(slot, -SUSPECT_S) + SUSPECT_S > now_s, not have[slot], slot
+
+        return min(able, key=cost, default=None)
+
+    def _knows_http_exit(self, slot: int) -> bool:
+        candidates = self.pool.pictures[slot].candidates.values()
+        return any(PEER_FLAG_EXIT_HTTP in candidate.flags for candidate in candidates)
