@@ -5,6 +5,8 @@ from collections import Counter
 
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.interfaces.endpoint import Endpoint
+from ipv8.messaging.interfaces.lan_addresses.any_os.getaddrinfo import SocketGetAddrInfo
+from ipv8.messaging.interfaces.lan_addresses.interfaces import get_providers
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
@@ -19,6 +21,7 @@ from packet_engine import EngineChoice, choose
 async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     """A running community. Raises CannotBindError when its address is taken, EngineMissingError."""
     raise_descriptor_limit()
+    ask_no_name_server()
     counters: Counter[str] = Counter()
     endpoint = await _open_endpoint(config, counters)
     key = default_eccrypto.key_from_private_bin(config.member_key)
@@ -38,6 +41,15 @@ async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     _estimate_own_address(community, endpoint)
     Discovery(community, config).start()
     return community
+
+
+def ask_no_name_server() -> None:
+    """Keep py-ipv8 from looking up this machine's own name, every ten seconds, to learn its addresses.
+
+    Of its ways to find them (messaging/interfaces/lan_addresses), that one alone sends packets.
+    """
+    providers = get_providers()  # one list for all overlays of the process
+    providers[:] = [provider for provider in providers if not isinstance(provider, SocketGetAddrInfo)]
 
 
 async def _open_endpoint(config: OverlayConfig, counters: Counter[str]) -> Endpoint:

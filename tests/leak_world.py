@@ -16,6 +16,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
@@ -30,17 +31,19 @@ from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent, swarm_hash_of
 
 NET = "44.7"
-WORLD, CLIENT, NAME_SERVER = f"{NET}.250.1", f"{NET}.250.2", f"{NET}.250.53"
+WORLD, CLIENT = f"{NET}.250.1", f"{NET}.250.2"
+NAME_SERVER = "45.0.0.53"  # past the gateway, so that a question is a packet and no ARP request
 TRACKER, DHT = f"{NET}.4.1", [f"{NET}.5.{number}" for number in range(1, 5)]
 SEEDER = f"{NET}.6.1"  # hidden
 ETH_P_ALL, ETH_P_IP = 3, 0x0800
-OUTGOING = 4  # PACKET_OUTGOING: what goes to the client
+SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 TRACKERS_NAME = "tracker.example"
 DHT_NAME = "router.example"
 
 
 def run(*arguments):
-    subprocess.run(arguments, check=True, capture_output=True)
+    return subprocess.run(arguments, check=True, capture_output=True).stdout
 
 
 class Client:
@@ -59,6 +62,8 @@ class Client:
         if ours == theirs:
             return False
         run("ip", "link", "add", "world", "type", "veth", "peer", "name", "wire")
+        (wire,) = json.loads(run("ip", "-json", "link", "show", "wire"))
+        self.mac = bytes.fromhex(wire["address"].replace(":", ""))
         run("ip", "link", "set", "wire", "netns", str(self._holder.pid))
         run("ip", "addr", "add", f"{WORLD}/16", "dev", "world")
         run("ip", "link", "set", "world", "up")
@@ -78,19 +83,22 @@ class Client:
 class Wire:
     """Counts the IPv4 packets that come from the client by where they go, and everything else."""
 
-    def __init__(self):
+    def __init__(self, mac):
+        """`mac`: the client's; what nodes of the world say to themselves is heard here, too."""
         self.packets = Counter()
+        self._mac = mac
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        for option in (socket.SO_RCVBUF, SO_RCVBUFFORCE):
+            with suppress(OSError):  # the second is root's
+                self._socket.setsockopt(socket.SOL_SOCKET, option, 64 << 20)
         self._socket.bind(("world", 0))
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
-        asyncio.get_running_loop().add_reader(self._socket, self._readable)
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _readable(self):
-        with suppress(OSError):  # nothing more, or the wire is gone with the client
+    def _listen(self):
+        with suppress(OSError):  # the wire is gone with the client
             while True:
-                frame, (_, kind, direction, *_) = self._socket.recvfrom(128)
-                if direction != OUTGOING:
+                frame, (_, kind, *_) = self._socket.recvfrom(128)
+                if frame[6:12] == self._mac:
                     self.packets[self._destination(frame, kind)] += 1
 
     @staticmethod
@@ -105,7 +113,7 @@ class Wire:
 
     def dropped(self):
         """Frames that came too fast to be looked at (packet(7), PACKET_STATISTICS)."""
-        return struct.unpack("II", self._socket.getsockopt(263, 6, 8))[1]
+        return struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1]
 
 
 async def find_seeder(source, swarm, stack):
@@ -168,12 +176,12 @@ async def scenario(source, folder, kill):
 
 
 async def downloaded(source, folder, client, kill, stack):
-    size_bytes = (64 if kill else 4) << 20
+    size_bytes = (192 if kill else 4) << 20
     swarm = await stack.enter_async_context(
         LocalSwarm(size_bytes, seeders=1, exits=2, relays=1, log_level="error", net=NET)
     )
     link, more = await find_seeder(source, swarm, stack)
-    wire = Wire()
+    wire = Wire(client.mac)
     arguments = ["--workers=2", f"--save={folder}", f"--state={folder / 'state'}", "--json", *more]
     arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private"]
     arguments += [f"--community-id={swarm.community_id.hex()}", link]
