@@ -23,7 +23,13 @@ def gone(processes, timeout_s):
 
 
 @pytest.mark.parametrize(
-    ("program", "workers", "hops"), [(MODULE, 0, 1), (SCRIPT, 2, 1), (MODULE, 2, 2), (SCRIPT, 1, 3)]
+    ("program", "workers", "hops"),
+    [
+        (MODULE, 0, 1),
+        pytest.param(SCRIPT, 2, 1, marks=pytest.mark.slow),
+        (MODULE, 2, 2),
+        pytest.param(SCRIPT, 1, 3, marks=pytest.mark.slow),
+    ],
 )
 async def test_a_file_comes_in_through_circuits(program, workers, hops):
     arguments = [f"--workers={workers}", f"--hops={hops}", "--size=20", "--json"]
@@ -65,7 +71,7 @@ async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes
     assert not psutil.pid_exists(children[0].pid)
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_nothing_survives_a_killed_main_process(stopped):
     async with command("demo", "--workers=2", "--size=500", "--hops=2") as demo:
         await demo.until_downloaded(5)

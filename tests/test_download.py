@@ -63,6 +63,7 @@ async def test_a_magnet_link_with_a_tracker(tmp_path):
         assert await swarm.peers_of_seeders() == [[swarm.exits[0].host]]
 
 
+@pytest.mark.slow
 async def test_a_hybrid_torrent_by_its_first_hash_alone(tmp_path):
     """Its best hash becomes another when the metadata arrives (BEP 52)."""
     async with LocalSwarm(1 << 20, seeders=1, exits=1, relays=0, log_level="error") as swarm:
@@ -87,6 +88,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", tmp_path], check=True)
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_one_line(small_disk, tmp_path_factory):
     state = tmp_path_factory.mktemp("state")
     async with LocalSwarm(20 << 20, seeders=1, exits=1, relays=0, log_level="error") as swarm:

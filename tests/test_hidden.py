@@ -59,7 +59,7 @@ async def seeding(swarm, hops, tmp_path, workers=2):
         yield seed, link
 
 
-@pytest.mark.parametrize("hops", [1, 2])
+@pytest.mark.parametrize("hops", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_a_hidden_seed_and_a_hidden_download_with_no_exit_between(hops, tmp_path):
     async with relays(3 + hops) as swarm, seeding(swarm, hops, tmp_path) as (seed, link):
         assert link.startswith("magnet:?xt=urn:btih:")
@@ -161,7 +161,8 @@ async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
             await downloaded(downloader, swarm, tmp_path)
 
 
-@pytest.mark.parametrize("side", [pytest.param("seeder", marks=pytest.mark.slow), "downloader"])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["seeder", "downloader"])
 async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side, tmp_path):
     async with (
         relays(4, size_mb=96) as swarm,
@@ -210,6 +211,7 @@ async def said(process, timeout_s=60):
     return json.loads(await asyncio.wait_for(process.stdout.readline(), timeout_s))
 
 
+@pytest.mark.slow
 async def test_we_download_from_a_plain_hidden_seeder(tmp_path):
     async with relays(3, exits=1) as swarm:
         seeder = await plain("seed", swarm, swarm.file.parent)

@@ -73,6 +73,7 @@ async def forward(reader, writer, tracker):
         stream.close()
 
 
+@pytest.mark.slow
 @needs_opentracker
 @pytest.mark.parametrize("scheme", ["http", "udp"])
 async def test_peers_from_opentracker(scheme, tmp_path):

@@ -39,6 +39,7 @@ def fresh_copy(tmp_path):
     return copy
 
 
+@pytest.mark.slow
 def test_make_demo_without_cargo(fresh_copy):
     environment = {
         **os.environ,

@@ -81,6 +81,7 @@ async def test_a_swarm_that_is_left_has_no_circuits():
         await until(lambda: not any(node.intro_point_for for node in nodes), what="the node to forget")
 
 
+@pytest.mark.slow
 async def test_a_lost_introduction_point_is_replaced():
     async with relays(4) as nodes, member(nodes) as seeder:
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])

@@ -61,6 +61,7 @@ async def test_what_cannot_start_says_why_and_stops(caplog):
     await pooled.unload()
 
 
+@pytest.mark.slow
 async def test_a_program_that_is_not_there():
     pooled = PooledTunnelCommunity(make_config(), [0], 1, ["/no/such/program"])
     with pytest.raises(UserError):
