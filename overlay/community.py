@@ -40,7 +40,17 @@ STATISTICS_INTERVAL_S = 0.25
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 # py-ipv8 logs, with tracebacks and destinations, what any remote peer can provoke. We count.
-for _name in ("PoolTunnelCommunity", "PolicedExitSocket", "DataCellEndpoint", "TunnelExitSocket", "RequestCache"):
+for _name in (
+    "PoolTunnelCommunity",
+    "PolicedExitSocket",
+    "DataCellEndpoint",
+    "TunnelExitSocket",
+    "RequestCache",
+    "DHTDiscoveryCommunity",
+    "IntroductionPointDht",
+    "PexCommunity",
+    "Swarm",
+):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 

@@ -226,9 +226,17 @@ class HiddenServices(HiddenTunnelCommunity):
             swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
         self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
-        found = await swarm.lookup()
+        try:
+            found = await swarm.lookup()
+        except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
+            for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=swarm.hops):
+                self.remove_circuit(circuit.circuit_id, "no answer to a look-up", destroy=DESTROY_REASON_UNNEEDED)
+            return
         if found:
             self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
+        if self.swarms.get(swarm.info_hash) is not swarm:  # left meanwhile
+            self._retry_s.pop(swarm.info_hash, None)
+            return
         for point in set(found or ()):
             swarm.add_intro_point(point)
         for point in swarm.intro_points:

@@ -14,6 +14,7 @@ import pytest
 from overlay.config import HostPort
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, until
+from tests.test_cli import fails
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.swarm import LocalSwarm, same_bytes
@@ -93,6 +94,22 @@ async def test_a_second_start_does_not_hash_again(tmp_path):
                 assert seed.process.returncode == 130
         assert links[0] == links[1]
         assert [made_s] == [file.stat().st_mtime_ns for file in (tmp_path / "s" / "torrents").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("", 2, "an empty path"),
+        ("/", 1, "name a file or folder in it"),
+        ("/no/such/file", 1, "No such file or directory"),
+        ("empty", 1, "there is nothing in it"),
+    ],
+)
+async def test_what_cannot_be_seeded_is_one_line(path, code, said, tmp_path):
+    (tmp_path / "empty").mkdir()
+    path = str(tmp_path / path) if path == "empty" else path
+    ended, _, line = await fails("seed", path, "--bootstrap=none", "--workers=0", f"--state={tmp_path / 's'}")
+    assert (ended, said in line) == (code, True), line
 
 
 # Children that die

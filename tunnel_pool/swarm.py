@@ -48,7 +48,7 @@ def write_torrent(file: Path, torrent: Path, cancelled: threading.Event | None =
         if cancelled is not None and cancelled.is_set():
             raise InterruptedError
 
-    torrent.write_bytes(make_torrent(file, check, PIECE_BYTES))
+    torrent.write_bytes(make_torrent(file, check, PIECE_BYTES, hybrid=True))
 
 
 def same_bytes(first: Path, second: Path) -> bool:

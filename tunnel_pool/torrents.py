@@ -51,10 +51,13 @@ def _reason(error: RuntimeError) -> str:
     return str(error).split(" [")[0]
 
 
-def make_torrent(source: Path, on_piece: Callable[[int, int], None], piece_bytes: int = 0) -> bytes:
-    """A torrent (BEP 3 and 52) of a file or folder; `on_piece` hears each piece's number and how many there are.
+def make_torrent(
+    source: Path, on_piece: Callable[[int, int], None], piece_bytes: int = 0, hybrid: bool = False
+) -> bytes:
+    """A torrent (BEP 3) of a file or folder; `on_piece` hears each piece's number and how many there are.
 
-    It may raise to stop. `piece_bytes` 0 lets libtorrent choose. Raises UserError.
+    It may raise to stop. `piece_bytes` 0 lets libtorrent choose; `hybrid` is BEP 52, too, which libtorrent
+    can't read back for every folder that it makes one of. Raises UserError.
     """
     try:
         files = lt.list_files(str(source))
@@ -62,7 +65,7 @@ def make_torrent(source: Path, on_piece: Callable[[int, int], None], piece_bytes
         raise UserError(f"cannot seed {source}: {_reason(error)}") from None
     if not sum(file.size for file in files):
         raise UserError(f"cannot seed {source}: there is nothing in it")
-    creator = lt.create_torrent(files, piece_bytes)
+    creator = lt.create_torrent(files, piece_bytes, 0 if hybrid else lt.create_torrent.v1_only)
     pieces = creator.num_pieces()
     try:
         lt.set_piece_hashes(creator, str(source.parent), lambda piece: on_piece(piece, pieces))

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import hashlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ def add_parser(commands: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    parser.add_argument("path", nargs="+", type=_whole_path, metavar="PATH", help="a file or a folder")
     options.add_hops_option(parser, exits=False)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)
@@ -50,13 +51,20 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _whole_path(text: str) -> Path:
+    """Not the empty one, which an unset shell variable leaves."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path names no file")
+    return Path(os.path.abspath(text))
+
+
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs until it is stopped; the report is what it seeded. Raises UserError."""
     node = options.node_options(arguments)
     started_s = time.monotonic()
     seeded: list[tuple[Path, lt.add_torrent_params]] = []
-    for path in arguments.path:
-        seeded.append((path.absolute(), await _torrent_of(path.absolute(), node.state_dir / TORRENTS_DIR)))
+    for path in dict.fromkeys(arguments.path):
+        seeded.append((path, await _torrent_of(path, node.state_dir / TORRENTS_DIR)))
     async with TorrentClient(node, arguments.hops, exits=False) as client:
         for path, torrent in seeded:
             client.seed(torrent, path.parent)
@@ -107,6 +115,8 @@ def describe(report: dict[str, Any]) -> str:
 
 async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
     """Made now, unless it was made before of the same files. Raises UserError."""
+    if not path.name:
+        raise UserError(f"cannot seed {path}: name a file or folder in it")
     kept = kept_in / f"{path.name[:100]}-{_fingerprint(path)}.torrent"
     try:
         return lt.load_torrent_buffer(kept.read_bytes())
