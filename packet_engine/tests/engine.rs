@@ -12,7 +12,7 @@ use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Association, Circuit, Exit, Purpose, Relay};
 use proptest::prelude::*;
 
-const PREFIX: [u8; 22] = [9; 22];
+const PREFIX: [u8; 22] = *b"\x00\x02a community of twenty";
 const OURS: u32 = 0x0100_0001;
 const THEIRS: u32 = 0x0200_0002;
 
@@ -133,6 +133,82 @@ fn a_datagram_goes_there_and_back() {
     let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
     let (Via::Client(1), to, answer) = one(passed(&mut client, "198.51.100.1:1", &cell)) else { panic!() };
     assert_eq!((to, answer), (address("127.0.0.1:5"), request(b"d1:y1:re")));
+}
+
+/// One end of an end-to-end circuit of no hop but the rendezvous point, and the client behind it.
+fn end(sends: Direction, linked: bool) -> Core {
+    let mut core = core(0);
+    let circuit = Circuit {
+        first_hop: address("198.51.100.1:1"),
+        layers: vec![keys(1)],
+        end_to_end: linked.then(|| (keys(9), sends)),
+        hops: 1,
+        purpose: Purpose::EndToEnd,
+        ready: true,
+        relay_early_count: 8.into(),
+        stats: Arc::default(),
+    };
+    core.routes.circuits.insert(OURS, circuit);
+    core.routes.associations.push((1, Association { hops: 1, client: address("127.0.0.1:5") }));
+    core
+}
+
+/// A request for the other end: the circuit's id as an address, and the port that says so.
+fn to_other_end(payload: &[u8]) -> Vec<u8> {
+    [&[0, 0, 0, 1], OURS.to_be_bytes().as_slice(), &1024u16.to_be_bytes(), payload].concat()
+}
+
+#[test]
+fn ends_meet_by_the_address_of_their_circuit() {
+    let (mut downloader, mut seeder) = (end(Direction::Backward, true), end(Direction::Forward, true));
+    downloader.client_received(1, address("127.0.0.1:5"), &to_other_end(b"hello"));
+    let (Via::Tunnel, _, mut cell) = one(sent(&mut downloader)) else { panic!() };
+    // What a rendezvous point does: it takes a layer off and puts the other circuit's on.
+    let rendezvous = keys(1);
+    let sealed = 0..cell.len() - 29;
+    let text = rendezvous.open(Direction::Forward, &mut cell[29..], sealed).unwrap();
+    rendezvous.seal(Direction::Backward, &mut cell[29..], text).unwrap();
+    let (Via::Client(1), to, datagram) = one(passed(&mut seeder, "198.51.100.1:1", &cell)) else { panic!() };
+    assert_eq!((to, datagram), (address("127.0.0.1:5"), to_other_end(b"hello")));
+}
+
+#[test]
+fn before_it_is_linked_nothing_goes_over_an_end_to_end_circuit() {
+    let mut downloader = end(Direction::Backward, false);
+    downloader.client_received(1, address("127.0.0.1:5"), &to_other_end(b"hello"));
+    downloader.frame_received(OURS, &to_other_end(b"")[3..], b"hello");
+    assert!(sent(&mut downloader).is_empty());
+    assert_eq!(downloader.counters.get(Drop::NoCircuit), 1);
+    assert_eq!(downloader.counters.get(Drop::CircuitNotReady), 1);
+}
+
+#[test]
+fn what_comes_over_a_circuit_of_no_client_is_for_python() {
+    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
+    let (_, _, cell) = one(sent(&mut client));
+    let (_, _, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell));
+    let (_, to, _) = one(passed(&mut exit, "198.51.100.1:1", &cell));
+    exit.exit_received(THEIRS, to, b"d1:y1:re");
+    let (_, _, cell) = one(sent(&mut exit));
+    let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
+    client.routes.circuits.get_mut(&OURS).unwrap().purpose = Purpose::Other;
+    assert!(passed(&mut client, "198.51.100.1:1", &cell).is_empty());
+    assert_eq!(client.take_events().filter(|event| matches!(event, Event::Packet { .. })).count(), 1);
+}
+
+#[test]
+fn a_relay_lets_messages_of_hidden_services_out_and_no_others() {
+    for (id, reason) in [(13, None), (14, None), (17, None), (18, None), (1, Some(Drop::ExitContentRefused))] {
+        let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+        exit.settings.policy.peer_flags = 1;
+        let message = [PREFIX.as_slice(), &[id], b"x"].concat();
+        client.client_received(1, address("127.0.0.1:5"), &request(&message));
+        let (_, _, cell) = one(sent(&mut client));
+        let (_, _, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell));
+        assert_eq!(passed(&mut exit, "198.51.100.1:1", &cell).len(), usize::from(reason.is_none()));
+        assert_eq!(reason.map_or(0, |reason| exit.counters.get(reason)), u64::from(reason.is_some()));
+    }
 }
 
 #[test]
