@@ -44,9 +44,13 @@ class ServedAssociation:
             self._counters["socks5_malformed"] += 1
             return
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
-        linked = self._community.circuits.get(circuit_id) if circuit_id is not None else None
-        if linked is not None and is_linked(linked) and session_hops(linked) == self.hops:
-            self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
+        if circuit_id is not None:
+            # Never to an exit, which would learn the id that our first hop knows.
+            linked = self._community.circuits.get(circuit_id)
+            if linked is not None and is_linked(linked) and session_hops(linked) == self.hops:
+                self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
+            else:
+                self._counters["no_circuit"] += 1
             return
         circuit = self._sticky.circuit_for(
             address, self._community.circuits, lambda: self._community.find_circuits(hops=self.hops)

@@ -27,7 +27,7 @@ from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.dht_names import DhtNames
 from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
-from overlay.hidden import END_TO_END, end_to_end_address, is_linked
+from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
 from overlay.http import HttpTunnels
 from rpc.sync import CarriedState
 
@@ -299,6 +299,9 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         elif circuit is not None:
             if data.startswith(self._prefix):
                 self.message_from_outside(circuit, origin, data)
+            elif end_to_end_circuit_id(origin[0], origin[1]) is not None:
+                # An exit that gives itself out for the other end of a circuit of ours.
+                self.counters["circuit_foreign_source"] += 1
             elif circuit.ctype == CIRCUIT_TYPE_DATA:
                 self.on_raw_data(circuit, origin, data)
             else:

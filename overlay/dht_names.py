@@ -13,6 +13,8 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
+from overlay.exit_socket import is_allowed_destination
+
 CIRCUIT_TYPE_DHT_NAME = "DHT_NAME"  # our own: for one question
 ASK_AGAIN_S = 2.0
 ASK_TIMES = 4
@@ -35,6 +37,7 @@ class DhtNames:
     """Of a tunnel community."""
 
     counters: Counter[str]
+    allow_private: bool
     create_circuit: Any
     remove_circuit: Any
     send_data: Any
@@ -66,7 +69,9 @@ class DhtNames:
     def datagram_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         """Over a circuit that carries no client's datagrams."""
         asked = self._asked.get(circuit.circuit_id)
-        if asked is None or not answers(data, asked[0]):
+        is_address = is_allowed_destination(origin[0], origin[1], self.allow_private)
+        # An exit could answer with a name, for us to look up, or with a neighbour of ours.
+        if asked is None or not is_address or not answers(data, asked[0]):
             self.counters["circuit_datagram_refused"] += 1
         elif not asked[1].done():
             asked[1].set_result((origin[0], origin[1]))

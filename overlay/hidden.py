@@ -239,7 +239,7 @@ class HiddenServices(HiddenTunnelCommunity):
             return
         for point in set(found or ()):
             swarm.add_intro_point(point)
-        for point in swarm.intro_points:
+        for point in list(swarm.intro_points):
             if not swarm.has_connection(point.seeder_pk):
                 self.create_e2e(swarm.info_hash, point)
 
@@ -249,7 +249,12 @@ class HiddenServices(HiddenTunnelCommunity):
         self._asked_until_s = {seeder: until_s for seeder, until_s in self._asked_until_s.items() if until_s > now_s}
         if intro_point.seeder_pk not in self._asked_until_s:
             self._asked_until_s[intro_point.seeder_pk] = now_s + ANSWER_TIMEOUT_S
-            super().create_e2e(info_hash, intro_point)
+            try:
+                super().create_e2e(info_hash, intro_point)
+            except ValueError:  # the key is none
+                self.counters["seeder_key_malformed"] += 1
+                if (swarm := self.swarms.get(info_hash)) is not None:
+                    swarm.remove_intro_point(intro_point)
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
         """As in py-ipv8, with a circuit to ask over."""

@@ -13,12 +13,13 @@ import asyncio
 import gzip
 import io
 import ipaddress
+import re
 import socket
 import zlib
 from typing import Any
 
 from ipv8.messaging.anonymization.payload import CellablePayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, DESTROY_REASON_UNNEEDED, Circuit
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName
@@ -38,6 +39,9 @@ EXIT_TIMEOUT_S = 10.0
 TIMEOUT_S = 20.0
 MAX_REQUESTS_PER_CIRCUIT = 5
 MAX_REQUESTS = 100
+MAX_CHUNKS = 1000
+# One request line, headers of one line each, no body: what a tracker is asked, and nothing else on this connection.
+_GET_REQUEST = re.compile(rb"GET [\x21-\x7e]+ HTTP/1\.[01]\r\n(?:[A-Za-z0-9-]+:[\t\x20-\x7e]*\r\n)*\r\n")
 REDIRECTIONS = (b"301", b"302", b"303", b"307", b"308")
 
 
@@ -122,7 +126,12 @@ class HttpTunnels(HiddenServices):
             raise HttpError("shutting down")
         target = _address(*destination)
         self.send_cell(circuit.hop.address, HttpRequestPayload(circuit.circuit_id, cache.number, target, request))
-        return await cache.future
+        try:
+            return await cache.future
+        except HttpError:
+            # The exit may be gone, or never answer: the next request tries another.
+            self.remove_circuit(circuit.circuit_id, "no answer to a request", destroy=DESTROY_REASON_UNNEEDED)
+            raise
 
     async def _http_circuit(self, hops: int) -> Circuit:
         """One that is ready, or is being built, or now."""
@@ -184,8 +193,8 @@ class HttpTunnels(HiddenServices):
 
     async def _fetch(self, target: tuple[str, int], request: bytes) -> bytes:
         """Raises OSError; ValueError for what may not pass."""
-        if not (request.startswith(b"GET ") and request.endswith(b"\r\n\r\n")):
-            raise ValueError("not a GET request")
+        if not _GET_REQUEST.fullmatch(request):
+            raise ValueError("not one GET request")
         host, port = await self._resolve(target)
         reader, writer = await asyncio.open_connection(host, port, local_addr=self._http_source(host))
         try:
@@ -236,14 +245,30 @@ async def read_response(reader: asyncio.StreamReader) -> bytes:
         if int(length) > MAX_RESPONSE_BYTES:
             raise ValueError("an answer too large")
         return head + await reader.readexactly(int(length))
+    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+        return head + await _read_chunks(reader)
     body = b""
     while piece := await reader.read(MAX_RESPONSE_BYTES):
         body += piece
         if len(body) > MAX_RESPONSE_BYTES:
             raise ValueError("an answer too large")
-        if headers.get(b"transfer-encoding", b"").lower() == b"chunked" and unchunked(body) is not None:
-            break
     return head + body
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    """A chunked body as it came, without trailers (RFC 9112 section 7.1)."""
+    parts: list[bytes] = []
+    total = 0
+    while len(parts) < MAX_CHUNKS:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.partition(b";")[0], 16)
+        total += len(line) + size
+        if size < 0 or total > MAX_RESPONSE_BYTES:
+            raise ValueError("an answer too large")
+        parts.append(line + await reader.readexactly(size + 2))
+        if size == 0:
+            return b"".join(parts)
+    raise ValueError("an answer of too many chunks")
 
 
 def _headers(head: bytes) -> dict[bytes, bytes]:

@@ -83,11 +83,12 @@ class Association(DatagramProtocol):
             enlarge_buffers(cast(socket.socket, self.transport.getHandle()))
         self._consumer.association_opened(self)
         if self._usual is not None:
-            self.presume_client(self._usual)
+            # Once Twisted reads the socket: others may take it over then.
+            asyncio.get_running_loop().call_soon(self.presume_client, self._usual)
 
     def presume_client(self, port: int) -> None:
         """Where the client listens, if it has not said so: it may wait for others to speak first."""
-        if self._client is None:
+        if self._client is None and self.transport is not None:
             self._accept((LOOPBACK, port))
 
     def stopProtocol(self) -> None:

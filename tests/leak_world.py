@@ -9,6 +9,7 @@ where its packets went.
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ import libtorrent as lt
 from tests.commands import MODULE, command
 from tests.network import until
 from tests.swarms import OPENTRACKER, announce, dht_nodes, http_tracker, opentracker
-from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.swarm import EXIT_NET, RELAY_NET, LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent, swarm_hash_of
 
 NET = "44.7"
@@ -36,8 +37,8 @@ NAME_SERVER = "45.0.0.53"  # past the gateway, so that a question is a packet an
 TRACKER, DHT = f"{NET}.4.1", [f"{NET}.5.{number}" for number in range(1, 5)]
 SEEDER = f"{NET}.6.1"  # hidden
 ETH_P_ALL, ETH_P_IP = 3, 0x0800
-SO_RCVBUFFORCE = 33  # asm-generic/socket.h
-SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
+SO_ATTACH_FILTER = 26  # asm-generic/socket.h
+SOL_PACKET, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING = 263, 6, 23  # linux/if_packet.h
 TRACKERS_NAME = "tracker.example"
 DHT_NAME = "router.example"
 
@@ -80,24 +81,50 @@ class Client:
         self._holder.wait()
 
 
+# linux/filter.h: pass over UDP to hosts of the nodes (their nets are the third number), keep all else.
+_TO_NODES = [
+    (0x28, 0, 0, 12),  # the ethertype
+    (0x15, 0, 6, ETH_P_IP),
+    (0x30, 0, 0, 23),  # the protocol
+    (0x15, 0, 4, socket.IPPROTO_UDP),
+    (0x20, 0, 0, 30),  # the destination
+    (0x74, 0, 0, 8),
+    (0x15, 2, 0, int.from_bytes(socket.inet_aton(f"0.{NET}.{EXIT_NET}"), "big")),
+    (0x15, 1, 0, int.from_bytes(socket.inet_aton(f"0.{NET}.{RELAY_NET}"), "big")),
+    (0x06, 0, 0, 256),
+    (0x06, 0, 0, 0),
+]
+
+
 class Wire:
-    """Counts the IPv4 packets that come from the client by where they go, and everything else."""
+    """Counts what comes from the client and goes to no node, by where it goes."""
 
     def __init__(self, mac):
         """`mac`: the client's; what nodes of the world say to themselves is heard here, too."""
         self.packets = Counter()
         self._mac = mac
+        self._received_before = self._received()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-        for option in (socket.SO_RCVBUF, SO_RCVBUFFORCE):
-            with suppress(OSError):  # the second is root's
-                self._socket.setsockopt(socket.SOL_SOCKET, option, 64 << 20)
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in _TO_NODES))
+        program = struct.pack("@HP", len(_TO_NODES), ctypes.addressof(code))
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+        self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
         self._socket.bind(("world", 0))
         threading.Thread(target=self._listen, daemon=True).start()
+
+    @staticmethod
+    def _received():
+        (world,) = json.loads(run("ip", "-statistics", "-json", "link", "show", "world"))
+        return world["stats64"]["rx"]["packets"]
+
+    def to_nodes(self):
+        """Everything else that has come."""
+        return self._received() - self._received_before - self.packets.total()
 
     def _listen(self):
         with suppress(OSError):  # the wire is gone with the client
             while True:
-                frame, (_, kind, *_) = self._socket.recvfrom(128)
+                frame, (_, kind, *_) = self._socket.recvfrom(256)
                 if frame[6:12] == self._mac:
                     self.packets[self._destination(frame, kind)] += 1
 
@@ -193,24 +220,23 @@ async def downloaded(source, folder, client, kill, stack):
     code, report, lines = await download.ended()
     # By host: py-ipv8 tries an introduced peer's other port at its address, too.
     hosts = {node.host for node in swarm.nodes}
-    to_nodes = {where: number for where, number in wire.packets.items() if is_to_a_node(where, hosts)}
     return {
         "code": code,
         "error": report and report.get("error"),
         "verified": same_bytes(swarm.file, folder / swarm.file.name),
         "restarts": report and report.get("worker_restarts"),
-        "to_nodes": sum(to_nodes.values()),
-        "elsewhere": {where: number for where, number in wire.packets.items() if where not in to_nodes},
+        "to_nodes": wire.to_nodes(),
+        "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
         "while_childless": silence,
         "unseen": wire.dropped(),
         "lines": lines[-3:],
     }
 
 
-def is_to_a_node(where, hosts):
-    """A datagram, or word that one of theirs found nobody (ICMP) once the client has ended."""
+def is_word_to(where, hosts):
+    """ICMP (protocol 1): a datagram of theirs found nobody, once the client or a child has ended."""
     protocol, _, destination = where.partition(" ")
-    return protocol in ("udp", "1") and destination.partition(":")[0] in hosts
+    return protocol == "1" and destination.partition(":")[0] in hosts
 
 
 async def kill_all_children(download, wire):

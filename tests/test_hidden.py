@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import asynccontextmanager
 
+import libtorrent as lt
 import pytest
 
 from overlay.config import HostPort
@@ -94,6 +95,15 @@ async def test_a_second_start_does_not_hash_again(tmp_path):
                 assert seed.process.returncode == 130
         assert links[0] == links[1]
         assert [made_s] == [file.stat().st_mtime_ns for file in (tmp_path / "s" / "torrents").iterdir()]
+
+
+async def test_what_the_user_changed_is_not_mended_with_what_others_send(tmp_path):
+    async with relays(3, size_mb=1) as swarm, client(swarm, 10, tmp_path) as seeder:
+        seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
+        (torrent,) = seeder._session._torrents.values()
+        await until(lambda: torrent.handle.status().state == lt.torrent_status.seeding)
+        assert torrent.handle.flags() & lt.torrent_flags.upload_mode
+        assert torrent.handle.flags() & lt.torrent_flags.disable_pex
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,13 @@ class Dispatcher:
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
-        linked = self._tunnels.circuits.get(circuit_id) if circuit_id is not None else None
-        if linked is not None and linked.ctype in END_TO_END and session_hops(linked) == self.hops:
-            self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
+        if circuit_id is not None:
+            # Never to an exit, which would learn the id that our first hop knows.
+            linked = self._tunnels.circuits.get(circuit_id)
+            if linked is not None and linked.ctype in END_TO_END and session_hops(linked) == self.hops:
+                self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
+            else:
+                self.drops["no_circuit"] += 1
             return
         circuit = self._sticky.circuit_for(
             address, self._tunnels.circuits, lambda: self._tunnels.find_circuits(hops=self.hops)

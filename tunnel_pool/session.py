@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -158,6 +159,11 @@ class TorrentSession:
         # upload_mode is how libtorrent stands still after a full disk.
         stopped = lt.torrent_flags.paused | lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode
         parameters.flags &= ~stopped
+        # Peers of hidden torrents have addresses that are nobody's business.
+        parameters.flags |= lt.torrent_flags.disable_pex
+        if seed:
+            # Or it would mend what the user has changed, with what strangers send.
+            parameters.flags |= lt.torrent_flags.upload_mode
         try:
             handle = self._session.add_torrent(parameters)
         except RuntimeError as error:
@@ -176,9 +182,10 @@ class TorrentSession:
             torrent.handle.connect_peer(peer)
 
     def add_dht_node(self, node: Address) -> None:
-        """A node to start from, by its IP address."""
+        """A node to start from. Raises ValueError for a name, which libtorrent would look up itself."""
+        host = str(ipaddress.ip_address(node[0]))
         if not self._stopped:
-            self._session.add_dht_node(node)
+            self._session.add_dht_node((host, node[1]))
 
     def ask_dht(self) -> None:
         """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""

@@ -61,6 +61,8 @@ def make_torrent(
     """
     try:
         files = lt.list_files(str(source))
+    except UnicodeError:
+        raise UserError(f"cannot seed {str(source)!a}: a name in it is not UTF-8") from None
     except RuntimeError as error:
         raise UserError(f"cannot seed {source}: {_reason(error)}") from None
     if not sum(file.size for file in files):

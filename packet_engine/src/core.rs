@@ -117,6 +117,14 @@ fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Res
     Ok(start..payload.end)
 }
 
+/// The circuit whose other end an address stands for, if it is one of those.
+fn end_to_end_id(address: Destination<'_>) -> Option<u32> {
+    match address {
+        Destination::Ip(SocketAddr::V4(address)) if address.port() == CIRCUIT_ID_PORT => Some(u32::from(*address.ip())),
+        _ => None,
+    }
+}
+
 fn circuit_layers(circuit: &Circuit) -> impl DoubleEndedIterator<Item = (&SessionKeys, Direction)> {
     let hops = circuit.layers.iter().map(|keys| (keys.as_ref(), Direction::Forward));
     let end = circuit.end_to_end.iter().map(|(keys, direction)| (keys.as_ref(), *direction));
@@ -330,6 +338,8 @@ impl Core {
                 let other_end = SocketAddr::from((Ipv4Addr::from(header.circuit_id), CIRCUIT_ID_PORT));
                 Destination::Ip(other_end)
             }
+            // An exit that gives itself out for the other end of a circuit of ours.
+            _ if end_to_end_id(data.origin).is_some() => return Err(Drop::CircuitForeignSource),
             _ => data.origin,
         };
         let client = self.routes.client_of(circuit.hops);
@@ -381,19 +391,14 @@ impl Core {
         let [_, _, 0, rest @ ..] = datagram else { return Err(Drop::Socks5Malformed) };
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| Drop::Socks5Malformed)?;
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(Drop::Socks5Malformed)?;
-        if let Some(circuit_id) = self.end_to_end_circuit(hops, destination) {
-            return self.send_data(circuit_id, NOWHERE, payload);
+        if let Some(id) = end_to_end_id(destination) {
+            // Never to an exit, which would learn the id that our first hop knows.
+            let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.hops == hops && circuit.is_linked());
+            circuit.ok_or(Drop::NoCircuit)?;
+            return self.send_data(id, NOWHERE, payload);
         }
         let circuit_id = self.routes.circuit_for(hops, key).ok_or(Drop::NoCircuit)?;
         self.send_data(circuit_id, destination, payload)
-    }
-
-    /// The linked circuit that a destination stands for, if it is one.
-    fn end_to_end_circuit(&self, hops: u8, destination: Destination<'_>) -> Option<u32> {
-        let Destination::Ip(SocketAddr::V4(address)) = destination else { return None };
-        let id = u32::from(*address.ip());
-        let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.hops == hops && circuit.is_linked());
-        circuit.filter(|_| address.port() == CIRCUIT_ID_PORT).map(|_| id)
     }
 
     /// A datagram of the data stream, for a circuit of ours.

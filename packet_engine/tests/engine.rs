@@ -12,7 +12,7 @@ use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Association, Circuit, Exit, Purpose, Relay};
 use proptest::prelude::*;
 
-const PREFIX: [u8; 22] = *b"\x00\x02a community of twenty";
+const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
 const OURS: u32 = 0x0100_0001;
 const THEIRS: u32 = 0x0200_0002;
 
@@ -180,6 +180,21 @@ fn before_it_is_linked_nothing_goes_over_an_end_to_end_circuit() {
     assert!(sent(&mut downloader).is_empty());
     assert_eq!(downloader.counters.get(Drop::NoCircuit), 1);
     assert_eq!(downloader.counters.get(Drop::CircuitNotReady), 1);
+}
+
+#[test]
+fn no_exit_hears_of_end_to_end_addresses_nor_gives_itself_out_for_one() {
+    let mut client = client();
+    client.client_received(1, address("127.0.0.1:5"), &to_other_end(b"hello"));
+    assert!(sent(&mut client).is_empty());
+    assert_eq!(client.counters.get(Drop::NoCircuit), 1);
+
+    let (mut relay, mut exit) = (relay(), exit());
+    exit.exit_received(THEIRS, address("9.9.9.9:1024"), b"d1:y1:re");
+    let (_, _, cell) = one(sent(&mut exit));
+    let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
+    assert!(passed(&mut client, "198.51.100.1:1", &cell).is_empty());
+    assert_eq!(client.counters.get(Drop::CircuitForeignSource), 1);
 }
 
 #[test]

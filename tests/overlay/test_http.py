@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
 from overlay.bencode import is_bencoded
-from overlay.http import MAX_PARTS, PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError, may_pass, unchunked
+from overlay.http import (
+    MAX_PARTS,
+    PART_BYTES,
+    PEER_FLAG_EXIT_HTTP,
+    HttpError,
+    NoHttpExitError,
+    may_pass,
+    read_response,
+    unchunked,
+)
 from overlay.node import open_overlay
 from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
 
@@ -147,6 +156,56 @@ async def test_an_exit_connects_to_no_private_address():
                 asked.cancel()
         finally:
             await exit_node.unload()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\nPOST /x HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nMAIL FROM\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: b\nQUIT\r\n\r\n",
+        b"GET /\r\n\r\n",
+    ],
+)
+async def test_an_exit_makes_one_get_request_and_says_nothing_else(request_):
+    tracker, address = await server(answer(TRACKER_ANSWER))
+    async with tracker:
+        exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True))
+        try:
+            with pytest.raises(ValueError, match="not one GET request"):
+                await exit_node._fetch(address, request_)
+        finally:
+            await exit_node.unload()
+
+
+async def test_chunked_answers_are_read_chunk_by_chunk_and_not_without_end():
+    def reader(body):
+        stream = asyncio.StreamReader()
+        stream.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+        return stream
+
+    whole = b"5\r\nd1:a1\r\n3\r\n:be\r\n0\r\n\r\n"
+    assert (await read_response(reader(whole + b"more"))).endswith(whole)
+    for body in (b"1\r\nx\r\n" * 2000, b"fffffff\r\n", b"-1\r\n", b"zz\r\n"):
+        with pytest.raises(ValueError, match=r"too|invalid"):
+            await read_response(reader(body))
+
+
+async def test_a_dht_node_is_an_address_never_a_name():
+    async with network(exits=1) as nodes, tunnels("plain", [address_of(nodes[0])]) as client:
+        await until(lambda: client.get_candidates(2))
+        circuit = client.create_circuit(1)
+        assert await circuit.ready
+        answered = asyncio.get_running_loop().create_future()
+        client._asked[circuit.circuit_id] = b"aaaa", answered
+        answer_ = b"d1:rd2:id20:" + bytes(20) + b"e1:t4:aaaa1:y1:re"
+        for origin in [("leak.example", 80), ("10.0.0.1", 80), ("127.0.0.1", 80)]:
+            client.datagram_from_outside(circuit, origin, answer_)
+        assert not answered.done()
+        assert client.dropped()["circuit_datagram_refused"] == 3
+        client.datagram_from_outside(circuit, ("9.9.9.9", 80), answer_)
+        assert answered.result() == ("9.9.9.9", 80)
 
 
 def test_pieces_that_do_not_belong_together_are_passed_over():

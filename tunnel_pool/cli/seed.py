@@ -19,7 +19,7 @@ from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UserError
 from tunnel_pool.files import write_atomically
-from tunnel_pool.torrents import magnet_link, make_torrent
+from tunnel_pool.torrents import infohash_of, magnet_link, make_torrent
 
 TORRENTS_DIR = "torrents"
 CHECK_INTERVAL_S = 1.0
@@ -62,11 +62,12 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs until it is stopped; the report is what it seeded. Raises UserError."""
     node = options.node_options(arguments)
     started_s = time.monotonic()
-    seeded: list[tuple[Path, lt.add_torrent_params]] = []
+    seeded: dict[str, tuple[Path, lt.add_torrent_params]] = {}
     for path in dict.fromkeys(arguments.path):
-        seeded.append((path, await _torrent_of(path, node.state_dir / TORRENTS_DIR)))
+        torrent = await _torrent_of(path, node.state_dir / TORRENTS_DIR)
+        seeded[infohash_of(torrent)] = path, torrent
     async with TorrentClient(node, arguments.hops, exits=False) as client:
-        for path, torrent in seeded:
+        for path, torrent in seeded.values():
             client.seed(torrent, path.parent)
             print(magnet_link(torrent), flush=True)
         try:
@@ -117,7 +118,7 @@ async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
     """Made now, unless it was made before of the same files. Raises UserError."""
     if not path.name:
         raise UserError(f"cannot seed {path}: name a file or folder in it")
-    kept = kept_in / f"{path.name[:100]}-{_fingerprint(path)}.torrent"
+    kept = kept_in / f"{_fingerprint(path)}.torrent"
     try:
         return lt.load_torrent_buffer(kept.read_bytes())
     except (OSError, RuntimeError):
@@ -161,7 +162,8 @@ def _files_in(path: Path) -> Iterator[Path]:
 async def _hash(path: Path) -> bytes:
     """Off the loop, with a bar on a terminal; a cancelled one ends at the next piece."""
     cancelled = threading.Event()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"hashing {path.name}", total=None)
 
         def on_piece(piece: int, pieces: int) -> None:
