@@ -146,7 +146,7 @@ async def test_a_peer_that_is_not_there_is_waited_for_until_ctrl_c(tmp_path):
     assert lines[-1] == "tunnel-pool download: interrupted"
 
 
-@pytest.mark.parametrize("name", ["demo", "download", "node"])
+@pytest.mark.parametrize("name", ["demo", "download", "seed", "node"])
 def test_help_names_every_option(name, capsys):
     with pytest.raises(SystemExit) as ended:
         make_parser().parse_args([name, "--help"])
