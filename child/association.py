@@ -4,7 +4,7 @@ import socket
 from collections import Counter
 
 from overlay.community import NOWHERE, PoolTunnelCommunity
-from overlay.hidden import end_to_end_circuit_id, is_linked, session_hops
+from overlay.hidden import end_to_end_circuit, end_to_end_circuit_id, is_linked
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
 from socks5.address import Socks5Error, decode_address, encode_address
@@ -46,8 +46,8 @@ class ServedAssociation:
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
         if circuit_id is not None:
             # Never to an exit, which would learn the id that our first hop knows.
-            linked = self._community.circuits.get(circuit_id)
-            if linked is not None and is_linked(linked) and session_hops(linked) == self.hops:
+            linked = end_to_end_circuit(self._community.circuits, circuit_id, self.hops)
+            if linked is not None and is_linked(linked):
                 self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self._counters["no_circuit"] += 1

@@ -1,6 +1,7 @@
 """A TunnelCommunity as RPC_SYNC tells of it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
@@ -40,6 +41,18 @@ def circuit_state(circuit: Circuit) -> CircuitState:
     )
 
 
+def _route_fields(route: Any) -> dict[str, Any]:
+    """What a relay and an exit have in common: what they carried, and the node next to us."""
+    return {
+        "bytes_up": route.bytes_up,
+        "bytes_down": route.bytes_down,
+        "creation_time": route.creation_time,
+        "public_key": route.hop.public_key_bin,
+        "host": route.hop.address[0],
+        "port": route.hop.address[1],
+    }
+
+
 def take_routes(community: PoolTunnelCommunity) -> Routes:
     """What we do for others, and our swarms, as they are now."""
     relays = {
@@ -48,12 +61,7 @@ def take_routes(community: PoolTunnelCommunity) -> Routes:
             relay.circuit_id,
             relay.rendezvous_relay,
             relay.direction,
-            relay.bytes_up,
-            relay.bytes_down,
-            relay.creation_time,
-            relay.hop.public_key_bin,
-            host=relay.hop.address[0],
-            port=relay.hop.address[1],
+            **_route_fields(relay),
         )
         for circuit_id, relay in community.relay_from_to.items()
     }
@@ -63,12 +71,7 @@ def take_routes(community: PoolTunnelCommunity) -> Routes:
         circuit_id: ExitState(
             circuit_id,
             exit_socket.enabled,
-            exit_socket.bytes_up,
-            exit_socket.bytes_down,
-            exit_socket.creation_time,
-            exit_socket.hop.public_key_bin,
-            host=exit_socket.hop.address[0],
-            port=exit_socket.hop.address[1],
+            **_route_fields(exit_socket),
             seeder_key=introduces.get(circuit_id, NOBODY)[0],
             infohash=introduces.get(circuit_id, NOBODY)[1],
             cookie=cookies.get(circuit_id, b""),

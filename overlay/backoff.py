@@ -1,8 +1,12 @@
-"""When to try again what failed. Pure: the time is an argument."""
+"""When to try again what failed, and what was tried of late. Pure: the time is an argument."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 30.0
-SUSPECT_S = 60.0  # by then, churn has asked whether it lives
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Backoff:
@@ -26,19 +30,20 @@ class Backoff:
         self._not_before_s = 0.0
 
 
-class Suspects:
-    """Peers that did not answer of late; what is chosen next is chosen among others, while there are any."""
+class Recent(Generic[Key]):
+    """What happened to a key is remembered for some seconds."""
 
-    def __init__(self) -> None:
-        self._until_s: dict[bytes, float] = {}
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until_s: dict[Key, float] = {}
 
-    def add(self, mid: bytes, now_s: float) -> None:
+    def add(self, key: Key, now_s: float) -> None:
         self._until_s = {known: until_s for known, until_s in self._until_s.items() if until_s > now_s}
-        self._until_s[mid] = now_s + SUSPECT_S
+        self._until_s[key] = now_s + self._seconds
 
-    def clear(self, mid: bytes) -> None:
-        """It has answered."""
-        self._until_s.pop(mid, None)
+    def clear(self, key: Key) -> None:
+        """Forget it at once."""
+        self._until_s.pop(key, None)
 
-    def has(self, mid: bytes, now_s: float) -> bool:
-        return self._until_s.get(mid, 0.0) > now_s
+    def has(self, key: Key, now_s: float) -> bool:
+        return self._until_s.get(key, now_s) > now_s

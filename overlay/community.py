@@ -22,7 +22,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
-from overlay.backoff import Backoff, Suspects
+from overlay.backoff import Backoff, Recent
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.dht_names import DhtNames
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
+SUSPECT_S = 60.0  # by then, churn has asked whether it lives
 STATISTICS_INTERVAL_S = 0.25
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
@@ -87,7 +88,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.counters = settings.counters
         self._siblings = settings.siblings
         self._backoff = Backoff()
-        self._suspects = Suspects()
+        self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
         self._carried_before = Counter[str]()

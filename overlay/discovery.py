@@ -22,6 +22,7 @@ from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import DiscoveryStrategy, RandomWalk
 from ipv8.taskmanager import TaskManager
 
+from overlay.backoff import Recent
 from overlay.config import HostPort, OverlayConfig
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Discovery(TaskManager):
         self._walk = RandomWalk(community, timeout=WALK_TIMEOUT_S)
         self._churn = RandomChurn(community)
         self._dht: DHTDiscoveryCommunity | None = None
-        self._dht_asked_s: dict[Peer, float] = {}
+        self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
         community.bootstrappers += make_bootstrappers(config)
 
@@ -177,11 +178,11 @@ class Discovery(TaskManager):
         if len(known) >= MAX_DHT_PEERS:
             return
         now_s = time.monotonic()
-        self._dht_asked_s = {peer: s for peer, s in self._dht_asked_s.items() if s + DHT_ASK_AGAIN_S > now_s}
-        unasked = [peer for peer in self._community.get_peers() if peer not in known and peer not in self._dht_asked_s]
+        peers = (peer for peer in self._community.get_peers() if peer not in known)
+        unasked = [peer for peer in peers if not self._dht_asked.has(peer, now_s)]
         if unasked:
             peer = random.choice(unasked)
-            self._dht_asked_s[peer] = now_s
+            self._dht_asked.add(peer, now_s)
             dht.walk_to(peer.address)
         elif not known:
             dht.bootstrap()

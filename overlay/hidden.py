@@ -5,12 +5,13 @@ circuits that ask introduction points, who is answered, and how soon a lost
 introduction point, swarm or end-to-end circuit is replaced.
 """
 
+import asyncio
 import random
 import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
@@ -49,6 +50,8 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
+
+from overlay.backoff import Recent
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
 CIRCUIT_TYPE_LOOKUP = "LOOKUP"
@@ -126,6 +129,13 @@ def end_to_end_circuit_id(host: str, port: int) -> int | None:
         return None
 
 
+def end_to_end_circuit(circuits: Mapping[int, Circuit], circuit_id: int, hops: int) -> Circuit | None:
+    """The end-to-end circuit with this id, if it serves clients of this hop count."""
+    circuit = circuits.get(circuit_id)
+    serves = circuit is not None and circuit.ctype in END_TO_END and session_hops(circuit) == hops
+    return circuit if serves else None
+
+
 def is_linked(circuit: Circuit) -> bool:
     """Whether an end-to-end circuit carries clients' datagrams: only the other end reads them."""
     return bool(
@@ -140,11 +150,12 @@ class HiddenServices(HiddenTunnelCommunity):
     """Takes part in the swarms that `watch` was told of last."""
 
     counters: Counter[str]
+    cells_over_our_circuits = _CELLS_OVER_OUR_CIRCUITS  # message ids
 
     def __init__(self, settings: HiddenTunnelSettings) -> None:
         super().__init__(settings)
         self._retry_s: dict[bytes, float] = {}
-        self._asked_until_s: dict[bytes, float] = {}  # seeders
+        self._asked_seeders = Recent[bytes](ANSWER_TIMEOUT_S)
         # An answer comes over the circuit that the request took, never to our own address.
         self.decode_map[PeersResponsePayload.msg_id] = None
         self.cancel_pending_task("do_peer_discovery")
@@ -175,10 +186,10 @@ class HiddenServices(HiddenTunnelCommunity):
         if not self.swarms:
             return
         for hops in {swarm.hops for swarm in self.swarms.values()}:
-            if not self._circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops):
+            if not self.circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops):
                 self._create_lookup_circuit(hops)
         for info_hash, swarm in self.swarms.items():
-            if swarm.seeding and not self._circuits_of(CIRCUIT_TYPE_IP_SEEDER, info_hash=info_hash):
+            if swarm.seeding and not self.circuits_of(CIRCUIT_TYPE_IP_SEEDER, info_hash=info_hash):
                 self._start(f"introduce {info_hash.hex()}", self.create_introduction_point, info_hash)
             elif not swarm.seeding and self._is_lookup_due(swarm):
                 self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
@@ -187,7 +198,7 @@ class HiddenServices(HiddenTunnelCommunity):
         if not self.is_pending_task_active(name):
             self.register_task(name, function, *arguments, ignore=(Exception,))
 
-    def _circuits_of(self, ctype: str, hops: int | None = None, info_hash: bytes | None = None) -> list[Circuit]:
+    def circuits_of(self, ctype: str, hops: int | None = None, info_hash: bytes | None = None) -> list[Circuit]:
         """Those that are ready or being built."""
         return [
             circuit
@@ -246,9 +257,8 @@ class HiddenServices(HiddenTunnelCommunity):
     def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
         """As in py-ipv8, one at a time to each seeder."""
         now_s = time.monotonic()
-        self._asked_until_s = {seeder: until_s for seeder, until_s in self._asked_until_s.items() if until_s > now_s}
-        if intro_point.seeder_pk not in self._asked_until_s:
-            self._asked_until_s[intro_point.seeder_pk] = now_s + ANSWER_TIMEOUT_S
+        if not self._asked_seeders.has(intro_point.seeder_pk, now_s):
+            self._asked_seeders.add(intro_point.seeder_pk, now_s)
             try:
                 super().create_e2e(info_hash, intro_point)
             except ValueError:  # the key is none
@@ -258,7 +268,7 @@ class HiddenServices(HiddenTunnelCommunity):
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
         """As in py-ipv8, with a circuit to ask over."""
-        circuits = self._circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops)
+        circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops)
         circuit = circuits[0] if circuits else self._create_lookup_circuit(hops)
         if circuit is None or not await circuit.ready:
             return 0
@@ -306,23 +316,16 @@ class HiddenServices(HiddenTunnelCommunity):
 
     # Messages
 
-    def may_come_from_outside(self, circuit: Circuit, message_id: int) -> bool:
-        """Whether an overlay message may reach us in a data message over this circuit of ours."""
-        return message_id in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ())
-
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
         """A cell's message; over our own circuits answers only."""
-        is_ours = circuit_id in self.circuits
-        if is_ours and data[22] not in _CELLS_OVER_OUR_CIRCUITS and data[22] not in self.cells_over_our_circuits:
+        if circuit_id in self.circuits and data[22] not in self.cells_over_our_circuits:
             self.counters["circuit_overlay_message_refused"] += 1
         else:
             super().on_packet_from_circuit(source_address, data, circuit_id)
 
-    cells_over_our_circuits: frozenset[int] = frozenset()
-
     def message_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         """An overlay message in a data message over a circuit of ours."""
-        if self.may_come_from_outside(circuit, data[22]):
+        if data[22] in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ()):
             super().on_packet_from_circuit(origin, data, circuit.circuit_id)
         else:
             # py-ipv8 would act on it and answer `origin` past the circuit: whoever
@@ -335,7 +338,7 @@ class HiddenServices(HiddenTunnelCommunity):
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
             self.counters["create_e2e_refused"] += 1
-        elif circuit and len(self._circuits_of(CIRCUIT_TYPE_RP_SEEDER, None, payload.info_hash)) >= (
+        elif circuit and len(self.circuits_of(CIRCUIT_TYPE_RP_SEEDER, None, payload.info_hash)) >= (
             MAX_RENDEZVOUS_PER_SWARM
         ):
             self.counters["create_e2e_too_many"] += 1
@@ -364,8 +367,6 @@ class HiddenServices(HiddenTunnelCommunity):
     @task  # type: ignore[untyped-decorator]
     async def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
         """As in py-ipv8, tried until it is stored, and again while we introduce that seeder."""
-        from asyncio import sleep
-
         while self.dht_provider is not None and intro_point.seeder_pk in self.intro_point_for:
             stored = await self.dht_provider.announce(info_hash, intro_point)
-            await sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)
+            await asyncio.sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)

@@ -19,12 +19,12 @@ import zlib
 from typing import Any
 
 from ipv8.messaging.anonymization.payload import CellablePayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, DESTROY_REASON_UNNEEDED, Circuit
-from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
+from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, Circuit
 from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName
 
 from overlay.bencode import is_bencoded
+from overlay.crypto_endpoint import pack_address, unpack_address
 from overlay.exit_socket import is_allowed_destination
 from overlay.hidden import HiddenServices
 
@@ -106,7 +106,7 @@ class HttpTunnels(HiddenServices):
     """Makes requests through exits, and those of others where `peer_flags` offer it."""
 
     allow_private: bool
-    cells_over_our_circuits = frozenset({HttpResponsePayload.msg_id})
+    cells_over_our_circuits = HiddenServices.cells_over_our_circuits | {HttpResponsePayload.msg_id}
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
@@ -124,7 +124,7 @@ class HttpTunnels(HiddenServices):
         cache = HttpRequestCache(self, circuit)
         if self.request_cache.add(cache) is None:
             raise HttpError("shutting down")
-        target = _address(*destination)
+        target = unpack_address(pack_address(*destination))
         self.send_cell(circuit.hop.address, HttpRequestPayload(circuit.circuit_id, cache.number, target, request))
         try:
             return await cache.future
@@ -135,11 +135,7 @@ class HttpTunnels(HiddenServices):
 
     async def _http_circuit(self, hops: int) -> Circuit:
         """One that is ready, or is being built, or now."""
-        known = [
-            circuit
-            for circuit in self.find_circuits(CIRCUIT_TYPE_HTTP, state=None, hops=hops)
-            if circuit.state != CIRCUIT_STATE_CLOSING
-        ]
+        known = self.circuits_of(CIRCUIT_TYPE_HTTP, hops=hops)
         circuit = known[0] if known else self._build_http_circuit(hops)
         if circuit is None or not await circuit.ready:
             raise NoHttpExitError("no exit that makes HTTP requests can be reached")
@@ -223,14 +219,6 @@ class HttpTunnels(HiddenServices):
             if is_allowed_destination(str(address[0]), port, self.allow_private):
                 return str(address[0]), port
         raise ValueError("a destination that is not for others")
-
-
-def _address(host: str, port: int) -> UDPv4Address | UDPv6Address | DomainAddress:
-    try:
-        version = ipaddress.ip_address(host).version
-    except ValueError:
-        return DomainAddress(host, port)
-    return UDPv4Address(host, port) if version == 4 else UDPv6Address(host, port)
 
 
 async def read_response(reader: asyncio.StreamReader) -> bytes:

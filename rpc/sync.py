@@ -155,6 +155,10 @@ def _hop_state(hop: pb.Hop) -> PeerState:
     return PeerState(hop.public_key, hop.address.host, hop.address.port, tuple(hop.flags))
 
 
+def _peer_state(peer: pb.PeerInfo) -> PeerState:
+    return PeerState(peer.public_key, peer.address.host, peer.address.port, tuple(peer.flags))
+
+
 class SyncEncoder:
     """Turns snapshots into frames that hold only what changed since the frame before."""
 
@@ -240,7 +244,9 @@ class SyncState:
             self.clear()
         for delta in frame.circuits:
             self.circuits[delta.circuit_id] = self._merge(delta)
-        self._apply_candidates(frame.candidates, frame.lost_candidates)
+        _apply(
+            self.candidates, {peer.public_key: _peer_state(peer) for peer in frame.candidates}, frame.lost_candidates
+        )
         self.counters.update(frame.counters)
         if frame.HasField("carried"):
             carried = frame.carried
@@ -264,14 +270,6 @@ class SyncState:
         if delta.HasField("unverified_hop"):
             unverified = _hop_state(delta.unverified_hop) if delta.unverified_hop.public_key else None
         return CircuitState(delta.circuit_id, hops=hops, unverified_hop=unverified, **values)
-
-    def _apply_candidates(self, new: Iterable[pb.PeerInfo], lost: Iterable[bytes]) -> None:
-        for peer in new:
-            self.candidates[peer.public_key] = PeerState(
-                peer.public_key, peer.address.host, peer.address.port, tuple(peer.flags)
-            )
-        for public_key in lost:
-            self.candidates.pop(public_key, None)
 
 
 def _apply(known: dict[Key, State], new: Mapping[Key, State], lost: Iterable[Key]) -> None:

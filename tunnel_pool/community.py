@@ -78,10 +78,9 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
         self.community_id = config.community_id
         self._prefix = b"\x00" + self.version + config.community_id
         self.ipv8 = self.endpoint = self.dht_provider = None
-        self.network = Network()
         self.max_peers = MAX_PEERS * len(slots)
         self.anonymize = False
-        self.settings = PoolTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=self.network)
+        self.settings = PoolTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network())
         self.settings.max_circuits = max_circuits
         self.settings.peer_flags = set(config.peer_flags)
         self.crypto_endpoint = PooledEndpoint(self)
@@ -345,9 +344,14 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
                 merged[self.peer_of(candidate)] = list(candidate.flags)
         self.candidates.clear()
         self.candidates.update(merged)
-        self.network = Network()
-        for peer in merged:
-            self.network.add_verified_peer(peer)
+
+    @property
+    def network(self) -> Network:
+        """The candidates as py-ipv8 keeps peers; made when it is asked for."""
+        network = Network()
+        for peer in self.candidates:
+            network.add_verified_peer(peer)
+        return network
 
     def get_peers(self) -> list[Peer]:
         return list(self.candidates)

@@ -9,7 +9,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
 from overlay.config import slot_of
-from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit_id, session_hops
+from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id, session_hops
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
 from overlay.sticky import StickyMap
 from socks5.address import Address as Socks5Address
@@ -63,8 +63,8 @@ class Dispatcher:
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
         if circuit_id is not None:
             # Never to an exit, which would learn the id that our first hop knows.
-            linked = self._tunnels.circuits.get(circuit_id)
-            if linked is not None and linked.ctype in END_TO_END and session_hops(linked) == self.hops:
+            linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.hops)
+            if linked is not None:
                 self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self.drops["no_circuit"] += 1
@@ -81,7 +81,7 @@ class Dispatcher:
         """HTTP trackers are asked through exits that offer it; nothing else is connected to."""
         if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
-        if not address.port > 0:
+        if address.port == 0:
             return ReplyCode.NOT_ALLOWED, "no port"
         return None
 

@@ -16,10 +16,9 @@ class MirroredExit(RoutingObject):
 
     def __init__(self, state: ExitState, peer_of: PeerOf) -> None:
         super().__init__(state.circuit_id)
-        self.hop = Hop(peer_of(PeerState(state.public_key, state.host, state.port, ())))
+        self.hop = _hop(state, peer_of)
         self.enabled = state.enabled
-        self.bytes_up, self.bytes_down = state.bytes_up, state.bytes_down
-        self.creation_time = state.creation_time
+        _bring_statistics(self, state)
 
 
 class RouteMirror:
@@ -41,10 +40,17 @@ class RouteMirror:
 
 
 def _relay(state: RelayState, peer_of: PeerOf) -> RelayRoute:
-    hop = Hop(peer_of(PeerState(state.public_key, state.host, state.port, ())))
-    route = RelayRoute(state.next_id, hop, state.direction, state.rendezvous)
-    route.bytes_up, route.bytes_down, route.creation_time = state.bytes_up, state.bytes_down, state.creation_time
+    route = RelayRoute(state.next_id, _hop(state, peer_of), state.direction, state.rendezvous)
+    _bring_statistics(route, state)
     return route
+
+
+def _hop(state: RelayState | ExitState, peer_of: PeerOf) -> Hop:
+    return Hop(peer_of(PeerState(state.public_key, state.host, state.port, ())))
+
+
+def _bring_statistics(route: RoutingObject, state: RelayState | ExitState) -> None:
+    route.bytes_up, route.bytes_down, route.creation_time = state.bytes_up, state.bytes_down, state.creation_time
 
 
 def update_swarm(swarm: Swarm, state: SwarmState, circuits: dict[int, Circuit]) -> None:

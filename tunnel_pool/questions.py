@@ -7,6 +7,7 @@ from collections import Counter
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit
 from ipv8.peer import Peer
 
+from overlay.backoff import Recent
 from overlay.config import slot_of
 from overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP, TIMEOUT_S, HttpError, NoHttpExitError
 from rpc import control_pb2 as pb
@@ -25,7 +26,7 @@ class PooledQuestions:
     candidates: dict[Peer, list[int]]
 
     def __init__(self) -> None:
-        self._failed_s: dict[int, float] = {}
+        self._failed = Recent[int](SUSPECT_S)  # slots
 
     async def perform_http_request(self, destination: tuple[str, int], request: bytes, hops: int = 1) -> bytes:
         """As HttpTunnels'. Raises HttpError."""
@@ -36,7 +37,7 @@ class PooledQuestions:
         try:
             reply = await self.pool.call(slot, "http_request", message, CALL_TIMEOUT_S)
         except (CallError, KeyError) as error:
-            self._failed_s[slot] = time.monotonic()
+            self._failed.add(slot, time.monotonic())
             if isinstance(error, RemoteError) and error.code == pb.ERROR_NO_CANDIDATES:
                 raise NoHttpExitError(str(error)) from None
             raise HttpError(str(error)) from None
@@ -67,7 +68,7 @@ class PooledQuestions:
         now_s = time.monotonic()
 
         def cost(slot: int) -> tuple[bool, bool, int]:
-            return self._failed_s.get(slot, -SUSPECT_S) + SUSPECT_S > now_s, not have[slot], slot
+            return self._failed.has(slot, now_s), not have[slot], slot
 
         return min(able, key=cost, default=None)
 

@@ -1,4 +1,4 @@
-from overlay.backoff import FIRST_DELAY_S, MAX_DELAY_S, SUSPECT_S, Backoff, Suspects
+from overlay.backoff import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Recent
 
 
 def test_the_delay_doubles_up_to_its_limit():
@@ -32,10 +32,10 @@ def test_a_success_starts_anew():
 
 
 def test_who_did_not_answer_is_suspected_for_a_while_or_until_it_does():
-    suspects = Suspects()
+    suspects = Recent[bytes](60.0)
     suspects.add(b"a", 1.0)
     suspects.add(b"b", 1.0)
     assert suspects.has(b"a", 2.0)
     suspects.clear(b"a")
     assert not suspects.has(b"a", 2.0)
-    assert not suspects.has(b"b", 1.0 + SUSPECT_S)
+    assert not suspects.has(b"b", 1.0 + 60.0)
