@@ -196,8 +196,10 @@ class TorrentSession:
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a status changed or the time is up. Raises UserError when a torrent can't go on."""
         self._changed.clear()
+        # asyncio.wait_for (Python 3.11) forgets Ctrl-C that comes together with the change.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         if self._poller is not None and self._poller.done():
             self._poller.result()
         for torrent in self._torrents.values():
