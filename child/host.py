@@ -53,6 +53,7 @@ class ChildHost:
                 "monitor": self._on_monitor,
                 "circuit": self._on_circuit,
                 "remove_circuit": self._on_remove_circuit,
+                "drain": self._on_drain,
                 "heartbeat": self._on_heartbeat,
                 "associate": self._on_associate,
                 "dissociate": self._on_dissociate,
@@ -140,6 +141,10 @@ class ChildHost:
         destroy = message.destroy_reason or False
         await community.remove_circuit(message.circuit_id, message.reason, destroy=destroy)
         return pb.CircuitRemoved()
+
+    async def _on_drain(self, message: pb.Drain) -> pb.Drained:
+        self._created().drain(message.on)
+        return pb.Drained()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
         return pb.HeartbeatReply(loop_delay_s=self._loop_delay_s)

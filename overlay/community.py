@@ -87,6 +87,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.exit_host = settings.exit_host
         self.counters = settings.counters
         self._siblings = settings.siblings
+        self._peer_flags = set(settings.peer_flags)
         self._backoff = Backoff()
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
@@ -161,6 +162,15 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         finally:
             self._next_circuit_id = None
 
+    def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
+        """As tunnel_pool.contract has it: all that are ready."""
+        return list(self.find_circuits(hops=hops))
+
+    def drain(self, on: bool) -> None:
+        """Begin nothing new for ourselves or others, and say so to who meets us; `on` False takes it back."""
+        self.is_draining = on
+        self.settings.peer_flags = set() if on else self._peer_flags
+
     def create_circuit(self, goal_hops: int, *args: Any, **kwargs: Any) -> Circuit | None:
         """As in py-ipv8; refuses a required exit that is ourselves."""
         required_exit = kwargs.get("required_exit")
@@ -231,6 +241,9 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
 
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
         """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
+        if self.is_draining:
+            self.counters["create_while_draining"] += 1
+            return False
         if self._is_circuit_id_taken(create_payload.circuit_id):
             self.counters["create_id_taken"] += 1
             return False

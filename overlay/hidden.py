@@ -150,6 +150,7 @@ class HiddenServices(HiddenTunnelCommunity):
     """Takes part in the swarms that `watch` was told of last."""
 
     counters: Counter[str]
+    is_draining = False  # whether nothing new is begun
     cells_over_our_circuits = _CELLS_OVER_OUR_CIRCUITS  # message ids
 
     def __init__(self, settings: HiddenTunnelSettings) -> None:
@@ -183,7 +184,7 @@ class HiddenServices(HiddenTunnelCommunity):
 
     def _tend_swarms(self) -> None:
         """Ask for what is missing: circuits to ask over, introduction points, peers."""
-        if not self.swarms:
+        if not self.swarms or self.is_draining:
             return
         for hops in {swarm.hops for swarm in self.swarms.values()}:
             if not self.circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops):

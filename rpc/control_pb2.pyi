@@ -732,6 +732,35 @@ class Steered(google.protobuf.message.Message):
 Global___Steered: typing_extensions.TypeAlias = Steered
 
 @typing.final
+class Drain(google.protobuf.message.Message):
+    """Begin nothing new: no circuits of others, no work for hidden swarms. What is there goes on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ON_FIELD_NUMBER: builtins.int
+    on: builtins.bool
+    """false: as before again"""
+    def __init__(
+        self,
+        *,
+        on: builtins.bool = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["on", b"on"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Drain: typing_extensions.TypeAlias = Drain
+
+@typing.final
+class Drained(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Drained: typing_extensions.TypeAlias = Drained
+
+@typing.final
 class Heartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1302,6 +1331,7 @@ class Request(google.protobuf.message.Message):
     SPEED_TEST_FIELD_NUMBER: builtins.int
     HTTP_REQUEST_FIELD_NUMBER: builtins.int
     FIND_DHT_NODE_FIELD_NUMBER: builtins.int
+    DRAIN_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -1330,6 +1360,8 @@ class Request(google.protobuf.message.Message):
     def http_request(self) -> Global___HttpRequest: ...
     @property
     def find_dht_node(self) -> Global___FindDhtNode: ...
+    @property
+    def drain(self) -> Global___Drain: ...
     def __init__(
         self,
         *,
@@ -1347,12 +1379,13 @@ class Request(google.protobuf.message.Message):
         speed_test: Global___SpeedTest | None = ...,
         http_request: Global___HttpRequest | None = ...,
         find_dht_node: Global___FindDhtNode | None = ...,
+        drain: Global___Drain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -1376,6 +1409,7 @@ class Reply(google.protobuf.message.Message):
     SPEED_TEST_FIELD_NUMBER: builtins.int
     HTTP_REQUEST_FIELD_NUMBER: builtins.int
     FIND_DHT_NODE_FIELD_NUMBER: builtins.int
+    DRAIN_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -1404,6 +1438,8 @@ class Reply(google.protobuf.message.Message):
     def http_request(self) -> Global___HttpResponse: ...
     @property
     def find_dht_node(self) -> Global___DhtNode: ...
+    @property
+    def drain(self) -> Global___Drained: ...
     def __init__(
         self,
         *,
@@ -1421,12 +1457,13 @@ class Reply(google.protobuf.message.Message):
         speed_test: Global___SpeedTested | None = ...,
         http_request: Global___HttpResponse | None = ...,
         find_dht_node: Global___DhtNode | None = ...,
+        drain: Global___Drained | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -7,3 +7,5 @@ EXIT_IN, EXIT_OUT = 7, 8
 SOCKETS = 9  # a Unix socket over which the child is given sockets (SCM_RIGHTS)
 
 ALL = frozenset(range(SOCKETS + 1))
+
+REQUESTS = 3  # the only other descriptor of the template (child/template.py): its Unix socket

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.5
 EXIT_CODE_ORPHANED = 70
 
@@ -25,6 +27,14 @@ def die_with_parent(parent_pid: int) -> None:
         threading.Thread(target=_poll, args=(parent_pid,), name="lifeline", daemon=True).start()
     if os.getppid() != parent_pid:
         os._exit(EXIT_CODE_ORPHANED)
+
+
+def adopt_orphans() -> None:
+    """Be the parent of grandchildren whose parent has ended, so that we hear how they end. Linux; raises OSError."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "it needs Linux")
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot adopt orphans (PR_SET_CHILD_SUBREAPER)")
 
 
 def _poll(parent_pid: int) -> None:

@@ -69,7 +69,7 @@ class ReusePortGroup:
         description = struct.pack("@HP", len(instructions) // _FILTER.size, ctypes.addressof(code))
         self.sockets[OWN_SOCKET].setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, description)
 
-    def drain(self, index: int) -> int:
+    def discard(self, index: int) -> int:
         """Throw away what waits in a socket that nobody reads any more; returns how many datagrams."""
         count = 0
         try:

@@ -18,6 +18,7 @@ from overlay.config import HostPort, OverlayConfig
 from overlay.node import open_overlay
 from packet_engine import EngineChoice
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.pool.command import StartMethod
 
 RELAY_FLAGS = frozenset({PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST})
 EXIT_FLAGS = RELAY_FLAGS | {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
@@ -68,14 +69,14 @@ async def network(exits=1, relays=0, allow_private=True):
 
 
 @asynccontextmanager
-async def tunnels(kind, bootstrap=(), workers=2, circuits=2, command=None, **more):
+async def tunnels(kind, bootstrap=(), workers=2, circuits=2, start_method=StartMethod.SPAWN, **more):
     """Running tunnels of the kind: "plain" in this process, "pooled" over children."""
     config = make_config(bootstrap=bootstrap, **more)
     if kind == "plain":
         opened = await open_overlay(config)
         opened.settings.max_circuits = circuits
     else:
-        opened = PooledTunnelCommunity(config, range(workers), circuits, command)
+        opened = PooledTunnelCommunity(config, range(workers), circuits, start_method=start_method)
         await opened.start()
     try:
         yield opened

@@ -18,6 +18,7 @@ from tests.network import COMMUNITY_ID, until
 from tests.test_cli import fails
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions
@@ -128,7 +129,7 @@ async def test_what_cannot_be_seeded_is_one_line(path, code, said, tmp_path):
 @asynccontextmanager
 async def client(swarm, number, tmp_path, exits=False):
     options = NodeOptions(
-        workers=2,
+        workers=WorkerRange(2, 2),
         state_dir=tmp_path / f"client-{number}",
         listen=HostPort(host_of(swarm, number), 0),
         bootstrap=swarm.nodes,

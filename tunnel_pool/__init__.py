@@ -2,3 +2,4 @@
 
 __version__ = "0.1.0"
 CHILD_SWITCH = "--child"
+TEMPLATE_SWITCH = "--template"

@@ -1,22 +1,24 @@
 """The executable: a command, or, with the switch, a child of a running pool.
 
-A child must stay small and know nothing of the main process, so the switch
-runs the package `child` before anything else of tunnel_pool is imported.
+A child must stay small and know nothing of the main process, so the switches
+run the package `child` before anything else of tunnel_pool is imported.
 """
 
 import signal
 import sys
 
-from tunnel_pool import CHILD_SWITCH
+from tunnel_pool import CHILD_SWITCH, TEMPLATE_SWITCH
+
+MODULES = {CHILD_SWITCH: "child", TEMPLATE_SWITCH: "child.template"}
 
 
 def main() -> int:
     """Entry of the console script; returns the exit code."""
-    if sys.argv[1:2] == [CHILD_SWITCH]:
+    if module := MODULES.get("".join(sys.argv[1:2])):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
         import runpy
 
-        runpy.run_module("child", run_name="__main__", alter_sys=False)
+        runpy.run_module(module, run_name="__main__", alter_sys=False)
         return 0
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports last: end, without a traceback

@@ -125,7 +125,7 @@ class SteeredCarrier:
         steered = self._steered.pop(association.id, None)
         if steered is not None:
             for slot in steered.asked:
-                if slot in self._pool.running():
+                if slot in self._pool.working():
                     message = pb.Dissociate(association_id=association.id)
                     self._pool.call(slot, "dissociate", message).add_done_callback(lambda future: future.exception())
 
@@ -151,16 +151,18 @@ class SteeredCarrier:
 
     def _update(self) -> None:
         """The pool has changed: let those serve who can, and nobody else."""
-        running = {slot: self._pool.pid(slot) or 0 for slot in self._pool.running()}
+        pids = {slot: self._pool.pid(slot) or 0 for slot in self._pool.working()}
+        running = self._pool.running()
         with_circuits = self._tunnels.slots_with_circuits(self._hops)
         for steered in [steered for steered in self._steered.values() if steered.steers]:
-            self._forget_gone(steered, running)
-            for slot, pid in running.items():
+            self._forget_gone(steered, pids)
+            for slot, pid in pids.items():
                 if steered.asked.get(slot) != pid and steered.refused_until_s.get(slot, 0) <= time.monotonic():
                     self._ask(steered, slot, pid)
             if len(steered.serving) < len(steered.asked) and time.monotonic() < steered.gather_until_s:
                 continue
-            moved = steered.table.set_eligible(slot for slot in steered.serving if slot in with_circuits)
+            able = with_circuits.intersection(steered.serving)
+            moved = steered.table.set_eligible(able.intersection(running), keeping=able.difference(running))
             if moved:
                 self._attach_program(steered)
                 self._on_lost(lambda address, moved=moved: bucket_of(encode_address(*address)) in moved)  # type: ignore[misc]
@@ -168,12 +170,12 @@ class SteeredCarrier:
             for address, payload in waiting:
                 self._assign(steered, address, payload)
 
-    def _forget_gone(self, steered: _Steered, running: dict[int, int]) -> None:
-        for slot in [slot for slot, pid in steered.asked.items() if running.get(slot) != pid]:
+    def _forget_gone(self, steered: _Steered, pids: dict[int, int]) -> None:
+        for slot in [slot for slot, pid in steered.asked.items() if pids.get(slot) != pid]:
             del steered.asked[slot]
             steered.serving.pop(slot, None)
             if socket_of_slot(slot) < len(steered.group.sockets):
-                self.drops["steered_to_the_dead"] += steered.group.drain(socket_of_slot(slot))
+                self.drops["steered_to_the_dead"] += steered.group.discard(socket_of_slot(slot))
 
     def _ask(self, steered: _Steered, slot: int, pid: int) -> None:
         """Give the child its socket of the group; its predecessor's where it had one."""

@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-import secrets
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.crypto import TunnelCrypto
@@ -14,8 +12,6 @@ from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_READY,
-    CIRCUIT_TYPE_DATA,
-    PEER_FLAG_EXIT_BT,
     Circuit,
     Hop,
 )
@@ -24,22 +20,23 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from overlay.backoff import Backoff
 from overlay.community import PoolTunnelSettings
-from overlay.config import SLOT_SHIFT, HostPort, OverlayConfig, slot_of
+from overlay.config import HostPort, OverlayConfig, slot_of
 from overlay.discovery import MAX_PEERS
 from rpc import control_pb2 as pb
-from rpc.errors import CallError
 from rpc.sync import CarriedState, CircuitState, PeerState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
-from tunnel_pool.hidden import PooledHiddenServices, peer_message
-from tunnel_pool.pool.policy import Load, least_loaded
+from tunnel_pool.circuits import PooledCircuits
+from tunnel_pool.hidden import PooledHiddenServices
+from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.questions import PooledQuestions
 from tunnel_pool.speed_test import PooledEndpoint
 from tunnel_pool.surface import refuse_the_rest
 
-BUILD_INTERVAL_S = 0.5
+if TYPE_CHECKING:
+    from tunnel_pool.scaler import Scaler
+
 SYNC_INTERVAL_S = 0.25
 MAX_KNOWN_PEERS = 20
 
@@ -47,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @refuse_the_rest
-class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelCommunity):
+class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestions, HiddenTunnelCommunity):
     """A HiddenTunnelCommunity to its callers; circuits are mirrors, kept in step by RPC_SYNC.
 
     What it offers, name by name: tunnel_pool/surface.py.
@@ -60,10 +57,13 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
         config: OverlayConfig,
         slots: Sequence[int],
         max_circuits: int,
+        *,
         command: Sequence[str] | None = None,
         own_keys: Mapping[int, bytes] | None = None,
+        start_method: StartMethod = StartMethod.SPAWN,
     ) -> None:
         """`config` is what each child gets, but for its slot and port, and its key where `own_keys` has one."""
+        PooledCircuits.__init__(self)
         PooledHiddenServices.__init__(self)
         PooledQuestions.__init__(self)
         TaskManager.__init__(self)
@@ -84,8 +84,6 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
         self.settings.max_circuits = max_circuits
         self.settings.peer_flags = set(config.peer_flags)
         self.crypto_endpoint = PooledEndpoint(self)
-        self.circuits: dict[int, Circuit] = {}
-        self.circuits_needed: dict[int, int] = defaultdict(int)
         self.candidates: dict[Peer, list[int]] = {}
         self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
@@ -93,10 +91,9 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
         self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
-        self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
-        self._builder: asyncio.TimerHandle | None = None
+        self.scaler: Scaler | None = None  # when there is one, it is stopped with us
         self._loop = asyncio.get_running_loop()
-        self.pool = ProcessPool(slots, self._create_message, self, command)
+        self.pool = ProcessPool(slots, self._create_message, self, command, start_method)
 
     async def start(self) -> None:
         """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
@@ -105,6 +102,8 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
 
     async def unload(self) -> None:
         """End all children; their circuits go with them."""
+        if self.scaler is not None:
+            self.scaler.stop()
         if self._builder is not None:
             self._builder.cancel()
         self.circuits_needed.clear()
@@ -121,137 +120,7 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
     def failure(self) -> str | None:
         return self.pool.failure()
 
-    # Circuits
-
-    def create_circuit(
-        self,
-        goal_hops: int,
-        ctype: str = CIRCUIT_TYPE_DATA,
-        exit_flags: Collection[int] | None = None,
-        required_exit: Peer | None = None,
-        info_hash: bytes | None = None,
-    ) -> Circuit | None:
-        """Have the least loaded child build a circuit; None when no child knows the peers for it."""
-        if required_exit is not None and required_exit.mid == self.my_peer.mid:
-            return None
-        if exit_flags is not None:
-            flags = set(exit_flags)
-        else:
-            flags = {PEER_FLAG_EXIT_BT} if ctype == CIRCUIT_TYPE_DATA else set()
-        slot = self._slot_for_circuit(flags, required_exit)
-        if slot is None:
-            return None
-        circuit_id = self._unused_circuit_id(slot)
-        circuit = Circuit(circuit_id, goal_hops, ctype, required_exit, info_hash)
-        self.circuits[circuit_id] = circuit
-        message = pb.BuildCircuit(
-            circuit_id=circuit_id,
-            goal_hops=goal_hops,
-            ctype=ctype,
-            has_exit_flags=exit_flags is not None,
-            exit_flags=exit_flags or (),
-            infohash=info_hash or b"",
-        )
-        if required_exit is not None:
-            message.required_exit.CopyFrom(peer_message(required_exit))
-        self.pool.call(slot, "circuit", message).add_done_callback(
-            lambda future: self._on_circuit_answered(circuit, future)
-        )
-        return circuit
-
-    def remove_circuit(
-        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
-    ) -> "asyncio.Future[Any]":
-        """Close here at once and have the child remove it."""
-        circuit = self.circuits.get(circuit_id)
-        if circuit is None:
-            logger.warning("Cannot remove unknown circuit %08x", circuit_id)
-            done = self._loop.create_future()
-            done.set_result(None)
-            return done
-        circuit.close(additional_info)
-        return self._loop.create_task(self._remove_circuit(circuit, additional_info, int(destroy)))
-
-    async def _remove_circuit(self, circuit: Circuit, reason: str, destroy_reason: int) -> None:
-        message = pb.RemoveCircuit(circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason)
-        try:
-            await self.pool.call(slot_of(circuit.circuit_id), "remove_circuit", message)
-        except (CallError, KeyError) as error:
-            logger.info("Circuit %08x is removed here alone: %s", circuit.circuit_id, error)
-        self._forget_circuit(circuit.circuit_id, reason)
-
-    def do_circuits(self) -> None:
-        """Build what is wanted and missing."""
-        now_s = time.monotonic()
-        for hops, wanted in self.circuits_needed.items():
-            if not self._backoffs[hops].is_due(now_s):
-                continue
-            missing = wanted - len(self.find_circuits(state=None, hops=hops))
-            for _ in range(max(missing, self._owed_to_successors(hops, wanted))):
-                if self.create_circuit(hops) is None:
-                    break
-
-    def _owed_to_successors(self, hops: int, wanted: int) -> int:
-        """Circuits that children which replace dead ones are short of their share.
-
-        The survivors were given the dead one's circuits at once; without more
-        than are wanted, its successor would stand idle.
-        """
-        able = self._able_slots({PEER_FLAG_EXIT_BT})
-        count = Counter(slot_of(circuit.circuit_id) for circuit in self.find_circuits(state=None, hops=hops))
-        share = wanted // max(len(able), 1)
-        return sum(max(0, share - count[slot]) for slot in able if self.pool.records[slot].restarts)
-
-    def _build_regularly(self) -> None:
-        self.do_circuits()
-        self._builder = self._loop.call_later(BUILD_INTERVAL_S, self._build_regularly)
-
-    def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None) -> int | None:
-        """The least loaded of the children that know an exit to use."""
-        able = self.pool.running() if required_exit is not None else self._able_slots(exit_flags)
-        loads = {slot: [0, 0] for slot in able}
-        recent_s = time.time() - 5
-        for circuit in self.circuits.values():
-            load = loads.get(slot_of(circuit.circuit_id))
-            if load is not None and circuit.state != CIRCUIT_STATE_CLOSING:
-                load[0] += 1
-                load[1] += circuit.bytes_down + circuit.bytes_up if circuit.last_activity > recent_s else 0
-        return least_loaded(Load(count, recent, slot) for slot, (count, recent) in loads.items())
-
-    def _able_slots(self, exit_flags: set[int]) -> list[int]:
-        """The children that know an exit with these flags."""
-        return [
-            slot
-            for slot in self.pool.running()
-            if any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
-        ]
-
-    def _unused_circuit_id(self, slot: int) -> int:
-        while True:
-            circuit_id = slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
-            if circuit_id not in self.circuits:
-                return circuit_id
-
-    def _on_circuit_answered(self, circuit: Circuit, future: "asyncio.Future[Any]") -> None:
-        error = future.exception()
-        if error is not None:
-            logger.info("Circuit %08x was not built: %s", circuit.circuit_id, error)
-            self._forget_circuit(circuit.circuit_id, str(error))
-
-    def _forget_circuit(self, circuit_id: int, reason: str) -> None:
-        circuit = self.circuits.pop(circuit_id, None)
-        if circuit is not None:
-            if len(circuit.hops) < circuit.goal_hops:
-                self._backoffs[circuit.goal_hops].failed(time.monotonic())
-            circuit.close(reason)
-            self.on_circuit_removed(circuit, reason)
-            self._children_changed()
-
     # Datagrams
-
-    def slots_with_circuits(self, hops: int) -> set[int]:
-        """The children that can carry a new client's datagrams."""
-        return {slot_of(circuit.circuit_id) for circuit in self.find_circuits(hops=hops)}
 
     def send_data(
         self,
@@ -285,6 +154,25 @@ class PooledTunnelCommunity(PooledHiddenServices, PooledQuestions, HiddenTunnelC
     def _children_changed(self) -> None:
         for watcher in self.watchers:
             watcher()
+
+    # More children and fewer
+
+    def drain(self, slot: int) -> None:
+        """Give this child nothing new; what it carries it goes on carrying (`ProcessPool.end` ends it)."""
+        self.pool.drain(slot)
+        self._tell_of_draining(slot, on=True)
+
+    def resume(self, slot: int) -> None:
+        """Take `drain` back."""
+        self.pool.resume(slot)
+        self._tell_of_draining(slot, on=False)
+        self._tell_of_swarms(slot)
+
+    def _tell_of_draining(self, slot: int, on: bool) -> None:
+        told = self.pool.call(slot, "drain", pb.Drain(on=on))
+        told.add_done_callback(lambda future: future.exception())  # it has died: then nothing is left to drain
+        self._share_swarms()
+        self._children_changed()
 
     # What the pool tells (PoolListener)
 

@@ -47,6 +47,9 @@ class Tunnels(Protocol):
         hops: int | None = None,
     ) -> list[Circuit]: ...
 
+    def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
+        """The ready circuits that a destination may be given to; others only keep those that they have."""
+
     def create_circuit(
         self,
         goal_hops: int,

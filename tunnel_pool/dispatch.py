@@ -70,7 +70,7 @@ class Dispatcher:
                 self.drops["no_circuit"] += 1
             return
         circuit = self._sticky.circuit_for(
-            address, self._tunnels.circuits, lambda: self._tunnels.find_circuits(hops=self.hops)
+            address, self._tunnels.circuits, lambda: self._tunnels.circuits_for_new_peers(self.hops)
         )
         if circuit is None:
             self.drops["no_circuit"] += 1

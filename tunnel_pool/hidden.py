@@ -80,9 +80,12 @@ class PooledHiddenServices:
     def _share_swarms(self) -> None:
         """Tell the children whose list of swarms has changed."""
         for slot in self._owners.assign(self.swarms, self.pool.running()):
-            swarms = [self.swarms[info_hash] for info_hash in self._owners.swarms_of(slot)]
-            message = pb.Monitor(swarms=[_swarm_message(swarm) for swarm in swarms])
-            self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
+            self._tell_of_swarms(slot)
+
+    def _tell_of_swarms(self, slot: int) -> None:
+        swarms = [self.swarms[info_hash] for info_hash in self._owners.swarms_of(slot)]
+        message = pb.Monitor(swarms=[_swarm_message(swarm) for swarm in swarms])
+        self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
         """Have the swarm's child make one; unasked it makes the first, and another when that is lost."""

@@ -21,7 +21,7 @@ import psutil
 from overlay.config import COMMUNITY_ID_BYTES, HostPort
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UserError
-from tunnel_pool.pool.pool import own_environment, own_executable
+from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.torrents import make_torrent
 
 PIECE_BYTES = 1 << 18

@@ -23,7 +23,10 @@ from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
 from tunnel_pool.files import write_atomically
+from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
+from tunnel_pool.scaler import Scaler, circuits_for
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
@@ -34,7 +37,7 @@ KEY_FILE = "member_key{}.bin"
 class NodeOptions:
     """What every command that joins the network is told."""
 
-    workers: int
+    workers: WorkerRange
     state_dir: Path
     listen: HostPort = ANYWHERE
     bootstrap_default: bool = False
@@ -46,15 +49,11 @@ class NodeOptions:
     steering: bool = True  # clients' datagrams past the main process, where the system can do that
     circuits: int = 0  # per hop count; 0: enough for the workers
     serves: bool = False  # whether it is there for others: a node, not a download
+    start_method: StartMethod = StartMethod.SPAWN
 
 
 def physical_cores() -> int:
     return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-
-
-def circuits_for(workers: int) -> int:
-    """py-ipv8's own maximum, more when there are more children to give them to."""
-    return max(8, 2 * workers)
 
 
 def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
@@ -88,7 +87,7 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
     as a hop, and speak from several ports: circuits through them would break.
     """
     flags = {PEER_FLAG_SPEED_TEST}
-    if options.serves or options.workers < 2:
+    if options.serves or options.workers.most < 2:
         flags.add(PEER_FLAG_RELAY)
     if options.exit:
         flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP}
@@ -112,20 +111,28 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         allow_private=options.allow_private,
         engine=engine,
     )
-    max_circuits = options.circuits or circuits_for(options.workers)
-    if options.workers > 0:
-        slots = range(options.workers)
-        own_keys = {slot: load_member_key(options.state_dir, slot) for slot in slots} if options.serves else None
-        pooled = PooledTunnelCommunity(config, slots, max_circuits, own_keys=own_keys)
-        try:
-            await pooled.start()
-        except BaseException:
-            await pooled.unload()
-            raise
-        return pooled
+    if options.workers.most > 0:
+        return await _open_pool(options, config)
     try:
         plain = await open_overlay(config)
     except CannotBindError as error:
         raise UserError(str(error)) from None
-    plain.settings.max_circuits = max_circuits
+    plain.settings.max_circuits = options.circuits or circuits_for(1)
     return plain
+
+
+async def _open_pool(options: NodeOptions, config: OverlayConfig) -> PooledTunnelCommunity:
+    least, most = options.workers
+    own_keys = {slot: load_member_key(options.state_dir, slot) for slot in range(most)} if options.serves else None
+    max_circuits = options.circuits or circuits_for(least)
+    pooled = PooledTunnelCommunity(
+        config, range(least), max_circuits, own_keys=own_keys, start_method=options.start_method
+    )
+    try:
+        await pooled.start()
+    except BaseException:
+        await pooled.unload()
+        raise
+    if options.workers.is_elastic:
+        pooled.scaler = Scaler(pooled, ScalingPolicy(options.workers), circuits_follow=not options.circuits)
+    return pooled

@@ -15,8 +15,8 @@ from tests.network import make_config, tunnels, until
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.pool.command import child_environment
 from tunnel_pool.pool.policy import EXIT_GRACE_S
-from tunnel_pool.pool.pool import own_command
 from tunnel_pool.pool.process import ChildProcess
+from tunnel_pool.pool.program import own_command
 
 HERE = Path(__file__).parent
 ROOT = str(HERE.parent.parent)
@@ -110,7 +110,7 @@ async def test_it_ends_while_control_is_stuffed_and_the_loop_is_blocked(loop, ca
 
 async def test_a_child_that_ignores_it_is_killed(loop):
     config = make_config()
-    pooled = PooledTunnelCommunity(config, [0], 1, [sys.executable, "-c", DEAF])
+    pooled = PooledTunnelCommunity(config, [0], 1, command=[sys.executable, "-c", DEAF])
     starting = loop.create_task(pooled.pool.start())
     process = psutil.Process(await until(lambda: pooled.pool.pid(0)))
     asked_s = time.monotonic()

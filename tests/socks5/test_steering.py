@@ -97,8 +97,8 @@ def test_drained(group, client):
     group.steer([2] * BUCKETS)
     for _ in range(3):
         client.sendto(b"\x00\x00\x00" + encode_address("1.2.3.4", 5), group.sockets[OWN_SOCKET].getsockname())
-    assert group.drain(2) == 3
-    assert group.drain(2) == 0
+    assert group.discard(2) == 3
+    assert group.discard(2) == 0
 
 
 def test_the_largest_program_fits():

@@ -22,7 +22,7 @@ from tunnel_pool.pool.policy import (
 
 def policy(slots=1):
     made = PoolPolicy()
-    made.add_slots(range(slots), 0)
+    made.open_slots(range(slots), 0)
     return made
 
 
@@ -106,7 +106,7 @@ def test_a_death_noticed_by_its_streams_first_is_a_failed_start_too():
     now_s = 0.0
     for _ in range(MAX_START_FAILURES):
         made.decide(now_s)
-        made.lost(0, "end of file", now_s)
+        made.end(0, "end of file", now_s)
         made.ended(0, "exit code 1", now_s)
         now_s += MAX_RESTART_DELAY_S
     assert state(made) is ChildState.FAILED
@@ -128,7 +128,7 @@ def test_a_child_that_says_it_cannot_start_is_not_tried_again():
     made = policy()
     made.decide(0)
     made.cannot_start(0, "port in use")
-    made.lost(0, "port in use", 0)
+    made.end(0, "port in use", 0)
     made.ended(0, "ended", 1)
     assert state(made) is ChildState.FAILED
     assert made.slots[0].why == "port in use"
@@ -155,8 +155,8 @@ def test_a_start_that_works_forgives_failed_ones():
 
 def test_a_broken_stream_ends_the_child_once():
     made = running()
-    assert made.lost(0, "not a frame", 5) == RequestExit(0, "not a frame")
-    assert made.lost(0, "again", 5) is None
+    assert made.end(0, "not a frame", 5) == RequestExit(0, "not a frame")
+    assert made.end(0, "again", 5) is None
 
 
 def test_stop_ends_everything_and_spawns_nothing():
@@ -174,7 +174,7 @@ def test_stop_ends_everything_and_spawns_nothing():
 
 def test_late_news_of_an_ended_child_changes_nothing():
     made = running()
-    made.lost(0, "gone", 1)
+    made.end(0, "gone", 1)
     made.created(0, 2)
     assert state(made) is ChildState.ENDING
 

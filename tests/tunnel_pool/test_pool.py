@@ -15,6 +15,7 @@ from overlay.config import HostPort, slot_of
 from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until, unused_host
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
+from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import free_port
 from tunnel_pool.tunnels import NodeOptions, peer_flags
 
@@ -54,7 +55,7 @@ async def test_a_child_takes_only_its_own_circuits_with_it(how):
 
 async def test_what_cannot_start_says_why_and_stops(caplog):
     command = [sys.executable, "-c", "raise SystemExit('libfoo is missing')"]
-    pooled = PooledTunnelCommunity(make_config(), [0], 1, command)
+    pooled = PooledTunnelCommunity(make_config(), [0], 1, command=command)
     with pytest.raises(UserError, match="libfoo is missing"):
         await asyncio.wait_for(pooled.start(), 60)
     assert pooled.pool.restarts() == 4
@@ -63,7 +64,7 @@ async def test_what_cannot_start_says_why_and_stops(caplog):
 
 @pytest.mark.slow
 async def test_a_program_that_is_not_there():
-    pooled = PooledTunnelCommunity(make_config(), [0], 1, ["/no/such/program"])
+    pooled = PooledTunnelCommunity(make_config(), [0], 1, command=["/no/such/program"])
     with pytest.raises(UserError):
         await asyncio.wait_for(pooled.start(), 60)
     await pooled.unload()
@@ -131,7 +132,9 @@ async def test_a_serving_nodes_children_are_peers_of_their_own_and_never_offer_e
     ("workers", "serves", "relays"), [(0, False, True), (1, False, True), (2, False, False), (2, True, True)]
 )
 def test_who_relays(tmp_path, workers, serves, relays):
-    assert (PEER_FLAG_RELAY in peer_flags(NodeOptions(workers, tmp_path, serves=serves))) is relays
+    assert (
+        PEER_FLAG_RELAY in peer_flags(NodeOptions(WorkerRange(workers, workers), tmp_path, serves=serves))
+    ) is relays
 
 
 async def test_no_circuit_of_ours_has_our_own_key_as_a_hop():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from packet_engine import EngineChoice
 from tunnel_pool.pool.command import MALLOC_SETTINGS
-from tunnel_pool.pool.pool import own_executable
+from tunnel_pool.pool.program import own_executable
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rpc import control_pb2 as pb
 from rpc.streams import PENDING_BYTES, PIPE_BYTES
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
+from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
@@ -33,7 +34,7 @@ async def measure(seconds: float) -> dict[str, Any]:
     async with LocalSwarm(1 << 20, seeders=0, exits=1, relays=0, log_level="error") as swarm:
         with tempfile.TemporaryDirectory() as state:
             node = NodeOptions(
-                workers=1,
+                workers=WorkerRange(1, 1),
                 state_dir=Path(state),
                 listen=HostPort(swarm.client_host, 0),
                 bootstrap=swarm.nodes,

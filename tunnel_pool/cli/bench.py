@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from packet_engine import EngineChoice, is_built
-from tunnel_pool.bench import download, forwarding, report, streams
+from tunnel_pool.bench import download, forwarding, idle, report, streams
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
 from tunnel_pool.errors import UsageError, UserError
 
 STREAMS = "streams"
+IDLE = "idle"
+ALONE = (STREAMS, IDLE)  # measured by themselves
 DOWNLOADS = {f"download-{hops}": hops for hops in (1, 2, 3)}
 FORWARDING = {
     f"{scenario}{'' if trains else '-plain'}": (scenario, trains)
     for scenario in forwarding.SCENARIOS
     for trains in (True, False)
 }
-SCENARIOS = (*DOWNLOADS, *FORWARDING, STREAMS)
+SCENARIOS = (*DOWNLOADS, *FORWARDING, *ALONE)
 DEFAULT_SCENARIOS = ("download-1", "relay", "exit", "back")
 
 DESCRIPTION = """Measure throughput and CPU, of ours and of what else there is, in one run.
@@ -29,6 +31,7 @@ Compare within one run: machines differ, and drift. Scenarios:
   download-1 -2 -3      a file from two seeders over 1, 2 or 3 hops
   relay, exit, back     CPU a cell of one node; -plain: its neighbours send no trains
   streams               control beside a flood on the data stream, by itself
+  idle                  CPU, memory and start of a pool with nothing to do, by itself
 Contenders:
 """ + "\n".join(f"  {contender.name:21} {contender.what}" for contender in ALL)
 
@@ -65,10 +68,17 @@ def add_parser(commands: Any) -> None:
         "--size", type=number(1, 1 << 20), default=200, metavar="MB", help="of the file (default: %(default)s)"
     )
     parser.add_argument(
-        "--workers", type=options.workers, default="1", metavar="N", help="of our downloader (default: %(default)s)"
+        "--workers",
+        type=options.workers,
+        default="1",
+        metavar="N",
+        help="of our downloader, or idle pool (default: %(default)s)",
     )
     parser.add_argument(
-        "--seconds", type=number(1, 3600), default=5, help="of load a node or stream (default: %(default)s)"
+        "--seconds",
+        type=number(1, 3600),
+        default=5,
+        help="of load a node or stream, or of idleness (default: %(default)s)",
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the result, too, as .png, .svg or .pdf (needs matplotlib)"
@@ -82,6 +92,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     scenarios = _scenarios(arguments.scenario)
     if scenarios == (STREAMS,):
         return {"ok": True, STREAMS: await streams.measure(arguments.seconds)}
+    if scenarios == (IDLE,):
+        return {"ok": True, IDLE: await idle.measure(max(arguments.workers.most, 1), arguments.seconds)}
     if not is_built() and any(name in FORWARDING for name in scenarios):
         raise UserError("relay, exit and back need the native packet engine, which is not built; name a download")
     contenders = _contenders(arguments.contenders)
@@ -105,8 +117,9 @@ def _scenarios(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in SCENARIOS:
             raise UsageError(f"{name!r} is no scenario; there are {', '.join(SCENARIOS)}")
-    if STREAMS in names and len(names) > 1:
-        raise UsageError("streams is measured by itself")
+    for name in ALONE:
+        if name in names and len(names) > 1:
+            raise UsageError(f"{name} is measured by itself")
     return tuple(names) or DEFAULT_SCENARIOS
 
 
@@ -134,4 +147,6 @@ def _rows(scenario: str, contenders: list[Contender], arguments: argparse.Namesp
 
 
 def describe(result: dict[str, Any]) -> str:
+    if IDLE in result:
+        return idle.describe(result[IDLE])
     return streams.describe(result[STREAMS]) if STREAMS in result else report.describe(result)

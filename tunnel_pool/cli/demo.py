@@ -15,6 +15,7 @@ from tunnel_pool.cli.report import run_report
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UsageError
 from tunnel_pool.measure import Meter
+from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
@@ -92,6 +93,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
         circuits=arguments.circuits,
         engine=EngineChoice(arguments.engine),
         steering=arguments.steering == "auto",
+        start_method=StartMethod(arguments.start_method),
     )
     meter = Meter()
     async with TorrentClient(node, arguments.hops) as client:

@@ -93,7 +93,7 @@ def _summary(
     return {
         "ok": True,
         "seconds": round(seconds, 3),
-        "workers": arguments.workers,
+        "workers": arguments.workers.as_json(),
         "exit": arguments.exit,
         "engine": choose(EngineChoice(arguments.engine)).value,
         "relayed_bytes": carried.relayed_bytes,

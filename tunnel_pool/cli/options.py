@@ -12,6 +12,8 @@ import platformdirs
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UsageError
+from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores
 
 MAX_PORT = 0xFFFF
@@ -30,11 +32,18 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def workers(text: str) -> int:
-    """--workers: a number, or the physical cores."""
+def workers(text: str) -> WorkerRange:
+    """--workers: a number, a range, or as many as there is work for."""
     if text == "auto":
-        return min(physical_cores(), MAX_WORKERS)
-    return whole_number(0, MAX_WORKERS, "or auto")(text)
+        return WorkerRange(1, min(physical_cores(), MAX_WORKERS))
+    least, dots, most = text.partition("..")
+    if not dots:
+        return WorkerRange(number := whole_number(0, MAX_WORKERS, "or MIN..MAX or auto")(text), number)
+    parse = whole_number(1, MAX_WORKERS, "in MIN..MAX")
+    found = WorkerRange(parse(least), parse(most))
+    if found.least > found.most:
+        raise argparse.ArgumentTypeError(f"{text!r} has more at least than at most")
+    return found
 
 
 def whole_number(least: int, most: int, otherwise: str = "") -> Callable[[str], int]:
@@ -119,7 +128,15 @@ def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
         type=workers,
         default=default,
         metavar="N",
-        help="child processes that carry circuits; auto: physical cores; 0: none, one process (default: %(default)s)",
+        help="child processes that carry circuits; MIN..MAX: as many as there is work for; auto: 1 to the physical "
+        "cores; 0: none, one process (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start-method",
+        choices=[method.value for method in StartMethod],
+        default=StartMethod.SPAWN.value,
+        help="of workers; spawn: a new process each; forkserver: forks of one that has everything loaded, which "
+        "saves memory (Linux; default: %(default)s)",
     )
 
 
@@ -239,8 +256,8 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
 def check_ports(arguments: argparse.Namespace) -> None:
     """Raises UsageError when the workers' ports would pass the last."""
     listen = arguments.listen
-    if listen and listen.port and listen.port + max(arguments.workers, 1) - 1 > MAX_PORT:
-        raise UsageError(f"--listen {listen} leaves no ports for {arguments.workers} workers")
+    if listen and listen.port and listen.port + max(arguments.workers.most, 1) - 1 > MAX_PORT:
+        raise UsageError(f"--listen {listen} leaves no ports for {arguments.workers.most} workers")
 
 
 def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node: bool = False) -> NodeOptions:
@@ -260,6 +277,7 @@ def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node:
         serves=serves,
         circuits=getattr(arguments, "circuits", 0),
         steering=getattr(arguments, "steering", "auto") == "auto",
+        start_method=StartMethod(arguments.start_method),
     )
 
 

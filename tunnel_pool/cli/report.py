@@ -13,7 +13,7 @@ def run_report(client: TorrentClient, meter: Meter) -> dict[str, Any]:
     """Its circuits, children and drops; the CPU seconds are each command's own."""
     return {
         "hops": client.hops,
-        "workers": client.options.workers,
+        "workers": client.options.workers.as_json(),
         "engine": choose(client.options.engine).value,
         "circuits": [_circuit_report(circuit, client) for circuit in client.circuits_seen.values()],
         "worker_restarts": client.restarts,

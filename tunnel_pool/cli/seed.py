@@ -99,7 +99,7 @@ def _report(arguments: argparse.Namespace, client: TorrentClient, seconds: float
         "ok": True,
         "seconds": round(seconds, 3),
         "hops": arguments.hops,
-        "workers": arguments.workers,
+        "workers": arguments.workers.as_json(),
         "uploaded_bytes": sum(status.uploaded_bytes for status in client.statuses),
         "torrents": [{"infohash": status.infohash, "name": status.name} for status in client.statuses],
         "worker_restarts": client.restarts,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
 from rpc.descriptors import (
     CONTROL_IN,
@@ -15,6 +16,14 @@ from rpc.descriptors import (
     STDIN,
     STDOUT,
 )
+
+
+class StartMethod(Enum):
+    """What `--start-method` says."""
+
+    SPAWN = "spawn"  # a new process of the same executable
+    FORKSERVER = "forkserver"  # a fork of a process that has everything imported; Linux only
+
 
 # asyncio asks glibc for 256 KiB at a time, which it would map and unmap each
 # time; relays and exits on the Python path are 2 to 3 times as fast with these.

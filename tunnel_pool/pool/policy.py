@@ -1,13 +1,14 @@
 """When to spawn, question, stop and replace children. Pure: events and times in, commands out.
 
-WAITING --spawn--> STARTING --created--> RUNNING
-   ^                  |                     |
-   |                  +-- too long ---------+-- hangs, told to stop
-   |                  v                     v
-   +--- ended ----- ENDING <----------------+
-   |                  +-- ended, told to stop ---> STOPPED
+WAITING --spawn--> STARTING --created--> RUNNING <--drain, resume--> DRAINING
+   ^                  |                     |                           |
+   |                  +-- too long ---------+-- hangs, told to stop ----+
+   |                  v                     v                           |
+   +--- ended ----- ENDING <----------------+---------------------------+
+   |                  +-- ended, and told to stop or drained ---> STOPPED
    +--> FAILED: it says that it cannot start, or MAX_START_FAILURES starts failed,
                     before a child of the slot ever was RUNNING
+A STOPPED slot of a pool that goes on is WAITING again when it is opened anew.
 """
 
 from collections.abc import Iterable
@@ -29,12 +30,14 @@ class ChildState(Enum):
     WAITING = auto()  # to be spawned when its delay is over
     STARTING = auto()  # spawned, RPC_CREATE not answered yet
     RUNNING = auto()
+    DRAINING = auto()  # it works as before, but nothing new is given to it
     ENDING = auto()  # asked to end
     STOPPED = auto()
     FAILED = auto()
 
 
-ALIVE_STATES = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.ENDING})
+WORKING_STATES = frozenset({ChildState.RUNNING, ChildState.DRAINING})
+ALIVE_STATES = WORKING_STATES | {ChildState.STARTING, ChildState.ENDING}
 FINAL_STATES = frozenset({ChildState.STOPPED, ChildState.FAILED})
 
 
@@ -79,6 +82,7 @@ class SlotRecord:
     quick_deaths: int = 0
     restarts: int = 0
     killed: bool = False
+    unwanted: bool = False  # it was drained, so that nobody replaces it
     why: str = ""
 
 
@@ -110,11 +114,34 @@ class PoolPolicy:
     stopping: bool = False
     decided_s: float | None = None
 
-    def add_slots(self, slots: Iterable[int], now_s: float) -> None:
+    def open_slots(self, slots: Iterable[int], now_s: float) -> None:
+        """Have a child in each of these, which are new or STOPPED."""
         for slot in slots:
-            self.slots[slot] = SlotRecord(slot, since_s=now_s, spawn_at_s=now_s)
+            restarts = self.slots[slot].restarts if slot in self.slots else 0
+            self.slots[slot] = SlotRecord(slot, since_s=now_s, spawn_at_s=now_s, restarts=restarts)
 
-    def decide(self, now_s: float) -> list[Command]:
+    def drain(self, slot: int, now_s: float) -> None:
+        """Nobody replaces this running child when it ends."""
+        record = self.slots[slot]
+        if record.state is ChildState.RUNNING:
+            record.unwanted = True
+            self._change_state(record, ChildState.DRAINING, now_s)
+
+    def resume(self, slot: int, now_s: float) -> None:
+        """A draining child is wanted after all."""
+        record = self.slots[slot]
+        if record.state is ChildState.DRAINING:
+            record.unwanted = False
+            self._change_state(record, ChildState.RUNNING, now_s)
+
+    def give_up(self, why: str, now_s: float) -> None:
+        """No child can be started any more."""
+        for record in self.slots.values():
+            if record.state is ChildState.WAITING:
+                record.why = why
+                self._change_state(record, ChildState.FAILED, now_s)
+
+    def decide(self, now_s: float, may_spawn: bool = True) -> list[Command]:
         """What to do now; each command is returned once and recorded as done.
 
         Call it often. Time in which it was not called does not count against
@@ -123,7 +150,7 @@ class PoolPolicy:
         self._forgive_our_own_delay(now_s)
         commands = []
         for record in self.slots.values():
-            command = self._decide_slot(record, now_s)
+            command = self._decide_slot(record, now_s, may_spawn)
             if command is not None:
                 commands.append(command)
         return commands
@@ -154,10 +181,10 @@ class PoolPolicy:
         record.heartbeat_sent_s = None
         record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
 
-    def lost(self, slot: int, why: str, now_s: float) -> RequestExit | None:
-        """A stream of the child broke while it runs: it is replaced."""
+    def end(self, slot: int, why: str, now_s: float) -> RequestExit | None:
+        """A stream of the child broke, or it has been drained. None when it is ending already."""
         record = self.slots[slot]
-        if record.state not in (ChildState.STARTING, ChildState.RUNNING):
+        if record.state not in ALIVE_STATES or record.state is ChildState.ENDING:
             return None
         return self._request_exit(record, why, now_s)
 
@@ -169,7 +196,7 @@ class PoolPolicy:
         if not record.ready:
             record.start_failures += 1
         record.why = record.why or how
-        if self.stopping:
+        if self.stopping or record.unwanted:
             self._change_state(record, ChildState.STOPPED, now_s)
         elif record.start_failures >= MAX_START_FAILURES and not record.proven:
             self._change_state(record, ChildState.FAILED, now_s)
@@ -186,15 +213,15 @@ class PoolPolicy:
                 if record.heartbeat_sent_s is not None:
                     record.heartbeat_sent_s += delay_s
 
-    def _decide_slot(self, record: SlotRecord, now_s: float) -> Command | None:
+    def _decide_slot(self, record: SlotRecord, now_s: float, may_spawn: bool) -> Command | None:
         match record.state:
-            case ChildState.WAITING if now_s >= record.spawn_at_s:
+            case ChildState.WAITING if may_spawn and now_s >= record.spawn_at_s:
                 return self._spawn(record, now_s)
-            case ChildState.STARTING | ChildState.RUNNING if self.stopping:
+            case ChildState.STARTING | ChildState.RUNNING | ChildState.DRAINING if self.stopping:
                 return self._request_exit(record, "the pool stops", now_s)
             case ChildState.STARTING if now_s - record.since_s >= START_TIMEOUT_S:
                 return self._request_exit(record, f"not ready {START_TIMEOUT_S:.0f} s after its start", now_s)
-            case ChildState.RUNNING:
+            case ChildState.RUNNING | ChildState.DRAINING:
                 return self._question(record, now_s)
             case ChildState.ENDING if not record.killed and now_s - record.since_s >= EXIT_GRACE_S:
                 record.killed = True

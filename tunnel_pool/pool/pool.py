@@ -2,30 +2,26 @@
 
 import asyncio
 import logging
-import os
 import socket
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-import tunnel_pool
 from rpc import control_pb2 as pb
 from rpc.errors import RemoteError
 from rpc.sockets import give
 from rpc.sync import CarriedState, SyncState
-from tunnel_pool import CHILD_SWITCH
 from tunnel_pool.errors import UserError
-from tunnel_pool.pool.command import child_environment, executable_again
+from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import (
     ALIVE_STATES,
     FINAL_STATES,
     HEARTBEAT_TIMEOUT_S,
     START_TIMEOUT_S,
+    WORKING_STATES,
     ChildState,
     Command,
     Kill,
@@ -36,6 +32,8 @@ from tunnel_pool.pool.policy import (
     Spawn,
 )
 from tunnel_pool.pool.process import CALL_TIMEOUT_S, ChildProcess
+from tunnel_pool.pool.program import own_command, own_environment, template_command
+from tunnel_pool.pool.template import Template
 
 TICK_S = 0.1
 
@@ -66,24 +64,8 @@ class PoolListener(Protocol):
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
 
-def own_executable() -> list[str]:
-    """How to run this very program again."""
-    frozen = bool(getattr(sys, "frozen", False))
-    return executable_again(sys.argv[0], sys.executable, _args_from_interpreter_flags(), frozen)
-
-
-def own_command() -> list[str]:
-    """How to start a child of this very program."""
-    return [*own_executable(), CHILD_SWITCH]
-
-
-def own_environment() -> dict[str, str]:
-    """What whoever runs this program again is to find around it."""
-    return child_environment(os.environ, os.path.dirname(os.path.dirname(tunnel_pool.__file__)))
-
-
 class ProcessPool:
-    """As many children as there are slots, each replaced when it ends."""
+    """As many children as there are open slots, each replaced when it ends."""
 
     def __init__(
         self,
@@ -91,6 +73,7 @@ class ProcessPool:
         create_message: Callable[[int], pb.Create],
         listener: PoolListener,
         command: Sequence[str] | None = None,
+        start_method: StartMethod = StartMethod.SPAWN,
     ) -> None:
         """`create_message(slot)` is asked for at each start; `command` replaces own_command in tests."""
         self._create_message = create_message
@@ -98,8 +81,9 @@ class ProcessPool:
         self._command = list(command) if command is not None else own_command()
         self._environment = own_environment()
         self._loop = asyncio.get_running_loop()
+        self._start_method = start_method
+        self._template: Template | None = None
         self._policy = PoolPolicy()
-        self._policy.add_slots(slots, time.monotonic())
         self._children: dict[int, ChildProcess] = {}
         self._created: dict[int, pb.Created] = {}
         self._before_restart: dict[int, tuple[Counter[str], CarriedState]] = {}
@@ -107,7 +91,8 @@ class ProcessPool:
         self._all_final = asyncio.Event()
         self._settled = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
-        self.pictures: dict[int, SyncState] = {slot: SyncState() for slot in slots}
+        self.pictures: dict[int, SyncState] = {}
+        self.open_slots(slots)
 
     # What the pool is
 
@@ -116,11 +101,24 @@ class ProcessPool:
         return self._policy.slots
 
     def running(self) -> list[int]:
-        return [slot for slot, record in self.records.items() if record.state is ChildState.RUNNING]
+        """The children that new work is given to."""
+        return self.in_state(ChildState.RUNNING)
+
+    def working(self) -> list[int]:
+        """The children that are there, those that are being drained included."""
+        return self.in_state(*WORKING_STATES)
+
+    def in_state(self, *states: ChildState) -> list[int]:
+        return [slot for slot, record in self.records.items() if record.state in states]
 
     def pid(self, slot: int) -> int | None:
         child = self._children.get(slot)
         return child.pid if child is not None else None
+
+    @property
+    def template_pid(self) -> int | None:
+        """What children are forked of, where they are."""
+        return self._template.pid if self._template is not None else None
 
     def listen_address(self, slot: int) -> tuple[str, int] | None:
         created = self._created.get(slot)
@@ -158,6 +156,11 @@ class ProcessPool:
 
         Whatever happens, `stop` is still to be called.
         """
+        if self._start_method is StartMethod.FORKSERVER:
+            try:
+                self._template = Template(template_command(), self._environment, self._loop, self._tick)
+            except OSError as error:
+                raise UserError(f"the start method forkserver does not work here: {error.strerror}") from None
         self._tick()
         await self._ready_or_final.wait()
         if not self.running() and (why := self.failure()):
@@ -174,11 +177,32 @@ class ProcessPool:
         await self._all_final.wait()
         if self._ticker is not None:
             self._ticker.cancel()
+        if self._template is not None:
+            await self._template.stop()
+
+    def open_slots(self, slots: Iterable[int]) -> None:
+        """From now on there is a child in each of these, too."""
+        self._policy.open_slots(slots, time.monotonic())
+        for slot in slots:
+            self.pictures.setdefault(slot, SyncState())
+
+    def drain(self, slot: int) -> None:
+        """Give the child no new work from now on, and don't replace it."""
+        self._policy.drain(slot, time.monotonic())
+
+    def resume(self, slot: int) -> None:
+        """A child that is being drained is needed after all."""
+        self._policy.resume(slot, time.monotonic())
+
+    def end(self, slot: int, why: str) -> None:
+        """Have the child end in order."""
+        if (command := self._policy.end(slot, why, time.monotonic())) is not None:
+            self._perform(command)
 
     def failure(self) -> str | None:
         """Why no child can work any more, None while one can."""
-        records = list(self.records.values())
-        if all(record.state is ChildState.FAILED for record in records):
+        records = [record for record in self.records.values() if record.state is not ChildState.STOPPED]
+        if records and all(record.state is ChildState.FAILED for record in records):
             return records[0].why
         return None
 
@@ -202,12 +226,15 @@ class ProcessPool:
         now_s = time.monotonic()
         for child in self._children.values():
             child.expire_calls(now_s)
-        for command in self._policy.decide(now_s):
+        template = self._template
+        if template is not None and template.failure is not None:
+            self._policy.give_up(template.failure, now_s)
+        for command in self._policy.decide(now_s, may_spawn=template is None or template.is_ready):
             self._perform(command)
         states = {record.state for record in self.records.values()}
         if states <= FINAL_STATES or ChildState.RUNNING in states:
             self._ready_or_final.set()
-        if states <= FINAL_STATES | {ChildState.RUNNING}:
+        if states <= FINAL_STATES | WORKING_STATES:
             self._settled.set()
         if not states & (ALIVE_STATES | {ChildState.WAITING}):
             self._all_final.set()
@@ -221,19 +248,23 @@ class ProcessPool:
             case SendHeartbeat() if child is not None:
                 self._send_heartbeat(child)
             case RequestExit(slot, reason) if child is not None:
-                log = logger.info if self._policy.stopping else logger.warning
+                log = logger.warning if self._is_needed(slot) else logger.info
                 log("Child %d is asked to end: %s", slot, reason)
                 child.request_exit(reason)
                 self._listener.child_gone(slot, reason)
             case Kill() if child is not None:
                 child.kill()
 
+    def _is_needed(self, slot: int) -> bool:
+        """Whether its end is trouble."""
+        return not self._policy.stopping and not self.records[slot].unwanted
+
     def _spawn(self, slot: int) -> None:
         from twisted.internet import reactor
 
         child = ChildProcess(slot, self, self._loop)
         try:
-            child.spawn(reactor, self._command, self._environment)
+            child.spawn(self._template or reactor, self._command, self._environment)
         except OSError as error:
             self._policy.ended(slot, f"cannot start a process: {error.strerror}", time.monotonic())
             return
@@ -288,9 +319,7 @@ class ProcessPool:
 
     def child_lost(self, child: ChildProcess, why: str) -> None:
         if self._children.get(child.slot) is child:
-            command = self._policy.lost(child.slot, why, time.monotonic())
-            if command is not None:
-                self._perform(command)
+            self.end(child.slot, why)
 
     def child_ended(self, child: ChildProcess, how: str) -> None:
         record = self.records[child.slot]
@@ -299,7 +328,7 @@ class ProcessPool:
         self._policy.ended(child.slot, how, time.monotonic())
         del self._children[child.slot]
         self._created.pop(child.slot, None)
-        if not self._policy.stopping:
+        if self._is_needed(child.slot):
             outcome = "given up" if record.state is ChildState.FAILED else "replaced"
             logger.warning("Child %d (pid %d) ended and is %s: %s", child.slot, child.pid, outcome, record.why or how)
         if not expected:

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,12 +21,10 @@ from rpc.exit import ExitDecoder, ExitFrame, ExitKind, encode
 from rpc.sockets import socket_pair
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from tunnel_pool.pool.command import descriptor_map
+from tunnel_pool.pool.log import ChildLog
 
-MAX_LOG_LINE_BYTES = 4096
 CALL_TIMEOUT_S = 15.0
 END_OF_FILE_GRACE_S = 0.5
-
-logger = logging.getLogger(__name__)
 
 
 class ChildListener(Protocol):
@@ -56,8 +52,7 @@ class ChildProcess(ProcessProtocol):
         self._channel = ControlChannel()
         self._exit_decoder = ExitDecoder()
         self._report: ExitFrame | None = None
-        self._log_rest = b""
-        self._last_log_lines: deque[str] = deque(maxlen=20)
+        self._log = ChildLog(f"child {slot}")
         self.datagrams: DatagramWriter
         self.sockets: socket.socket
         self._reader: DatagramReader | None = None
@@ -130,7 +125,7 @@ class ChildProcess(ProcessProtocol):
                 for frame in self._exit_decoder.feed(data):
                     self._report = frame
             elif childFD in (STDOUT, STDERR):
-                self._log_received(data)
+                self._log.received(data)
         except BrokenStreamError as error:
             self._listener.child_lost(self, str(error))
 
@@ -141,8 +136,7 @@ class ChildProcess(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         if self._losing is not None:
             self._losing.cancel()
-        if self._log_rest:
-            self._log_received(b"\n")
+        self._log.ended()
         how = self._how_it_ended(reason)
         self._fail(self._channel.close(f"child {self.slot} ended: {how}"))
         self.datagrams.close()
@@ -158,8 +152,7 @@ class ChildProcess(ProcessProtocol):
         if signal_number is not None:
             return f"killed by signal {signal_number}"
         code = getattr(reason.value, "exitCode", None)
-        last = self._last_log_lines[-1] if self._last_log_lines else "it said nothing"
-        return f"exit code {code}: {last}"
+        return f"exit code {code}: {self._log.last_line}"
 
     # The streams
 
@@ -190,16 +183,3 @@ class ChildProcess(ProcessProtocol):
         """Most often the process is dead and its end, with the reason, is about to be told."""
         if self._losing is None:
             self._losing = self._loop.call_later(END_OF_FILE_GRACE_S, self._listener.child_lost, self, why)
-
-    def _log_received(self, data: bytes) -> None:
-        """The child's stdout and stderr become our log, line by line."""
-        *lines, self._log_rest = (self._log_rest + data).split(b"\n")
-        if len(self._log_rest) > MAX_LOG_LINE_BYTES:
-            lines.append(self._log_rest)
-            self._log_rest = b""
-        for line in lines:
-            text = line[:MAX_LOG_LINE_BYTES].decode(errors="replace").rstrip()
-            if text:
-                self._last_log_lines.append(text)
-                level = logging.WARNING if text.startswith(("WARNING", "ERROR")) else logging.INFO
-                logger.log(level, "child %d: %s", self.slot, text)

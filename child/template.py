@@ -1,0 +1,104 @@
+"""A process with everything imported and nothing begun, of which children are forked (start method forkserver).
+
+It has one thread, no loop and no key, so that a fork of it is as clean as a new
+process, and its pages are shared by all children (thesis section 5.2.3). What it
+forks is left to the main process, which adopts orphans (rpc/lifeline.py).
+"""
+
+import contextlib
+import fcntl
+import gc
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from child.__main__ import main as be_child
+from packet_engine import is_built
+from rpc.descriptors import ALL, REQUESTS
+from rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, encode_reply
+from rpc.lifeline import die_with_parent
+
+ABOVE_ALL = len(ALL)
+EXIT_CODE_FAILED = 1
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a child for each request, until the main process is gone."""
+    requests.send(READY)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, MAX_MESSAGE_BYTES, len(ALL))
+        if not message:
+            return
+        if message != FORK or len(descriptors) != len(ALL):
+            raise ValueError(f"{message!r} with {len(descriptors)} descriptors is no request")
+        try:
+            reply = fork_orphan(lambda descriptors=descriptors: _become_child(descriptors))  # type: ignore[misc]
+        except OSError as error:
+            reply = -(error.errno or 1)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        requests.send(encode_reply(reply))
+
+
+def fork_orphan(run: Callable[[], NoReturn]) -> int:
+    """The pid of a process that runs this, and whose parent has ended: it is the main process' child now."""
+    pid_in, pid_out = os.pipe()
+    orphaned_in, orphaned_out = os.pipe()
+    try:
+        helper = os.fork()
+        if helper == 0:
+            _fork_and_end(run, pid_out, orphaned_in, orphaned_out)
+    finally:
+        for descriptor in (pid_out, orphaned_in, orphaned_out):
+            os.close(descriptor)
+    with os.fdopen(pid_in, "rb") as told:
+        os.waitpid(helper, 0)
+        pid = int(told.read() or b"0")
+    if pid == 0:
+        raise BlockingIOError("no process for the child")
+    return pid
+
+
+def _fork_and_end(run: Callable[[], NoReturn], pid_out: int, orphaned_in: int, orphaned_out: int) -> NoReturn:
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.close(orphaned_out)
+            os.read(orphaned_in, 1)  # end of file: the helper has ended
+            run()
+        os.write(pid_out, str(pid).encode())
+    finally:
+        os._exit(0)
+
+
+def _become_child(descriptors: Sequence[int]) -> NoReturn:
+    """Put the descriptors where a spawned child would find them, close all others, and be a child."""
+    try:
+        out_of_the_way = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, ABOVE_ALL) for descriptor in descriptors]
+        for number, descriptor in zip(sorted(ALL), out_of_the_way, strict=True):
+            os.dup2(descriptor, number)
+        os.closerange(ABOVE_ALL, os.sysconf("SC_OPEN_MAX"))
+        gc.enable()
+        be_child()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+            sys.stderr.flush()
+    os._exit(EXIT_CODE_FAILED)
+
+
+def main() -> None:
+    die_with_parent(os.getppid())
+    if is_built():
+        import packet_engine.endpoint  # noqa: F401 - children would each import it
+    gc.collect()
+    gc.disable()
+    gc.freeze()  # else the first collection of each child would copy all pages
+    serve(socket.socket(fileno=REQUESTS))
+
+
+if __name__ == "__main__":
+    main()

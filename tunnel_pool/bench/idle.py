@@ -1,0 +1,132 @@
+"""What a pool costs that has nothing to do: memory per child, CPU, and how soon it has circuits, by start method."""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import psutil
+
+from overlay.config import HostPort, slot_of
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.tunnels import NodeOptions, open_tunnels
+
+WAIT_S = 60
+POLL_S = 0.005
+SETTLE_S = 10.0  # for introductions and first circuits to be over
+HOPS = 1
+
+
+async def measure(workers: int, seconds: float) -> dict[str, Any]:
+    """By start method: figures of a node in a network of three others, with its circuits kept and nothing to carry."""
+    return {method.value: await _measure(method, workers, seconds) for method in StartMethod}
+
+
+async def _measure(method: StartMethod, workers: int, seconds: float) -> dict[str, Any]:
+    async with LocalSwarm(1 << 20, seeders=0, exits=1, relays=2, log_level="error") as swarm:
+        with tempfile.TemporaryDirectory() as state:
+            node = NodeOptions(
+                workers=WorkerRange(workers, workers),
+                state_dir=Path(state),
+                listen=HostPort(swarm.client_host, 0),
+                bootstrap=swarm.nodes,
+                community_id=swarm.community_id,
+                serves=True,
+                start_method=method,
+            )
+            start_s = time.monotonic()
+            pooled = cast(PooledTunnelCommunity, await open_tunnels(node))
+            try:
+                return await _measure_pool(pooled, start_s, seconds)
+            finally:
+                await pooled.unload()
+
+
+async def _measure_pool(pooled: PooledTunnelCommunity, start_s: float, seconds: float) -> dict[str, Any]:
+    first_child_s = time.monotonic() - start_s
+    pooled.build_tunnels(HOPS)
+    async with asyncio.timeout(WAIT_S):
+        await _until_circuit(pooled)
+        first_circuit_s = time.monotonic() - start_s
+        await pooled.pool.all_settled()
+        all_children_s = time.monotonic() - start_s
+        await asyncio.sleep(SETTLE_S)
+        added_s = await _add_child(pooled)
+    await asyncio.sleep(SETTLE_S)
+    main = psutil.Process(os.getpid())
+    family = [process for process in main.children() if process.status() != psutil.STATUS_ZOMBIE]
+    of_pool = {pooled.pool.pid(slot) for slot in pooled.pool.working()}
+    children = [process for process in family if process.pid in of_pool]
+    # A forked child is told from what it was forked of by nothing but its place in the pool.
+    template = [process for process in family if process.pid == pooled.pool.template_pid]
+    idle_cpu = await _cpu([main], [*children, *template], seconds)
+    return {
+        "children": len(children),
+        "first_child_s": round(first_child_s, 2),
+        "first_circuit_s": round(first_circuit_s, 2),
+        "all_children_s": round(all_children_s, 2),
+        "added_child_s": round(added_s, 2),
+        **_memory(children, "child"),
+        **_memory(template, "template"),
+        **idle_cpu,
+    }
+
+
+async def _until_circuit(pooled: PooledTunnelCommunity, slot: int | None = None) -> None:
+    while not any(slot in (None, slot_of(circuit.circuit_id)) for circuit in pooled.find_circuits(hops=HOPS)):
+        await asyncio.sleep(POLL_S)
+
+
+async def _add_child(pooled: PooledTunnelCommunity) -> float:
+    """Seconds until a child that is added to a pool at work has its first circuit."""
+    slot = len(pooled.pool.records)
+    start_s = time.monotonic()
+    pooled.newcomers.add(slot)
+    pooled.pool.open_slots([slot])
+    await _until_circuit(pooled, slot)
+    return time.monotonic() - start_s
+
+
+def _memory(processes: Iterable[psutil.Process], name: str) -> dict[str, float]:
+    """Of the median process, in MB: all of its pages, those that are its alone, and its share of all."""
+    full = [process.memory_full_info() for process in processes]
+    if not full:
+        return {}
+    return {f"{name}_{kind}_mb": round(median(getattr(info, kind) for info in full) / 1e6, 1) for kind in _KINDS}
+
+
+_KINDS = ("rss", "uss", "pss")
+
+
+async def _cpu(main: list[psutil.Process], children: list[psutil.Process], seconds: float) -> dict[str, float]:
+    """Percent of one core over this time."""
+
+    def used(processes: list[psutil.Process]) -> float:
+        times = [process.cpu_times() for process in processes]
+        return sum(time.user + time.system for time in times)
+
+    before, start_s = (used(main), used(children)), time.monotonic()
+    await asyncio.sleep(seconds)
+    elapsed_s = time.monotonic() - start_s
+    percent = [100 * (now - then) / elapsed_s for now, then in zip((used(main), used(children)), before, strict=True)]
+    return {
+        "main_cpu_percent": round(percent[0], 2),
+        "children_cpu_percent": round(percent[1], 2),
+        "cpu_percent": round(sum(percent), 2),
+    }
+
+
+def describe(result: dict[str, Any]) -> str:
+    """One column a start method."""
+    names = list(dict.fromkeys(name for figures in result.values() for name in figures))
+    lines = [f"{'':22}" + "".join(f"{method:>12}" for method in result)]
+    for name in names:
+        lines.append(f"{name:22}" + "".join(f"{figures.get(name, '-'):>12}" for figures in result.values()))
+    return "\n".join(lines)

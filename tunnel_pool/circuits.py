@@ -1,0 +1,190 @@
+"""Circuits over a pool: which child builds the next one, how many there are, and what is left of a dead one."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_CLOSING,
+    CIRCUIT_TYPE_DATA,
+    PEER_FLAG_EXIT_BT,
+    Circuit,
+)
+from ipv8.peer import Peer
+
+from overlay.backoff import Backoff
+from overlay.community import PoolTunnelSettings
+from overlay.config import SLOT_SHIFT, slot_of
+from rpc import control_pb2 as pb
+from rpc.errors import CallError
+from tunnel_pool.hidden import peer_message
+from tunnel_pool.pool.policy import Load, least_loaded
+from tunnel_pool.pool.pool import ProcessPool
+
+BUILD_INTERVAL_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class PooledCircuits:
+    """The part of py-ipv8's TunnelCommunity that builds and removes circuits; `circuits` are mirrors."""
+
+    pool: ProcessPool
+    settings: PoolTunnelSettings
+    my_peer: Peer
+    find_circuits: Callable[..., list[Circuit]]
+    on_circuit_removed: Callable[[Circuit, str], None]
+    _children_changed: Callable[[], None]
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self) -> None:
+        self.circuits: dict[int, Circuit] = {}
+        self.circuits_needed: dict[int, int] = defaultdict(int)
+        self.newcomers: set[int] = set()  # slots that were opened when others had the circuits already
+        self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
+        self._builder: asyncio.TimerHandle | None = None
+
+    def slots_with_circuits(self, hops: int) -> set[int]:
+        """The children that can carry a client's datagrams."""
+        return {slot_of(circuit.circuit_id) for circuit in self.find_circuits(hops=hops)}
+
+    def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
+        """As PoolTunnelCommunity's: not those of children that are being drained."""
+        return self._of_running(self.find_circuits(hops=hops))
+
+    def _of_running(self, circuits: Iterable[Circuit]) -> list[Circuit]:
+        running = set(self.pool.running())
+        return [circuit for circuit in circuits if slot_of(circuit.circuit_id) in running]
+
+    def create_circuit(
+        self,
+        goal_hops: int,
+        ctype: str = CIRCUIT_TYPE_DATA,
+        exit_flags: Collection[int] | None = None,
+        required_exit: Peer | None = None,
+        info_hash: bytes | None = None,
+    ) -> Circuit | None:
+        """Have the least loaded child build a circuit; None when no child knows the peers for it."""
+        if required_exit is not None and required_exit.mid == self.my_peer.mid:
+            return None
+        if exit_flags is not None:
+            flags = set(exit_flags)
+        else:
+            flags = {PEER_FLAG_EXIT_BT} if ctype == CIRCUIT_TYPE_DATA else set()
+        slot = self._slot_for_circuit(flags, required_exit)
+        if slot is None:
+            return None
+        circuit_id = self._unused_circuit_id(slot)
+        circuit = Circuit(circuit_id, goal_hops, ctype, required_exit, info_hash)
+        self.circuits[circuit_id] = circuit
+        message = pb.BuildCircuit(
+            circuit_id=circuit_id,
+            goal_hops=goal_hops,
+            ctype=ctype,
+            has_exit_flags=exit_flags is not None,
+            exit_flags=exit_flags or (),
+            infohash=info_hash or b"",
+        )
+        if required_exit is not None:
+            message.required_exit.CopyFrom(peer_message(required_exit))
+        self.pool.call(slot, "circuit", message).add_done_callback(
+            lambda future: self._on_circuit_answered(circuit, future)
+        )
+        return circuit
+
+    def remove_circuit(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "asyncio.Future[Any]":
+        """Close here at once and have the child remove it."""
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            logger.warning("Cannot remove unknown circuit %08x", circuit_id)
+            done = self._loop.create_future()
+            done.set_result(None)
+            return done
+        circuit.close(additional_info)
+        return self._loop.create_task(self._remove_circuit(circuit, additional_info, int(destroy)))
+
+    async def _remove_circuit(self, circuit: Circuit, reason: str, destroy_reason: int) -> None:
+        message = pb.RemoveCircuit(circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason)
+        try:
+            await self.pool.call(slot_of(circuit.circuit_id), "remove_circuit", message)
+        except (CallError, KeyError) as error:
+            logger.info("Circuit %08x is removed here alone: %s", circuit.circuit_id, error)
+        self._forget_circuit(circuit.circuit_id, reason)
+
+    def set_max_circuits(self, most: int) -> None:
+        """So many are kept of each hop count that any are kept of."""
+        before, self.settings.max_circuits = self.settings.max_circuits, most
+        for hops, wanted in self.circuits_needed.items():
+            if wanted == before:
+                self.circuits_needed[hops] = most
+
+    def do_circuits(self) -> None:
+        """Build what is wanted and missing."""
+        now_s = time.monotonic()
+        for hops, wanted in self.circuits_needed.items():
+            if not self._backoffs[hops].is_due(now_s):
+                continue
+            have = Counter(slot_of(c.circuit_id) for c in self._of_running(self.find_circuits(state=None, hops=hops)))
+            for _ in range(max(wanted - have.total(), self._owed_to_newcomers(have, wanted))):
+                if self.create_circuit(hops) is None:
+                    break
+
+    def _owed_to_newcomers(self, have: Counter[int], wanted: int) -> int:
+        """Circuits that children which came late, or replace dead ones, are short of their share.
+
+        The others have them all already; without more than are wanted, a newcomer would stand idle.
+        """
+        able = self._able_slots({PEER_FLAG_EXIT_BT})
+        late = [slot for slot in able if slot in self.newcomers or self.pool.records[slot].restarts]
+        return sum(max(0, wanted // len(able) - have[slot]) for slot in late)
+
+    def _build_regularly(self) -> None:
+        self.do_circuits()
+        self._builder = self._loop.call_later(BUILD_INTERVAL_S, self._build_regularly)
+
+    def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None) -> int | None:
+        """The least loaded of the children that know an exit to use."""
+        able = self.pool.running() if required_exit is not None else self._able_slots(exit_flags)
+        loads = {slot: [0, 0] for slot in able}
+        recent_s = time.time() - 5
+        for circuit in self.circuits.values():
+            load = loads.get(slot_of(circuit.circuit_id))
+            if load is not None and circuit.state != CIRCUIT_STATE_CLOSING:
+                load[0] += 1
+                load[1] += circuit.bytes_down + circuit.bytes_up if circuit.last_activity > recent_s else 0
+        return least_loaded(Load(count, recent, slot) for slot, (count, recent) in loads.items())
+
+    def _able_slots(self, exit_flags: set[int]) -> list[int]:
+        """The children that know an exit with these flags."""
+        return [
+            slot
+            for slot in self.pool.running()
+            if any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
+        ]
+
+    def _unused_circuit_id(self, slot: int) -> int:
+        while True:
+            circuit_id = slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
+            if circuit_id not in self.circuits:
+                return circuit_id
+
+    def _on_circuit_answered(self, circuit: Circuit, future: "asyncio.Future[Any]") -> None:
+        error = future.exception()
+        if error is not None:
+            logger.info("Circuit %08x was not built: %s", circuit.circuit_id, error)
+            self._forget_circuit(circuit.circuit_id, str(error))
+
+    def _forget_circuit(self, circuit_id: int, reason: str) -> None:
+        circuit = self.circuits.pop(circuit_id, None)
+        if circuit is not None:
+            if len(circuit.hops) < circuit.goal_hops:
+                self._backoffs[circuit.goal_hops].failed(time.monotonic())
+            circuit.close(reason)
+            self.on_circuit_removed(circuit, reason)
+            self._children_changed()

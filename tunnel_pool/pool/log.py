@@ -1,0 +1,33 @@
+"""What a process of ours writes on stdout and stderr becomes our log, line by line."""
+
+import logging
+
+MAX_LINE_BYTES = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class ChildLog:
+    """`last_line` says why it ended, when nothing else does."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rest = b""
+        self.last_line = "it said nothing"
+
+    def received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            text = line[:MAX_LINE_BYTES].decode(errors="replace").rstrip()
+            if text:
+                self.last_line = text
+                level = logging.WARNING if text.startswith(("WARNING", "ERROR")) else logging.INFO
+                logger.log(level, "%s: %s", self._name, text)
+
+    def ended(self) -> None:
+        """A last line without its end is one, too."""
+        if self._rest:
+            self.received(b"\n")

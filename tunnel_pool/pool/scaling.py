@@ -1,0 +1,151 @@
+"""How many children there should be. Pure: what they carry and the time in, what to do out.
+
+The pool grows by one when its children have been short of CPU, or full of circuits, for
+GROW_AFTER_S, and shrinks by one when the rest would have been enough for SHRINK_AFTER_S.
+Between the two thresholds nothing happens, so that a steady load keeps a steady pool.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+GROW_CPU = 0.7  # of a core, mean of the children
+SHRINK_CPU = 0.35  # of a core, mean of those that would be left
+CIRCUITS_PER_CHILD = 64  # our own: each costs pings and its share of RPC_SYNC
+FOREIGN_PER_CHILD = 800  # relayed and exited; a child refuses more than 1000
+SHRINK_ROOM = 0.75  # of what those left may have
+GROW_AFTER_S = 2.0
+SHRINK_AFTER_S = 30.0
+DRAIN_DEADLINE_S = 60.0
+
+
+class WorkerRange(NamedTuple):
+    """What `--workers` says: how many children there are at least and at most. (0, 0): one process without any."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least}..{self.most}"
+
+    def as_json(self) -> int | str:
+        return str(self) if self.is_elastic else self.most
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.least < self.most
+
+
+class ChildLoad(NamedTuple):
+    """What a child does now."""
+
+    slot: int
+    cpu: float  # cores, since the last decision
+    circuits: int  # our own
+    busy: int  # our own that carry datagrams
+    foreign: int  # what it relays and exits
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Have one more child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Give work again to a child that is being drained."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Give no more work to this child."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A child that has been drained can go."""
+
+    slot: int
+    why: str
+
+
+Action = Grow | Resume | Drain | End
+
+
+class ScalingPolicy:
+    """Ask `decide` about once a second; each answer is given once."""
+
+    def __init__(self, workers: WorkerRange, shrink_after_s: float = SHRINK_AFTER_S) -> None:
+        self.workers = workers
+        self._shrink_after_s = shrink_after_s
+        self._short_since_s: float | None = None
+        self._ample_since_s: float | None = None
+        self._draining_since_s: dict[int, float] = {}
+
+    def decide(
+        self, now_s: float, running: Sequence[ChildLoad], draining: Sequence[ChildLoad], starting: int, wanted: int
+    ) -> Action | None:
+        """`starting` children will run soon; `wanted` circuits are asked for, built or not."""
+        count = len(running) + starting
+        circuits = max(wanted, sum(load.circuits for load in running))
+        is_short = count < self.workers.most and _is_short(running, circuits)
+        is_ample = count > self.workers.least and _is_ample(running, circuits)
+        self._short_since_s = _since(self._short_since_s, is_short, now_s)
+        self._ample_since_s = _since(self._ample_since_s, is_ample, now_s)
+        if count < self.workers.least:  # one was drained, and another has died
+            return Resume(draining[0].slot) if draining else Grow()
+        if starting == 0 and _has_lasted(self._short_since_s, GROW_AFTER_S, now_s):
+            self._short_since_s = None
+            return Resume(draining[0].slot) if draining else Grow()
+        if draining:
+            return self._end_one(draining, now_s)
+        if starting == 0 and _has_lasted(self._ample_since_s, self._shrink_after_s, now_s):
+            self._ample_since_s = None
+            slot = min(running, key=lambda load: (load.foreign, load.busy, load.circuits, -load.slot)).slot
+            self._draining_since_s = {slot: now_s}
+            return Drain(slot)
+        return None
+
+    def _end_one(self, draining: Sequence[ChildLoad], now_s: float) -> End | None:
+        for load in draining:
+            since_s = self._draining_since_s.setdefault(load.slot, now_s)
+            if not load.busy and not load.foreign:
+                return End(load.slot, "it is not needed, and carries nothing")
+            if _has_lasted(since_s, DRAIN_DEADLINE_S, now_s):
+                return End(load.slot, f"it is not needed, and was given {DRAIN_DEADLINE_S:.0f} s to finish")
+        return None
+
+
+def _is_short(running: Sequence[ChildLoad], circuits: int) -> bool:
+    """Whether these can't carry what there is."""
+    count = len(running)
+    return bool(running) and (
+        sum(load.cpu for load in running) >= GROW_CPU * count
+        or circuits > CIRCUITS_PER_CHILD * count
+        or sum(load.foreign for load in running) > FOREIGN_PER_CHILD * count
+    )
+
+
+def _is_ample(running: Sequence[ChildLoad], circuits: int) -> bool:
+    """Whether one less could carry it, with room to spare."""
+    left = len(running) - 1
+    return (
+        left > 0
+        and sum(load.cpu for load in running) <= SHRINK_CPU * left
+        and circuits <= SHRINK_ROOM * CIRCUITS_PER_CHILD * left
+        and sum(load.foreign for load in running) <= SHRINK_ROOM * FOREIGN_PER_CHILD * left
+    )
+
+
+def _since(before_s: float | None, holds: bool, now_s: float) -> float | None:
+    if not holds:
+        return None
+    return now_s if before_s is None else before_s
+
+
+def _has_lasted(since_s: float | None, seconds: float, now_s: float) -> bool:
+    return since_s is not None and now_s - since_s >= seconds

@@ -1,0 +1,141 @@
+"""Keeps the pool as large as it has to be: measures once a second, asks the policy, does what it says."""
+
+import asyncio
+import logging
+import time
+from typing import NamedTuple
+
+import psutil
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
+
+from overlay.backoff import Recent
+from overlay.config import slot_of
+from overlay.hidden import END_TO_END
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.pool.policy import ChildState
+from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy
+
+INTERVAL_S = 1.0
+QUIET_S = 5.0  # so long a circuit that carries datagrams may pause
+QUIET_BYTES_PER_S = 1000  # pings and keep-alives are no more
+
+STARTING_STATES = (ChildState.WAITING, ChildState.STARTING)
+
+logger = logging.getLogger(__name__)
+
+
+class _Reading(NamedTuple):
+    time_s: float
+    cpu_s: float
+
+
+class CpuMeter:
+    """Cores that each process used since it was asked for last."""
+
+    def __init__(self) -> None:
+        self._readings: dict[int, _Reading] = {}
+
+    def cores(self, pid: int | None, now_s: float) -> float:
+        """0.0 the first time, and of a process that is gone."""
+        if pid is None:
+            return 0.0
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:
+            self._readings.pop(pid, None)
+            return 0.0
+        now = _Reading(now_s, times.user + times.system)
+        before, self._readings[pid] = self._readings.get(pid, now), now
+        seconds = now.time_s - before.time_s
+        return (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
+
+    def forget_all_but(self, pids: set[int | None]) -> None:
+        self._readings = {pid: reading for pid, reading in self._readings.items() if pid in pids}
+
+
+class Scaler:
+    """Has the community's pool grow and shrink by a ScalingPolicy."""
+
+    def __init__(self, community: PooledTunnelCommunity, policy: ScalingPolicy, circuits_follow: bool = False) -> None:
+        """With `circuits_follow`, as many circuits are kept as that many children are for (`circuits_for`)."""
+        self._community = community
+        self._pool = community.pool
+        self._policy = policy
+        self._circuits_follow = circuits_follow
+        self._cpu = CpuMeter()
+        self._bytes: dict[int, int] = {}  # by circuit id, at the last look
+        self._busy = Recent[int](QUIET_S)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self._step(time.monotonic())
+
+    def _step(self, now_s: float) -> None:
+        self._note_busy(now_s)
+        running = self._loads(ChildState.RUNNING, now_s)
+        draining = self._loads(ChildState.DRAINING, now_s)
+        self._cpu.forget_all_but({self._pool.pid(slot) for slot in self._pool.working()})
+        starting = len(self._pool.in_state(*STARTING_STATES))
+        wanted = sum(self._community.circuits_needed.values())
+        match self._policy.decide(now_s, running, draining, starting, wanted):
+            case Grow():
+                self._grow()
+            case Resume(slot):
+                logger.info("Child %d is needed after all", slot)
+                self._community.resume(slot)
+            case Drain(slot):
+                logger.info("Child %d is not needed: nothing new is given to it", slot)
+                self._community.drain(slot)
+            case End(slot, why):
+                self._pool.end(slot, why)
+        if self._circuits_follow:
+            self._community.set_max_circuits(circuits_for(len(self._pool.running())))
+
+    def _grow(self) -> None:
+        in_use = self._pool.working() + self._pool.in_state(*STARTING_STATES, ChildState.ENDING, ChildState.FAILED)
+        unused = [slot for slot in range(self._policy.workers.most) if slot not in in_use]
+        if unused:
+            logger.info("The children are short of CPU or full of circuits: child %d is started", unused[0])
+            self._community.newcomers.add(unused[0])
+            self._pool.open_slots(unused[:1])
+
+    def _note_busy(self, now_s: float) -> None:
+        """Which circuits carry more than what keeps them alive."""
+        now = {
+            circuit_id: circuit.bytes_up + circuit.bytes_down
+            for circuit_id, circuit in self._community.circuits.items()
+            if _carries_clients(circuit)
+        }
+        for circuit_id, carried in now.items():
+            if carried - self._bytes.get(circuit_id, 0) > QUIET_BYTES_PER_S * INTERVAL_S:
+                self._busy.add(circuit_id, now_s)
+        self._bytes = now
+
+    def _loads(self, state: ChildState, now_s: float) -> list[ChildLoad]:
+        by_slot: dict[int, list[int]] = {slot: [] for slot in self._pool.in_state(state)}
+        for circuit_id in self._community.circuits:
+            by_slot.get(slot_of(circuit_id), []).append(circuit_id)
+        return [
+            ChildLoad(
+                slot,
+                self._cpu.cores(self._pool.pid(slot), now_s),
+                circuits=len(circuit_ids),
+                busy=sum(self._busy.has(circuit_id, now_s) for circuit_id in circuit_ids),
+                foreign=len(self._pool.pictures[slot].relays) // 2 + len(self._pool.pictures[slot].exits),
+            )
+            for slot, circuit_ids in by_slot.items()
+        ]
+
+
+def _carries_clients(circuit: Circuit) -> bool:
+    return circuit.ctype in (CIRCUIT_TYPE_DATA, *END_TO_END)
+
+
+def circuits_for(workers: int) -> int:
+    """py-ipv8's own maximum, more when there are more children to give them to."""
+    return max(8, 2 * workers)
