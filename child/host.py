@@ -28,6 +28,7 @@ from rpc.sockets import SocketsTaken
 from rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
+IDLE_SYNC_INTERVAL_S = 1.0  # reached by doubling while nothing changes
 ROUTES_INTERVAL_S = 1.0  # others' circuits and our swarms: nobody waits for them
 ORPHANS_PER_EVENT = 1024
 
@@ -44,7 +45,9 @@ class ChildHost:
         self._encoder = SyncEncoder()
         self._loop_delay_s = 0.0
         self._next_routes_s = 0.0
-        self._ticker: asyncio.Task[None] | None = None
+        self._sync_interval_s = IDLE_SYNC_INTERVAL_S
+        self._pause_s = 0.0
+        self._ticker: asyncio.TimerHandle | None = None
         self._data_path: DataPath | None = None
         self._sockets = SocketsTaken(SOCKETS)
         self._control = ControlStream(
@@ -97,8 +100,10 @@ class ChildHost:
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
-        interval_s = max(message.sync_interval_s, MIN_SYNC_INTERVAL_S)
-        self._ticker = self._loop.create_task(self._sync_forever(interval_s))
+        community.on_circuits_changed = self._sync_soon
+        community.cancel_pending_task("statistics")  # each sync reads them
+        self._sync_interval_s = max(message.sync_interval_s, MIN_SYNC_INTERVAL_S)
+        self._tick(self._loop.time())
         host, port = community.endpoint.get_address()
         return pb.Created(
             listen=pb.Address(host=host, port=port),
@@ -227,17 +232,28 @@ class ChildHost:
 
     # What the main process hears unasked
 
-    async def _sync_forever(self, interval_s: float) -> None:
-        while True:
-            self._sync()
-            due_s = self._loop.time() + interval_s
-            await asyncio.sleep(interval_s)
-            self._loop_delay_s = max(0.0, self._loop.time() - due_s)
+    def _tick(self, due_s: float) -> None:
+        """Sync, and be back sooner when something happens than when nothing does."""
+        now_s = self._loop.time()
+        self._loop_delay_s = max(0.0, now_s - due_s)
+        lively = self._sync() or self._created().is_building()
+        self._pause_s = self._sync_interval_s if lively else min(2 * self._pause_s, IDLE_SYNC_INTERVAL_S)
+        self._schedule_tick(now_s + self._pause_s)
 
-    def _sync(self) -> None:
+    def _schedule_tick(self, due_s: float) -> None:
+        self._ticker = self._loop.call_at(due_s, self._tick, due_s)
+
+    def _sync_soon(self) -> None:
+        """Something has begun that the main process waits for."""
+        due_s = self._loop.time() + self._sync_interval_s
+        if self._ticker is not None and self._ticker.when() > due_s:
+            self._ticker.cancel()
+            self._schedule_tick(due_s)
+
+    def _sync(self) -> bool:
         """Send what changed, unless the frame before is still waiting: the next one carries it, too."""
         if self._control.unsent_bytes or self._data_path is None:
-            return
+            return True
         now_s = self._loop.time()
         with_routes = now_s >= self._next_routes_s
         if with_routes:
@@ -245,6 +261,7 @@ class ChildHost:
         frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters(), with_routes))
         if frame is not None:
             self._control.send_event("sync", frame)
+        return frame is not None
 
     def _on_orphans(self, hops: int, destinations: list[bytes]) -> None:
         for start in range(0, len(destinations), ORPHANS_PER_EVENT):

@@ -109,6 +109,7 @@ def take_snapshot(
     community: PoolTunnelCommunity, stream_counters: Mapping[str, int], with_routes: bool = False
 ) -> Snapshot:
     """Circuits, candidates and counters as they are now."""
+    community.crypto_endpoint.update_statistics()
     candidates = {
         key: PeerState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))
         for peer, flags in community.candidates.items()

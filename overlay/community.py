@@ -75,8 +75,8 @@ class PoolTunnelSettings(HiddenTunnelSettings):
 class PoolTunnelCommunity(DhtNames, HttpTunnels):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    `on_raw_data`, `on_circuit_removed` and `on_orphans` may be replaced by a caller. `native`
-    is the endpoint of the native engine, None on the Python one.
+    `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_circuits_changed` (one was begun)
+    may be replaced by a caller. `native` is the endpoint of the native engine, None on the Python one.
     """
 
     settings_class = PoolTunnelSettings
@@ -92,6 +92,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
+        self.on_circuits_changed: Callable[[], None] = lambda: None
         self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
@@ -177,7 +178,12 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         if required_exit is not None and self._is_me(required_exit):
             return None
         circuit: Circuit | None = super().create_circuit(goal_hops, *args, **kwargs)
+        self.on_circuits_changed()
         return circuit
+
+    def is_building(self) -> bool:
+        """Whether a circuit is not yet what it is to be."""
+        return any(not _may_carry(circuit) for circuit in self.circuits.values())
 
     def _is_me(self, peer: Peer) -> bool:
         """Whether the peer is this node: this process or another child, of the same key or of a sibling's."""

@@ -1,20 +1,18 @@
 """Finding peers: the tunnels' own, and those of the DHT and of swarms' PEX that hidden services need."""
 
+import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ipv8.bootstrapping.bootstrapper_interface import Bootstrapper
 from ipv8.bootstrapping.dispersy.bootstrapper import DispersyBootstrapper
 from ipv8.community import Community, CommunitySettings
-from ipv8.configuration import DISPERSY_BOOTSTRAPPER
 from ipv8.dht import DHTError
 from ipv8.dht.discovery import DHTDiscoveryCommunity
 from ipv8.dht.provider import DHTCommunityProvider, DHTIntroPointPayload
 from ipv8.messaging.anonymization.pex import PexCommunity
-from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY, IntroductionPoint
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY, IntroductionPoint
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.messaging.serialization import default_serializer
 from ipv8.peer import Peer
@@ -23,15 +21,20 @@ from ipv8.peerdiscovery.discovery import DiscoveryStrategy, RandomWalk
 from ipv8.taskmanager import TaskManager
 
 from overlay.backoff import Recent
-from overlay.config import HostPort, OverlayConfig
+from overlay.balance import TARGET_PEERS, surplus, wants_more
+from overlay.bootstrap import make_bootstrappers
+from overlay.config import OverlayConfig
 
 if TYPE_CHECKING:
     from overlay.community import PoolTunnelCommunity
 
-WALK_INTERVAL_S = 0.5
+WALK_INTERVAL_S = 0.5  # while something is missing; doubled with each step that brings nothing new
+CALM_INTERVAL_S = 8.0
+FEW_PEERS_INTERVAL_S = 2.0
 WALK_TIMEOUT_S = 3.0
+# Asked so often whether it lives, a peer that is gone was asked twice before it is dropped, after 57.5 s (RandomChurn).
+PING_INTERVAL_S = 25.0
 MAX_PEERS = 60
-BOOTSTRAP_RETRY_S = 1.0
 ENOUGH_PEERS = 4
 MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
 
@@ -40,45 +43,6 @@ DHT_ASK_AGAIN_S = 30.0
 PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # which the DHT's records leave out
 
 logger = logging.getLogger(__name__)
-
-
-class StaticBootstrapper(Bootstrapper):
-    """Ordinary peers at known addresses: asked again until enough peers are known."""
-
-    def __init__(self, addresses: Iterable[HostPort]) -> None:
-        super().__init__()
-        self._addresses = [UDPv4Address(*address) for address in addresses]
-        self._last_walk = 0.0
-
-    async def initialize(self, overlay: Community) -> bool:
-        self.initialized = True
-        return True
-
-    async def get_addresses(self, overlay: Community, timeout: float) -> list[UDPv4Address]:
-        now = time.monotonic()
-        if now - self._last_walk < BOOTSTRAP_RETRY_S:
-            return []
-        self._last_walk = now
-        return random.sample(self._addresses, len(self._addresses))
-
-    def keep_alive(self, overlay: Community) -> None:
-        if self._addresses:
-            overlay.walk_to(random.choice(self._addresses))
-
-    def blacklist(self) -> Sequence[UDPv4Address]:
-        return ()
-
-    def unload(self) -> None:
-        pass
-
-
-def make_bootstrappers(config: OverlayConfig) -> list[Bootstrapper]:
-    bootstrappers: list[Bootstrapper] = []
-    if config.bootstrap_default:
-        bootstrappers.append(DispersyBootstrapper(**DISPERSY_BOOTSTRAPPER["init"]))
-    if config.bootstrap:
-        bootstrappers.append(StaticBootstrapper(config.bootstrap))
-    return bootstrappers
 
 
 class IntroductionPointDht(DHTCommunityProvider):
@@ -113,7 +77,7 @@ class Discovery(TaskManager):
         self._community = community
         self._config = config
         self._walk = RandomWalk(community, timeout=WALK_TIMEOUT_S)
-        self._churn = RandomChurn(community)
+        self._churn = RandomChurn(community, ping_interval=PING_INTERVAL_S)
         self._dht: DHTDiscoveryCommunity | None = None
         self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
@@ -124,7 +88,7 @@ class Discovery(TaskManager):
             self._open_dht()
         for address in {*self._config.known_peers, *self._config.bootstrap}:
             self._community.walk_to(UDPv4Address(*address))
-        self._community.register_task("discover", self._step, interval=WALK_INTERVAL_S, delay=0)
+        self._community.register_task("discover", self._discover)
 
     async def close(self) -> None:
         """Unload everything beside the tunnel community."""
@@ -189,16 +153,39 @@ class Discovery(TaskManager):
 
     # Steps
 
+    async def _discover(self) -> None:
+        """Step after step, less and less often while nothing is missing and nobody new is met."""
+        pause_s = WALK_INTERVAL_S
+        met: set[Peer] = set()
+        while True:
+            self._step()
+            await asyncio.sleep(pause_s)
+            known = set(self._community.get_peers())
+            if self._is_missing_circuits() or (len(known) < TARGET_PEERS and not known <= met):
+                pause_s = WALK_INTERVAL_S
+            else:
+                longest_s = FEW_PEERS_INTERVAL_S if len(known) < ENOUGH_PEERS else CALM_INTERVAL_S
+                pause_s = min(2 * pause_s, longest_s)
+            met = known
+
+    def _is_missing_circuits(self) -> bool:
+        wanted = [hops for hops, count in self._community.circuits_needed.items() if count]
+        return not self._community.candidates or any(self._community.tunnels_ready(hops) < 1 for hops in wanted)
+
     def _step(self) -> None:
         community = self._community
-        known = len(community.get_peers())
-        if known < ENOUGH_PEERS or not community.candidates:
+        peers = set(community.get_peers())
+        exits = peers.intersection(community.get_candidates(PEER_FLAG_EXIT_BT))
+        if len(peers) < ENOUGH_PEERS or not community.candidates:
             community.bootstrap()
-        if known < MAX_PEERS // 2:
+        if wants_more(exits, peers - exits):
             self._walk.take_step()
         elif len(unknown := community.network.get_walkable_addresses(community.community_id)) > MAX_INTRODUCED:
             for address in unknown:
                 community.network.remove_by_address(address)
+        first_hops = {circuit.hop.peer for circuit in community.circuits.values() if circuit.hop is not None}
+        if too_many := surplus(exits, peers - exits) - first_hops:
+            community.network.remove_peer(random.choice(list(too_many)))
         self._churn.take_step()
         if self._dht is not None:
             self._find_dht_peers(self._dht)

@@ -19,8 +19,7 @@ from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 WAIT_S = 60
-POLL_S = 0.005
-SETTLE_S = 10.0  # for introductions and first circuits to be over
+SETTLE_S = 60.0  # for introductions, first circuits and the first rounds of the DHT to be over
 HOPS = 1
 
 
@@ -57,7 +56,6 @@ async def _measure_pool(pooled: PooledTunnelCommunity, start_s: float, seconds: 
         first_circuit_s = time.monotonic() - start_s
         await pooled.pool.all_settled()
         all_children_s = time.monotonic() - start_s
-        await asyncio.sleep(SETTLE_S)
         added_s = await _add_child(pooled)
     await asyncio.sleep(SETTLE_S)
     main = psutil.Process(os.getpid())
@@ -80,8 +78,16 @@ async def _measure_pool(pooled: PooledTunnelCommunity, start_s: float, seconds: 
 
 
 async def _until_circuit(pooled: PooledTunnelCommunity, slot: int | None = None) -> None:
-    while not any(slot in (None, slot_of(circuit.circuit_id)) for circuit in pooled.find_circuits(hops=HOPS)):
-        await asyncio.sleep(POLL_S)
+    ready = asyncio.Event()
+
+    def look() -> None:
+        if any(slot in (None, slot_of(circuit.circuit_id)) for circuit in pooled.find_circuits(hops=HOPS)):
+            ready.set()
+
+    pooled.watchers.append(look)
+    look()
+    await ready.wait()
+    pooled.watchers.remove(look)
 
 
 async def _add_child(pooled: PooledTunnelCommunity) -> float:
