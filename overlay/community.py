@@ -87,7 +87,6 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.exit_host = settings.exit_host
         self.counters = settings.counters
         self._siblings = settings.siblings
-        self._peer_flags = set(settings.peer_flags)
         self._backoff = Backoff()
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
@@ -168,9 +167,8 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         return list(self.find_circuits(hops=hops))
 
     def drain(self, on: bool) -> None:
-        """Begin nothing new for ourselves or others, and say so to who meets us; `on` False takes it back."""
+        """Begin nothing new, for ourselves or others; `on` False takes it back."""
         self.is_draining = on
-        self.settings.peer_flags = set() if on else self._peer_flags
 
     def create_circuit(self, goal_hops: int, *args: Any, **kwargs: Any) -> Circuit | None:
         """As in py-ipv8; refuses a required exit that is ourselves."""

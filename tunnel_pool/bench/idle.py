@@ -19,7 +19,7 @@ from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 WAIT_S = 60
-SETTLE_S = 60.0  # for introductions, first circuits and the first rounds of the DHT to be over
+SETTLE_S = 120.0  # for introductions and the first rounds of the DHT, a minute after the start, to be over
 HOPS = 1
 
 

@@ -92,18 +92,19 @@ class ScalingPolicy:
         """`starting` children will run soon; `wanted` circuits are asked for, built or not."""
         count = len(running) + starting
         circuits = max(wanted, sum(load.circuits for load in running))
-        is_short = count < self.workers.most and _is_short(running, circuits)
-        is_ample = count > self.workers.least and _is_ample(running, circuits)
+        is_settled = starting == 0
+        is_short = is_settled and count < self.workers.most and _is_short(running, circuits)
+        is_ample = is_settled and count > self.workers.least and _is_ample(running, circuits)
         self._short_since_s = _since(self._short_since_s, is_short, now_s)
         self._ample_since_s = _since(self._ample_since_s, is_ample, now_s)
         if count < self.workers.least:  # one was drained, and another has died
             return Resume(draining[0].slot) if draining else Grow()
-        if starting == 0 and _has_lasted(self._short_since_s, GROW_AFTER_S, now_s):
+        if _has_lasted(self._short_since_s, GROW_AFTER_S, now_s):
             self._short_since_s = None
             return Resume(draining[0].slot) if draining else Grow()
         if draining:
             return self._end_one(draining, now_s)
-        if starting == 0 and _has_lasted(self._ample_since_s, self._shrink_after_s, now_s):
+        if _has_lasted(self._ample_since_s, self._shrink_after_s, now_s):
             self._ample_since_s = None
             slot = min(running, key=lambda load: (load.foreign, load.busy, load.circuits, -load.slot)).slot
             self._draining_since_s = {slot: now_s}
