@@ -88,6 +88,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.counters = settings.counters
         self._siblings = settings.siblings
         self._backoff = Backoff()
+        self._pinged_s: dict[bytes, float] = {}  # by mid
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
@@ -202,6 +203,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
     def introduction_response_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
         if not self._is_me(peer):
             super().introduction_response_callback(peer, dist, payload)
+            self._note_pong(peer)
             self._build_soon(CANDIDATE_DELAY_S)
 
     def _build_soon(self, delay_s: float) -> None:
@@ -222,7 +224,15 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
 
     def send_ping(self, peer: Peer) -> None:
         """RandomChurn's question whether a peer lives; only py-ipv8's DiscoveryCommunity has real pings."""
+        self._pinged_s[peer.mid] = time.monotonic()
         self.send_introduction_request(peer)
+
+    def _note_pong(self, peer: Peer) -> None:
+        """Who has answered often enough, RandomChurn asks only when nothing was heard of it."""
+        pinged_s = self._pinged_s.pop(peer.mid, None)
+        known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
+        if pinged_s is not None and known is not None:
+            known.pings.append(time.monotonic() - pinged_s)
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
         """As in py-ipv8, without ourselves, and without those that did not answer while others are left."""

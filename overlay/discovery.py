@@ -196,4 +196,5 @@ class Discovery(TaskManager):
 
 def _estimate_as(overlay: Community, community: Community) -> None:
     """They share the socket, so what is known of our address holds for both."""
+    overlay.cancel_pending_task("discover_lan_addresses")
     overlay.my_estimated_lan, overlay.my_estimated_wan = community.my_estimated_lan, community.my_estimated_wan

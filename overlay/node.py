@@ -17,6 +17,8 @@ from overlay.discovery import MAX_PEERS, Discovery
 from overlay.udp import BUFFER_BYTES, BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
 from packet_engine import EngineChoice, choose
 
+LAN_ADDRESSES_INTERVAL_S = 60.0
+
 
 async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     """A running community. Raises CannotBindError when its address is taken, EngineMissingError."""
@@ -72,10 +74,14 @@ async def _open_endpoint(config: OverlayConfig, counters: Counter[str]) -> Endpo
 
 
 def _estimate_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> None:
-    """A node bound to one address is there and nowhere else; others find theirs as py-ipv8 does."""
+    """A node bound to one address is there and nowhere else; others find theirs as py-ipv8 does, but less often."""
     host, port = endpoint.get_address()
+    community.cancel_pending_task("discover_lan_addresses")
     if not ipaddress.ip_address(host).is_unspecified:
         community.my_estimated_lan = community.my_estimated_wan = UDPv4Address(host, port)
+    else:
+        look = community.discover_lan_addresses
+        community.register_task("find our addresses", look, interval=LAN_ADDRESSES_INTERVAL_S, delay=0)
 
 
 def socket_warning(community: PoolTunnelCommunity) -> str | None:

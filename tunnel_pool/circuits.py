@@ -22,10 +22,12 @@ from overlay.config import SLOT_SHIFT, slot_of
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
 from tunnel_pool.hidden import peer_message
-from tunnel_pool.pool.policy import Load, least_loaded
+from tunnel_pool.pool.policy import ChildState, Load, least_loaded, share_out
 from tunnel_pool.pool.pool import ProcessPool
 
 BUILD_INTERVAL_S = 0.5
+EXPECTED_S = 3.0  # so long a child that starts, or looks for peers, has circuits kept for it
+SOON_STATES = frozenset({ChildState.WAITING, ChildState.STARTING, ChildState.RUNNING})
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,6 @@ class PooledCircuits:
     def __init__(self) -> None:
         self.circuits: dict[int, Circuit] = {}
         self.circuits_needed: dict[int, int] = defaultdict(int)
-        self.newcomers: set[int] = set()  # slots that were opened when others had the circuits already
         self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
         self._builder: asyncio.TimerHandle | None = None
 
@@ -78,6 +79,20 @@ class PooledCircuits:
         slot = self._slot_for_circuit(flags, required_exit)
         if slot is None:
             return None
+        return self._create_in(
+            slot, goal_hops, ctype=ctype, exit_flags=exit_flags, required_exit=required_exit, info_hash=info_hash
+        )
+
+    def _create_in(
+        self,
+        slot: int,
+        goal_hops: int,
+        *,
+        ctype: str = CIRCUIT_TYPE_DATA,
+        exit_flags: Collection[int] | None = None,
+        required_exit: Peer | None = None,
+        info_hash: bytes | None = None,
+    ) -> Circuit:
         circuit_id = self._unused_circuit_id(slot)
         circuit = Circuit(circuit_id, goal_hops, ctype, required_exit, info_hash)
         self.circuits[circuit_id] = circuit
@@ -125,24 +140,22 @@ class PooledCircuits:
                 self.circuits_needed[hops] = most
 
     def do_circuits(self) -> None:
-        """Build what is wanted and missing."""
+        """Build what is wanted and missing, by child (`share_out`)."""
         now_s = time.monotonic()
-        for hops, wanted in self.circuits_needed.items():
-            if not self._backoffs[hops].is_due(now_s):
-                continue
-            have = Counter(slot_of(c.circuit_id) for c in self._of_running(self.find_circuits(state=None, hops=hops)))
-            for _ in range(max(wanted - have.total(), self._owed_to_newcomers(have, wanted))):
-                if self.create_circuit(hops) is None:
-                    break
-
-    def _owed_to_newcomers(self, have: Counter[int], wanted: int) -> int:
-        """Circuits that children which came late, or replace dead ones, are short of their share.
-
-        The others have them all already; without more than are wanted, a newcomer would stand idle.
-        """
         able = self._able_slots({PEER_FLAG_EXIT_BT})
-        late = [slot for slot in able if slot in self.newcomers or self.pool.records[slot].restarts]
-        return sum(max(0, wanted // len(able) - have[slot]) for slot in late)
+        for hops, wanted in self.circuits_needed.items():
+            if able and self._backoffs[hops].is_due(now_s):
+                count = Counter(slot_of(circuit.circuit_id) for circuit in self.find_circuits(state=None, hops=hops))
+                have = {slot: count[slot] for slot in able}
+                for slot in share_out(wanted, have, self._expected(able, now_s)):
+                    self._create_in(slot, hops)
+
+    def _expected(self, able: Collection[int], now_s: float) -> int:
+        """How many children will likely be able to build soon."""
+        return sum(
+            record.state in SOON_STATES and slot not in able and now_s - record.since_s < EXPECTED_S
+            for slot, record in self.pool.records.items()
+        )
 
     def _build_regularly(self) -> None:
         self.do_circuits()

@@ -232,6 +232,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
                 merged[self.peer_of(candidate)] = list(candidate.flags)
         self.candidates.clear()
         self.candidates.update(merged)
+        self.do_circuits()
 
     @property
     def network(self) -> Network:

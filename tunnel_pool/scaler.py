@@ -101,7 +101,6 @@ class Scaler:
         unused = [slot for slot in range(self._policy.workers.most) if slot not in in_use]
         if unused:
             logger.info("The children are short of CPU or full of circuits: child %d is started", unused[0])
-            self._community.newcomers.add(unused[0])
             self._pool.open_slots(unused[:1])
 
     def _note_busy(self, now_s: float) -> None:

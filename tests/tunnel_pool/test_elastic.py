@@ -29,7 +29,6 @@ async def test_a_child_that_comes_late_has_circuits_within_two_seconds():
         client.build_tunnels(1)
         await until_all_ready(client, 4)
         start_s = time.monotonic()
-        client.newcomers.add(1)
         client.pool.open_slots([1])
         await until(lambda: client.slots_with_circuits(1) == {0, 1})
         assert time.monotonic() - start_s < 2

@@ -17,6 +17,7 @@ from tunnel_pool.pool.policy import (
     Spawn,
     least_loaded,
     restart_delay_s,
+    share_out,
 )
 
 
@@ -191,3 +192,24 @@ def test_late_news_of_an_ended_child_changes_nothing():
 )
 def test_least_loaded(loads, chosen):
     assert least_loaded(loads) == chosen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "have", "expected", "chosen"),
+    [
+        (8, {0: 0}, 0, [0] * 8),
+        (8, {0: 0}, 1, [0] * 4),
+        (8, {0: 4, 1: 0}, 0, [1] * 4),
+        (8, {0: 8, 1: 0}, 0, [1] * 4),  # it replaces one whose circuits the other has taken over
+        (8, {0: 4, 1: 4, 2: 0}, 0, [2] * 2),  # it came late
+        (8, {0: 4, 1: 4, 2: 2}, 0, []),
+        (7, {0: 2, 1: 2}, 0, [0, 1, 0]),
+        (7, {0: 2, 1: 2}, 1, [0, 1]),
+        (1, {0: 0, 1: 0}, 0, [0]),
+        (1, {0: 0}, 5, [0]),
+        (1, {0: 1, 1: 0}, 0, []),
+        (0, {0: 0, 1: 3}, 0, []),
+    ],
+)
+def test_circuits_are_shared_out_evenly(wanted, have, expected, chosen):
+    assert share_out(wanted, have, expected) == chosen

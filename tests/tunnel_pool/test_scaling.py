@@ -57,9 +57,7 @@ class Simulation:
             self.actions.append((self.now_s, action))
         match action:
             case Grow():
-                unused = next(
-                    slot for slot in range(99) if slot not in (*self.running, *self.starting, *self.draining)
-                )
+                unused = next(slot for slot in range(99) if slot not in (*self.running, *self.starting, *self.draining))
                 self.starting[unused] = self.now_s + START_S
             case Drain(slot):
                 self.running.remove(slot)

@@ -94,7 +94,6 @@ async def _add_child(pooled: PooledTunnelCommunity) -> float:
     """Seconds until a child that is added to a pool at work has its first circuit."""
     slot = len(pooled.pool.records)
     start_s = time.monotonic()
-    pooled.newcomers.add(slot)
     pooled.pool.open_slots([slot])
     await _until_circuit(pooled, slot)
     return time.monotonic() - start_s

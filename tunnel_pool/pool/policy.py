@@ -11,7 +11,7 @@ WAITING --spawn--> STARTING --created--> RUNNING <--drain, resume--> DRAINING
 A STOPPED slot of a pool that goes on is WAITING again when it is opened anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -99,6 +99,26 @@ def least_loaded(loads: Iterable[Load]) -> int | None:
     """The slot that builds the next circuit, None when there is no child for it."""
     least = min(loads, default=None)
     return None if least is None else least.slot
+
+
+def share_out(wanted: int, have: Mapping[int, int], expected: int) -> list[int]:
+    """The slots that are to build one more circuit each, to have so many in all, evenly.
+
+    `have` are the circuits of each child that can build, one child at least; `expected` more can do so soon,
+    and their shares are left to them. A child that comes when the others have all circuits gets its
+    share all the same: it would stand idle.
+    """
+    count = dict(have)
+    children = len(have) + expected
+    chosen: list[int] = []
+    while True:
+        least = min(count, key=lambda slot: (count[slot], slot))
+        is_owed = count[least] < wanted // children
+        is_missing = sum(count.values()) < wanted and count[least] < -(-wanted // children)
+        if not is_owed and not is_missing:
+            return chosen
+        chosen.append(least)
+        count[least] += 1
 
 
 def restart_delay_s(quick_deaths: int) -> float:
