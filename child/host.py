@@ -152,6 +152,9 @@ class ChildHost:
         return pb.Drained()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
+        if self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2:
+            self._ticker.cancel()  # awake already: an idle child wakes up once a second, not twice
+            self._tick(self._loop.time())
         return pb.HeartbeatReply(loop_delay_s=self._loop_delay_s)
 
     async def _on_associate(self, message: pb.Associate) -> pb.Associated:

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
-SUSPECT_S = 60.0  # by then, churn has asked whether it lives
+SUSPECT_S = 120.0  # by then, churn has asked whether it lives
 STATISTICS_INTERVAL_S = 0.25
+MAX_PINGED = 256
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 # py-ipv8 logs, with tracebacks and destinations, what any remote peer can provoke. We count.
@@ -224,6 +225,8 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
 
     def send_ping(self, peer: Peer) -> None:
         """RandomChurn's question whether a peer lives; only py-ipv8's DiscoveryCommunity has real pings."""
+        if len(self._pinged_s) > MAX_PINGED:
+            self._pinged_s.clear()
         self._pinged_s[peer.mid] = time.monotonic()
         self.send_introduction_request(peer)
 

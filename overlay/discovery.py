@@ -32,8 +32,11 @@ WALK_INTERVAL_S = 0.5  # while something is missing; doubled with each step that
 CALM_INTERVAL_S = 8.0
 FEW_PEERS_INTERVAL_S = 2.0
 WALK_TIMEOUT_S = 3.0
-# Asked so often whether it lives, a peer that is gone was asked twice before it is dropped, after 57.5 s (RandomChurn).
-PING_INTERVAL_S = 25.0
+# py-ipv8 asks its peers all the time, which would be half of what an idle node does.
+SILENCE_S = 55.0  # after which a peer is asked whether it lives, and once more
+PING_INTERVAL_S = 30.0
+DROP_S = 115.0
+DHT_PING_INTERVAL_S = 45.0  # below the 60 s after which DHT nodes forget where we are (dht/discovery.py)
 MAX_PEERS = 60
 ENOUGH_PEERS = 4
 MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
@@ -77,7 +80,7 @@ class Discovery(TaskManager):
         self._community = community
         self._config = config
         self._walk = RandomWalk(community, timeout=WALK_TIMEOUT_S)
-        self._churn = RandomChurn(community, ping_interval=PING_INTERVAL_S)
+        self._churn = RandomChurn(community, ping_interval=PING_INTERVAL_S, inactive_time=SILENCE_S, drop_time=DROP_S)
         self._dht: DHTDiscoveryCommunity | None = None
         self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
@@ -131,6 +134,7 @@ class Discovery(TaskManager):
             my_peer=self._community.my_peer, endpoint=self._community.endpoint, network=self._community.network
         )
         self._dht = DHTDiscoveryCommunity(settings)
+        self._dht.replace_task("ping_all", self._dht.ping_all, interval=DHT_PING_INTERVAL_S)
         _estimate_as(self._dht, self._community)
         self._dht.bootstrappers += make_bootstrappers(self._config)
         self._community.dht_provider = IntroductionPointDht(self._dht, self._community.endpoint.get_address()[1])

@@ -160,8 +160,6 @@ class HiddenServices(HiddenTunnelCommunity):
         # An answer comes over the circuit that the request took, never to our own address.
         self.decode_map[PeersResponsePayload.msg_id] = None
         self.cancel_pending_task("do_peer_discovery")
-        self.register_task("tend swarms", self._tend_swarms, interval=TEND_INTERVAL_S)
-        self.register_task("ping end to end", self._ping_end_to_end, interval=PING_END_TO_END_S)
 
     # What we take part in
 
@@ -176,11 +174,25 @@ class HiddenServices(HiddenTunnelCommunity):
             if swarm.info_hash not in self.swarms:
                 # Who is linked, RPC_SYNC tells: the circuit's e2e.
                 self.join_swarm(swarm.info_hash, swarm.hops, lambda address: None, swarm.seeding)
-        self._tend_swarms()
+
+    def join_swarm(
+        self,
+        info_hash: bytes,
+        hops: int,
+        callback: Callable[[tuple[str, int]], Any] | None = None,
+        seeding: bool = True,
+    ) -> None:
+        super().join_swarm(info_hash, hops, callback, seeding)
+        if not self.is_pending_task_active("tend swarms"):
+            self.register_task("tend swarms", self._tend_swarms, interval=TEND_INTERVAL_S, delay=0)
+            self.register_task("ping end to end", self._ping_end_to_end, interval=PING_END_TO_END_S)
 
     def leave_swarm(self, info_hash: bytes) -> None:
         self._retry_s.pop(info_hash, None)
         super().leave_swarm(info_hash)
+        if not self.swarms:
+            self.cancel_pending_task("tend swarms")
+            self.cancel_pending_task("ping end to end")
 
     def _tend_swarms(self) -> None:
         """Ask for what is missing: circuits to ask over, introduction points, peers."""

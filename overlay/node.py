@@ -27,8 +27,10 @@ async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
     counters: Counter[str] = Counter()
     endpoint = await _open_endpoint(config, counters)
     key = default_eccrypto.key_from_private_bin(config.member_key)
+    network = Network()
+    network.blacklist_mids += [Peer(sibling).mid for sibling in config.siblings]
     settings = PoolTunnelSettings(
-        my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=Network()
+        my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=network
     )
     settings.slot = config.slot
     settings.counters = counters

@@ -78,7 +78,7 @@ class Command:
 
 
 @asynccontextmanager
-async def command(*arguments, program=MODULE, **options):
+async def command(*arguments, program=MODULE, environment=None, **options):
     """Start `tunnel-pool ARGUMENTS`; whatever is left of it is killed at the end."""
     process = await asyncio.create_subprocess_exec(
         *program,
@@ -87,7 +87,7 @@ async def command(*arguments, program=MODULE, **options):
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
-        env={**os.environ, "TERM": "dumb"},
+        env={**os.environ, "TERM": "dumb", **(environment or {})},
         **options,
     )
     running = Command(process)

@@ -186,6 +186,10 @@ class TorrentClient:
         self._check_pool()
         await self._session.wait_changed(timeout_s)
 
+    def set_download_limit(self, bytes_per_s: int) -> None:
+        """Of all torrents together; 0: none."""
+        self._session.set_download_limit(bytes_per_s)
+
     @property
     def introduction_points(self) -> int:
         """How many introduction points are there for what we seed."""

@@ -187,6 +187,10 @@ class TorrentSession:
         if not self._stopped:
             self._session.add_dht_node((host, node[1]))
 
+    def set_download_limit(self, bytes_per_s: int) -> None:
+        """Of all torrents together; 0: none."""
+        self._session.apply_settings({"download_rate_limit": bytes_per_s})
+
     def ask_dht(self) -> None:
         """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""
         for torrent in self._torrents.values():

@@ -30,6 +30,7 @@ from tunnel_pool.scaler import Scaler, circuits_for
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
+EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP})
 KEY_FILE = "member_key{}.bin"
 
 
@@ -56,6 +57,10 @@ def physical_cores() -> int:
     return psutil.cpu_count(logical=False) or os.cpu_count() or 1
 
 
+def new_member_key() -> bytes:
+    return bytes(default_eccrypto.generate_key("curve25519").key_to_bin())
+
+
 def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
     """A private key, made at the first start; only its owner may read it. Raises UserError."""
     path = state_dir / KEY_FILE.format(f"-{slot}" if slot else "")
@@ -65,7 +70,7 @@ def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
             key: bytes = path.read_bytes()
             default_eccrypto.key_from_private_bin(key)
             return key
-        key = bytes(default_eccrypto.generate_key("curve25519").key_to_bin())
+        key = new_member_key()
         write_atomically(path, key)
     except OSError as error:
         raise UserError(f"cannot keep state in {state_dir}: {error.strerror}; choose another with --state") from None
@@ -90,7 +95,7 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
     if options.serves or options.workers.most < 2:
         flags.add(PEER_FLAG_RELAY)
     if options.exit:
-        flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP}
+        flags |= EXIT_FLAGS
     return frozenset(flags)
 
 

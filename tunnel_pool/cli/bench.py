@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from packet_engine import EngineChoice, is_built
-from tunnel_pool.bench import download, forwarding, idle, report, streams
+from tunnel_pool.bench import download, elastic, forwarding, idle, report, streams
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
 from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.pool.scaling import WorkerRange
 
 STREAMS = "streams"
 IDLE = "idle"
-ALONE = (STREAMS, IDLE)  # measured by themselves
+ELASTIC = "elastic"
+ALONE = (STREAMS, IDLE, ELASTIC)  # measured by themselves
+USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200}
+UNUSUAL = {
+    IDLE: {"workers": WorkerRange(16, 16), "seconds": 60},
+    ELASTIC: {"workers": WorkerRange(1, 3), "seconds": 40, "size": 3000},
+}
 DOWNLOADS = {f"download-{hops}": hops for hops in (1, 2, 3)}
 FORWARDING = {
     f"{scenario}{'' if trains else '-plain'}": (scenario, trains)
@@ -32,6 +39,9 @@ Compare within one run: machines differ, and drift. Scenarios:
   relay, exit, back     CPU a cell of one node; -plain: its neighbours send no trains
   streams               control beside a flood on the data stream, by itself
   idle                  CPU, memory and start of a pool with nothing to do, by itself
+                        (--workers 16 --seconds 60)
+  elastic               a pool that grows and shrinks under a load that comes and goes, by
+                        itself (--workers 1..3 --seconds 40 --size 3000, Python engine)
 Contenders:
 """ + "\n".join(f"  {contender.name:21} {contender.what}" for contender in ALL)
 
@@ -64,22 +74,9 @@ def add_parser(commands: Any) -> None:
         "--contenders", type=_names(tuple(BY_NAME)), metavar="NAME,NAME...", default=None, help="default: all"
     )
     parser.add_argument("--runs", type=number(1, 100), default=3, metavar="R", help="default: %(default)s")
-    parser.add_argument(
-        "--size", type=number(1, 1 << 20), default=200, metavar="MB", help="of the file (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--workers",
-        type=options.workers,
-        default="1",
-        metavar="N",
-        help="of our downloader, or idle pool (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=number(1, 3600),
-        default=5,
-        help="of load a node or stream, or of idleness (default: %(default)s)",
-    )
+    parser.add_argument("--size", type=number(1, 1 << 20), metavar="MB", help="of the file (default: 200)")
+    parser.add_argument("--workers", type=options.workers, metavar="N", help="of our downloader (default: 1)")
+    parser.add_argument("--seconds", type=number(1, 3600), help="of load a node or stream, or of idleness (default: 5)")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the result, too, as .png, .svg or .pdf (needs matplotlib)"
     )
@@ -90,15 +87,16 @@ def add_parser(commands: Any) -> None:
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Every run of every contender in every scenario. Raises UserError when one fails."""
     scenarios = _scenarios(arguments.scenario)
-    if scenarios == (STREAMS,):
-        return {"ok": True, STREAMS: await streams.measure(arguments.seconds)}
-    if scenarios == (IDLE,):
-        return {"ok": True, IDLE: await idle.measure(max(arguments.workers.most, 1), arguments.seconds)}
+    for name, usual in {**USUAL, **UNUSUAL.get(scenarios[0], {})}.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, usual)
+    if arguments.plot is not None:
+        report.check_plot(arguments.plot)
+    if scenarios[0] in ALONE:
+        return await _run_alone(scenarios[0], arguments)
     if not is_built() and any(name in FORWARDING for name in scenarios):
         raise UserError("relay, exit and back need the native packet engine, which is not built; name a download")
     contenders = _contenders(arguments.contenders)
-    if arguments.plot is not None:
-        report.check_plot(arguments.plot)
     measured: dict[str, report.Rows] = {name: {} for name in scenarios}
     for number in range(arguments.runs):
         for scenario in scenarios:
@@ -110,6 +108,19 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.plot is not None:
         report.draw(result, arguments.plot)
     return result
+
+
+async def _run_alone(scenario: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    match scenario:
+        case "streams":
+            measured = await streams.measure(arguments.seconds)
+        case "idle":
+            measured = await idle.measure(max(arguments.workers.most, 1), arguments.seconds)
+        case _:
+            measured = await elastic.measure(arguments.workers, arguments.size, arguments.seconds)
+            if arguments.plot is not None:
+                elastic.draw(measured, arguments.plot)
+    return {"ok": True, scenario: measured}
 
 
 def _scenarios(names: Sequence[str]) -> tuple[str, ...]:
@@ -146,7 +157,15 @@ def _rows(scenario: str, contenders: list[Contender], arguments: argparse.Namesp
     ]
 
 
+DESCRIBE: dict[str, Callable[[Any], str]] = {
+    STREAMS: streams.describe,
+    IDLE: idle.describe,
+    ELASTIC: elastic.describe,
+}
+
+
 def describe(result: dict[str, Any]) -> str:
-    if IDLE in result:
-        return idle.describe(result[IDLE])
-    return streams.describe(result[STREAMS]) if STREAMS in result else report.describe(result)
+    for name, describe_it in DESCRIBE.items():
+        if name in result:
+            return describe_it(result[name])
+    return report.describe(result)

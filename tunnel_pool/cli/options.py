@@ -193,6 +193,19 @@ def add_circuits_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
+    """A private swarm has nodes of its own to start from."""
+    usual = "default, none, or IP:PORT[,IP:PORT...] of nodes to start from (default: default)"
+    own = "IP:PORT[,IP:PORT...] of nodes beside the swarm's own (default: none)"
+    parser.add_argument(
+        "--bootstrap",
+        type=bootstrap,
+        metavar="WHERE",
+        default="none" if private_swarm else "default",
+        help=own if private_swarm else usual,
+    )
+
+
 def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
     """What says where the node is; a private swarm has other defaults, None standing for its own."""
     add_engine_option(parser)
@@ -211,17 +224,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
             "UDP address of the downloader; with N workers also the N-1 ports above (default: one on loopback)",
         ),
     )
-    parser.add_argument(
-        "--bootstrap",
-        type=bootstrap,
-        metavar="WHERE",
-        **default(
-            "default",
-            "none",
-            "default, none, or IP:PORT[,IP:PORT...] of nodes to start from (default: default)",
-            "IP:PORT[,IP:PORT...] of nodes beside the swarm's own (default: none)",
-        ),
-    )
+    add_bootstrap_option(parser, private_swarm)
     parser.add_argument(
         "--community-id",
         type=community_id,

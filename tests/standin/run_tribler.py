@@ -1,0 +1,35 @@
+"""run_tribler.py of the stand-in: does what STANDIN (JSON) says, until it is told to shut down."""
+
+import asyncio
+import json
+import os
+import sys
+
+from ipv8.REST.tunnel_endpoint import TunnelEndpoint
+from tribler.core.session import Session
+
+
+async def main():
+    config = json.loads(os.environ["STANDIN"])
+    assert sys.argv == ["tribler", "-s", "--log-level", "ERROR"], "Tribler's own arguments are handed on"
+    session = Session(config)
+    await session.start()
+    download = session.download_manager.add(
+        config["torrent"], config["hops"], config["save"], map(tuple, config["peers"]), config["seeding"]
+    )
+    watching = asyncio.ensure_future(watch(session, download))
+    await session.shutdown_event.wait()
+    watching.cancel()
+    await session.shutdown()
+    print(json.dumps({"shut_down": True, "circuits_removed": session.notifier.count["circuit_removed"]}), flush=True)
+    return False
+
+
+async def watch(session, download):
+    view = TunnelEndpoint()
+    view.tunnels = session.tunnel_community
+    torrents = session.download_manager.session(download.config.get_hops())
+    while not all(status.finished for status in torrents.statuses):
+        await torrents.wait_changed(0.2)
+    circuits = json.loads((await view.get_circuits(None)).body)["circuits"]
+    print(json.dumps({"finished": True, "circuits": circuits}), flush=True)

@@ -1,0 +1,52 @@
+"""Real libtorrent, one session a hop count, behind the names that the tunnel community uses."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from tunnel_pool.session import TorrentSession
+from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+
+
+class Download:
+    def __init__(self, session, parameters, hops, folder, seeding):
+        self.seeding = seeding
+        self.infohash = swarm_hash_of(parameters)
+        self.config = SimpleNamespace(get_hops=lambda: hops)
+        self._session = session
+        self._key = session.add(parameters, folder, seed=seeding)
+        self.handle = session._torrents[self._key].handle
+
+    def add_peer(self, address):
+        self._session.add_peer(self._key, tuple(address))
+
+
+class DownloadManager:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.socks_listen_ports = []
+        self.listen_ports = {}
+        self.sessions = {}
+        self.downloads = []
+
+    def get_downloads(self):
+        return self.downloads
+
+    def session(self, hops):
+        if hops not in self.sessions:
+            made = self.sessions[hops] = TorrentSession(
+                self.socks_listen_ports[hops - 1], self.folder / f"resume-{hops}"
+            )
+            made.on_listening = lambda port: self.listen_ports.update({hops: port})
+            made.start()
+        return self.sessions[hops]
+
+    def add(self, what, hops, folder, peers=(), seeding=False):
+        download = Download(self.session(hops), parse_torrent(what), hops, Path(folder), seeding)
+        self.downloads.append(download)
+        for peer in peers:
+            download.add_peer(peer)
+        return download
+
+    async def shutdown(self):
+        for session in self.sessions.values():
+            await session.stop()

@@ -1,0 +1,147 @@
+"""python -m tunnel_pool.tribler [our options] [Tribler's own arguments]: Tribler with its tunnels on every core."""
+
+import argparse
+import asyncio
+import importlib
+import sys
+from typing import Any
+
+from packet_engine import EngineChoice
+from tunnel_pool import runner
+from tunnel_pool.cli import options
+from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.tribler.community import AdoptionOptions, adopt
+from tunnel_pool.tunnels import ANYWHERE
+
+PROGRAM = "python -m tunnel_pool.tribler"
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+DESCRIPTION = """Start Tribler 8 with tunnel-pool's community in the place of its own.
+
+Tribler's sources have to be on the path: PYTHONPATH=/path/to/tribler/src.
+What is not named here goes to Tribler as it is: a torrent, -s, --log-level ..."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = options.OneLineParser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_workers_option(parser, default="auto")
+    options.add_engine_option(parser)
+    options.add_bootstrap_option(parser)
+    parser.add_argument(
+        "--listen",
+        type=options.host_port,
+        default=ANYWHERE,
+        metavar="IP:PORT",
+        help="UDP address of the first worker; the others have the ports above (default: any address, any port)",
+    )
+    parser.add_argument("--allow-private", action="store_true", help="exit to private addresses, too; for tests")
+    return parser
+
+
+def adoption_options(arguments: argparse.Namespace) -> AdoptionOptions:
+    """Raises UsageError."""
+    if arguments.workers.most == 0:
+        raise UsageError("--workers 0 is Tribler by itself: start it without tunnel-pool")
+    options.check_ports(arguments)
+    bootstrap_default, bootstrap = arguments.bootstrap
+    return AdoptionOptions(
+        workers=arguments.workers,
+        start_method=StartMethod(arguments.start_method),
+        engine=EngineChoice(arguments.engine),
+        listen=arguments.listen,
+        bootstrap_default=bootstrap_default,
+        bootstrap=bootstrap,
+        allow_private=arguments.allow_private,
+    )
+
+
+class Adoption:
+    """Puts our classes where Tribler's core looks for its own, before it looks."""
+
+    def __init__(self, adopted: AdoptionOptions) -> None:
+        """Raises UserError when there is no Tribler to be found, or one that we don't know."""
+        self.session: Any = None
+        try:
+            # Any: what is patched is not known to the types.
+            core: Any = importlib.import_module("tribler.core.session")
+            components: Any = importlib.import_module("tribler.core.components")
+            tunnel: Any = importlib.import_module("tribler.core.tunnel.community")
+            self.program: Any = importlib.import_module("run_tribler")
+            circuit_removed = importlib.import_module("tribler.core.notifier").Notification.circuit_removed
+            self._patch(core, components, tunnel, adopt(tunnel.TriblerTunnelCommunity, adopted, circuit_removed))
+        except ModuleNotFoundError as error:
+            where = "set PYTHONPATH=/path/to/tribler/src and install what Tribler needs"
+            raise UserError(f"Tribler can't be imported ({error}): {where}") from None
+        except SyntaxError as error:
+            version = sys.version.split()[0]
+            raise UserError(f"this Tribler is not for Python {version} ({error}): take a newer Python") from None
+        except AttributeError as error:
+            raise UserError(f"this Tribler is not like the 8.4 that tunnel-pool knows: {error}") from None
+
+    def _patch(self, core: Any, components: Any, tunnel: Any, community_class: type) -> None:
+        adoption = self
+
+        class Endpoint(core.RustEndpoint):
+            """Of Tribler's other overlays; SOCKS5 is where the tunnels are."""
+
+            def create_socks5_server(self, port: int, hops: int) -> int:
+                return int(adoption.socks5_endpoint(super()).create_socks5_server(port, hops))
+
+            def get_socks5_statistics(self) -> list[dict[str, int]]:
+                return list(adoption.socks5_endpoint(super()).get_socks5_statistics())
+
+        class Session(core.Session):
+            def __init__(self, config: Any) -> None:
+                super().__init__(config)
+                adoption.session = self
+
+        # Walking and bootstrapping are the children's.
+        components.TunnelComponent.get_walk_strategies = lambda self: []
+        components.TunnelComponent.get_bootstrappers = lambda self, session: []
+        tunnel.TriblerTunnelCommunity = community_class
+        core.RustEndpoint = Endpoint
+        core.Session = self.program.Session = Session
+
+    def socks5_endpoint(self, otherwise: Any) -> Any:
+        """Who serves SOCKS5: Tribler's own endpoint, when its configuration has no tunnels."""
+        community = getattr(self.session, "tunnel_community", None)
+        return otherwise if community is None else community.crypto_endpoint
+
+    async def run(self) -> bool:
+        """Tribler's main; being cancelled shuts it down in order. Returns whether it wants to be started again."""
+        running = asyncio.ensure_future(self.program.main())
+        try:
+            return bool(await asyncio.shield(running))
+        except asyncio.CancelledError:
+            if self.session is None or running.done():
+                raise
+            self.session.shutdown_event.set()
+            await running
+            return False
+
+
+def main(argv: list[str]) -> int:
+    """Entry; returns the exit code."""
+    parser = make_parser()
+    arguments, theirs = parser.parse_known_args(argv)
+    sys.argv = ["tribler", *theirs]
+    runner.install()
+    try:
+        adoption = Adoption(adoption_options(arguments))
+    except UserError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    while True:
+        ended = runner.run(adoption.run())
+        if ended.signal is not None or not ended.result:
+            return ended.exit_code or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""Tribler's tunnel community over a pool.
+
+Nothing of TriblerTunnelCommunity (Tribler 8, src/tribler/core/tunnel/community.py) is copied: a
+class is made of it, whose `super()` is PooledTunnelCommunity instead of py-ipv8's. So what
+downloads and seeds need (monitor_downloads and what follows from it) is Tribler's own code.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipv8.peerdiscovery.network import Network
+
+from overlay.config import HostPort, OverlayConfig
+from packet_engine import EngineChoice
+from socks5.server import Socks5Server
+from tunnel_pool.carriage import carrier_for
+from tunnel_pool.circuits import PooledCircuits
+from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.contract import Address
+from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.errors import UserError
+from tunnel_pool.hidden import PooledHiddenServices
+from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
+from tunnel_pool.scaler import Scaler
+from tunnel_pool.speed_test import PooledEndpoint
+from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionOptions:
+    """What Tribler's configuration does not say."""
+
+    workers: WorkerRange
+    start_method: StartMethod = StartMethod.SPAWN
+    engine: EngineChoice = EngineChoice.AUTO
+    listen: HostPort = ANYWHERE
+    bootstrap_default: bool = True
+    bootstrap: tuple[HostPort, ...] = ()
+    allow_private: bool = False
+    steering: bool = True
+
+
+class Socks5Endpoint(PooledEndpoint):
+    """What Tribler asks of ipv8-rust-tunnels' endpoint about SOCKS5, by hop count."""
+
+    def __init__(
+        self, community: PooledTunnelCommunity, options: AdoptionOptions, on_lost: Callable[..., None]
+    ) -> None:
+        super().__init__(community)
+        self._options = options
+        self._on_lost = on_lost
+        self._dispatchers: dict[int, Dispatcher] = {}
+        self._servers: dict[int, Socks5Server] = {}
+        self._ports: dict[int, int] = {}
+
+    def create_socks5_server(self, port: int, hops: int) -> int:
+        """Listen on loopback for the libtorrent session of this hop count; returns the port."""
+        from twisted.internet import reactor
+
+        carrier = carrier_for(self._community, hops, self._on_lost) if self._options.steering else None
+        dispatcher = Dispatcher(self._community, hops, self._on_lost, carrier)
+        server = Socks5Server(reactor, dispatcher, self._options.steering)
+        self._ports[hops] = server.listen(port)
+        self._dispatchers[hops] = dispatcher
+        self._servers[hops] = server
+        connect(self._community, self._dispatchers.values())
+        return self._ports[hops]
+
+    def get_socks5_statistics(self) -> list[dict[str, int]]:
+        return [
+            {"port": self._ports[hops], "hops": hops, "associates": len(server.connections)}
+            for hops, server in self._servers.items()
+        ]
+
+    def set_udp_associate_default_remote(self, addr: Address, hops: int) -> None:
+        """Where the libtorrent session of this hop count listens: it does not say so itself."""
+        if hops in self._servers and addr[1]:
+            self._servers[hops].set_usual_client(addr[1])
+
+    def get_peers_for_circuit(self, circuit_id: int) -> list[Address]:
+        """None: which peers have lost their circuit, the dispatchers tell."""
+        return []
+
+    async def close(self) -> None:
+        for server in self._servers.values():
+            await server.close()
+
+
+class PooledFromSettings(PooledTunnelCommunity):
+    """PooledTunnelCommunity, made of what Tribler's component launcher gives; its children start with the loop."""
+
+    options: AdoptionOptions
+    circuit_removed: object
+    update_torrent: Callable[..., None]
+    readd_bittorrent_peers: Callable[[], None]
+
+    def __init__(self, settings: Any) -> None:
+        options = self.options
+        slots = range(options.workers.least)
+        super().__init__(
+            self._config_of(settings),
+            slots,
+            settings.max_circuits,
+            own_keys=_own_keys(settings, options.workers.most),
+            start_method=options.start_method,
+        )
+        self.settings = settings
+        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, options, self._on_lost)
+        self.register_task("start the pool", self._start_pool)
+        self.watchers.append(self._readd_peers)
+
+    def _config_of(self, settings: Any) -> OverlayConfig:
+        flags = set(settings.peer_flags)
+        if settings.exitnode_enabled:
+            flags |= EXIT_FLAGS
+        return OverlayConfig(
+            slot=0,
+            member_key=settings.my_peer.key.key_to_bin(),
+            listen=self.options.listen,
+            peer_flags=frozenset(flags),
+            community_id=self.community_id,
+            bootstrap_default=self.options.bootstrap_default,
+            bootstrap=self.options.bootstrap,
+            known_peers=tuple(_cached_exits(settings.exitnode_cache)),
+            allow_private=self.options.allow_private,
+            engine=self.options.engine,
+        )
+
+    async def _start_pool(self) -> None:
+        try:
+            await self.start()
+        except UserError as error:
+            logger.error("There are no tunnels, and nothing leaves for what wants them: %s", error)
+            return
+        if self.options.workers.is_elastic:
+            self.scaler = Scaler(self, ScalingPolicy(self.options.workers))
+
+    async def unload(self) -> None:
+        await self._socks5.close()
+        await super().unload()
+
+    def _forget_circuit(self, circuit_id: int, reason: str) -> None:
+        circuit = self.circuits.get(circuit_id)
+        super()._forget_circuit(circuit_id, reason)
+        if circuit is not None:
+            self.settings.notifier.notify(self.circuit_removed, circuit=circuit, additional_info=reason)
+
+    def _on_lost(self, is_lost: Callable[[Address], bool]) -> None:
+        """Peers have lost their circuit: Tribler adds them to their torrents again."""
+        for download in self.settings.download_manager.get_downloads():
+            if download.handle and download.handle.is_valid():
+                lost = {peer.ip for peer in download.handle.get_peer_info() if is_lost(peer.ip)}
+                if lost:
+                    self.update_torrent(lost, download)
+
+    def _readd_peers(self) -> None:
+        if self.find_circuits():
+            self.readd_bittorrent_peers()
+
+
+def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object) -> type:
+    """Tribler's class over a pool; `circuit_removed` is the topic of its notifications."""
+    return type(
+        tribler_class.__name__,
+        (tribler_class, PooledFromSettings),
+        {
+            "options": options,
+            "circuit_removed": circuit_removed,
+            # A circuit goes in one way, whoever wants it to: the one that ends in _forget_circuit.
+            "remove_circuit": PooledCircuits.remove_circuit,
+            "remove_relay": PooledHiddenServices.remove_relay,
+            "remove_exit_socket": PooledHiddenServices.remove_exit_socket,
+            # The children start with these addresses.
+            "restore_exitnodes_from_disk": lambda self: None,
+        },
+    )
+
+
+def _own_keys(settings: Any, workers: int) -> dict[int, bytes]:
+    """The first child has Tribler's key; the others their own, as they relay for others, too."""
+    folder = Path(settings.exitnode_cache).parent if settings.exitnode_cache else None
+    keys = {0: settings.my_peer.key.key_to_bin()}
+    for slot in range(1, workers):
+        keys[slot] = load_member_key(folder, slot) if folder else new_member_key()
+    return keys
+
+
+def _cached_exits(path: Path | None) -> list[HostPort]:
+    """What Tribler has written at its end (py-ipv8's Network.snapshot)."""
+    network = Network()
+    try:
+        if path is not None:
+            network.load_snapshot(Path(path).read_bytes())
+    except OSError:
+        return []
+    return [HostPort(*address[:2]) for address in network.get_walkable_addresses()]
