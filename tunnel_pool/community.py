@@ -263,7 +263,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         """RPC_CREATE for a child: what the node is, and whom its other children know."""
         config = self._config
         port = config.listen.port + slot if config.listen.port else 0
-        known = {HostPort(*peer.address) for peer in self.candidates}
+        known = dict.fromkeys([*(HostPort(*peer.address) for peer in self.candidates), *config.known_peers])
         return pb.Create(
             slot=slot,
             member_key=self._own_keys.get(slot, config.member_key),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import sys
 
@@ -10,6 +11,7 @@ from tribler.core.session import Session
 
 
 async def main():
+    logging.basicConfig(level=os.environ.get("STANDIN_LOG", "ERROR"))
     config = json.loads(os.environ["STANDIN"])
     assert sys.argv == ["tribler", "-s", "--log-level", "ERROR"], "Tribler's own arguments are handed on"
     session = Session(config)
@@ -18,6 +20,7 @@ async def main():
         config["torrent"], config["hops"], config["save"], map(tuple, config["peers"]), config["seeding"]
     )
     watching = asyncio.ensure_future(watch(session, download))
+    watching.add_done_callback(lambda watched: watched.cancelled() or watched.result())  # a failure is logged
     await session.shutdown_event.wait()
     watching.cancel()
     await session.shutdown()
@@ -31,5 +34,6 @@ async def watch(session, download):
     torrents = session.download_manager.session(download.config.get_hops())
     while not all(status.finished for status in torrents.statuses):
         await torrents.wait_changed(0.2)
-    circuits = json.loads((await view.get_circuits(None)).body)["circuits"]
+    await asyncio.sleep(1)  # until RPC_SYNC has told of the last bytes
+    circuits = json.loads((await view.get_circuits(None)).body.decode())["circuits"]
     print(json.dumps({"finished": True, "circuits": circuits}), flush=True)

@@ -170,6 +170,7 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
         tribler_class.__name__,
         (tribler_class, PooledFromSettings),
         {
+            "__module__": tribler_class.__module__,
             "options": options,
             "circuit_removed": circuit_removed,
             # A circuit goes in one way, whoever wants it to: the one that ends in _forget_circuit.
