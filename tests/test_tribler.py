@@ -69,6 +69,8 @@ async def test_a_download_by_exits_and_again_from_the_exits_that_it_remembers(tm
             finished = await said(running)
             assert same_bytes(swarm.file, tmp_path / swarm.file.name)
             assert len(running.pool_children()) == 2
+            assert finished["overlay"]["overlay_name"] == "TriblerTunnelCommunity"
+            assert {peer["ip"] for peer in finished["overlay"]["peers"]} == {node.host for node in swarm.exits}
             circuits = [circuit for circuit in finished["circuits"] if circuit["type"] == "DATA"]
             assert sum(circuit["bytes_down"] for circuit in circuits) > swarm.file.stat().st_size
             assert {int(circuit["circuit_id"]) >> 24 for circuit in circuits} == {0, 1}

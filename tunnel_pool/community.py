@@ -20,7 +20,7 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from overlay.community import PoolTunnelSettings
+from overlay.community import NOWHERE, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig, slot_of
 from overlay.discovery import MAX_PEERS
 from rpc import control_pb2 as pb
@@ -80,6 +80,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.ipv8 = self.endpoint = self.dht_provider = None
         self.max_peers = MAX_PEERS * len(slots)
         self.anonymize = False
+        self.decode_map: dict[int, object] = {}
         self.settings = PoolTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network())
         self.settings.max_circuits = max_circuits
         self.settings.peer_flags = set(config.peer_flags)
@@ -244,6 +245,15 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
 
     def get_peers(self) -> list[Peer]:
         return list(self.candidates)
+
+    @property
+    def my_estimated_wan(self) -> UDPv4Address:
+        """For py-ipv8's REST views."""
+        addresses = [address for slot in self.pool.working() if (address := self.pool.listen_address(slot))]
+        return UDPv4Address(*addresses[0]) if addresses else UDPv4Address(*NOWHERE)
+
+    my_estimated_lan = my_estimated_wan
+    global_time = 0
 
     def _hop(self, hop: PeerState) -> Hop:
         return Hop(self.peer_of(hop), flags=list(hop.flags))

@@ -78,6 +78,8 @@ _add(Kind.POOLED, "None: each child that relays has its own DHT", "dht_provider"
 _add(Kind.POOLED, "None: the main process is on no network", "ipv8 endpoint")
 _add(Kind.POOLED, "holds the children's candidates", "network")
 _add(Kind.POOLED, "those of every child's community together", "max_peers")
+_add(Kind.POOLED, "where the first child listens", "my_estimated_lan my_estimated_wan")
+_add(Kind.POOLED, "0 and empty: no message of the overlay reaches the main process", "global_time decode_map")
 _add(Kind.POOLED, "False, as in py-ipv8", "anonymize")
 
 _add(
@@ -90,7 +92,7 @@ _add(
     on_new_introduction_request on_new_introduction_response on_new_puncture on_new_puncture_request
     on_old_introduction_request on_old_introduction_response on_old_puncture_request on_puncture
     on_puncture_request introduction_request_callback introduction_response_callback add_cell_handler
-    add_message_handler decode_map decode_map_private deprecated_message_names""",
+    add_message_handler decode_map_private deprecated_message_names""",
 )
 _add(
     Kind.CHILDREN,
@@ -118,8 +120,8 @@ _add(
     "discovery is the children's: their sockets, their addresses",
     """bootstrap bootstrappers walk_to get_new_introduction get_peer_for_introduction get_walkable_addresses
     get_available_strategies ensure_blacklisted guess_address address_in_lan_subnets address_is_lan
-    discover_lan_addresses get_ipv6_address is_ipv6_listener my_estimated_lan my_estimated_wan
-    my_preferred_address claim_global_time global_time update_global_time use_main_thread""",
+    discover_lan_addresses get_ipv6_address is_ipv6_listener my_preferred_address claim_global_time
+    update_global_time use_main_thread""",
 )
 
 

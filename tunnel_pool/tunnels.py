@@ -14,6 +14,7 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_SPEED_TEST,
 )
 
+from overlay.community import PoolTunnelCommunity
 from overlay.config import MAX_SLOTS, TRIBLER_COMMUNITY_ID, HostPort, OverlayConfig
 from overlay.http import PEER_FLAG_EXIT_HTTP
 from overlay.node import open_overlay
@@ -22,6 +23,7 @@ from packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
+from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.files import write_atomically
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
@@ -31,6 +33,7 @@ from tunnel_pool.scaler import Scaler, circuits_for
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
 EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP})
+EXITS_FILE = "exits-{}.dat"
 KEY_FILE = "member_key{}.bin"
 
 
@@ -105,6 +108,7 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         engine = choose(options.engine)
     except EngineMissingError as error:
         raise UserError(str(error)) from None
+    exits_path = options.state_dir / EXITS_FILE.format(options.community_id.hex()[:8])
     config = OverlayConfig(
         slot=0,
         member_key=load_member_key(options.state_dir),
@@ -115,9 +119,14 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         bootstrap=options.bootstrap,
         allow_private=options.allow_private,
         engine=engine,
+        known_peers=read_exits(exits_path),
     )
-    if options.workers.most > 0:
-        return await _open_pool(options, config)
+    tunnels = await (_open_pool if options.workers.most > 0 else _open_plain)(options, config)
+    tunnels.register_task("remember exits", remember_exits, tunnels, exits_path)
+    return tunnels
+
+
+async def _open_plain(options: NodeOptions, config: OverlayConfig) -> PoolTunnelCommunity:
     try:
         plain = await open_overlay(config)
     except CannotBindError as error:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 
+from ipv8.REST.overlays_endpoint import OverlaysEndpoint
 from ipv8.REST.tunnel_endpoint import TunnelEndpoint
 from tribler.core.session import Session
 
@@ -36,4 +37,7 @@ async def watch(session, download):
         await torrents.wait_changed(0.2)
     await asyncio.sleep(1)  # until RPC_SYNC has told of the last bytes
     circuits = json.loads((await view.get_circuits(None)).body.decode())["circuits"]
-    print(json.dumps({"finished": True, "circuits": circuits}), flush=True)
+    overlays = OverlaysEndpoint()
+    overlays.initialize(session.ipv8)
+    (overlay,) = json.loads((await overlays.get_overlays(None)).body.decode())["overlays"]
+    print(json.dumps({"finished": True, "circuits": circuits, "overlay": overlay}), flush=True)

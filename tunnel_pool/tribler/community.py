@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipv8.peerdiscovery.network import Network
-
 from overlay.config import HostPort, OverlayConfig
 from packet_engine import EngineChoice
 from socks5.server import Socks5Server
@@ -22,6 +20,7 @@ from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address
 from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.errors import UserError
+from tunnel_pool.exit_cache import read_exits
 from tunnel_pool.hidden import PooledHiddenServices
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
@@ -127,7 +126,7 @@ class PooledFromSettings(PooledTunnelCommunity):
             community_id=self.community_id,
             bootstrap_default=self.options.bootstrap_default,
             bootstrap=self.options.bootstrap,
-            known_peers=tuple(_cached_exits(settings.exitnode_cache)),
+            known_peers=read_exits(Path(settings.exitnode_cache)) if settings.exitnode_cache else (),
             allow_private=self.options.allow_private,
             engine=self.options.engine,
         )
@@ -190,14 +189,3 @@ def _own_keys(settings: Any, workers: int) -> dict[int, bytes]:
     for slot in range(1, workers):
         keys[slot] = load_member_key(folder, slot) if folder else new_member_key()
     return keys
-
-
-def _cached_exits(path: Path | None) -> list[HostPort]:
-    """What Tribler has written at its end (py-ipv8's Network.snapshot)."""
-    network = Network()
-    try:
-        if path is not None:
-            network.load_snapshot(Path(path).read_bytes())
-    except OSError:
-        return []
-    return [HostPort(*address[:2]) for address in network.get_walkable_addresses()]
