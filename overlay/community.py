@@ -231,11 +231,11 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.send_introduction_request(peer)
 
     def _note_pong(self, peer: Peer) -> None:
-        """Who has answered often enough, RandomChurn asks only when nothing was heard of it."""
+        """One answer is enough for RandomChurn: from then on it asks only when nothing was heard of the peer."""
         pinged_s = self._pinged_s.pop(peer.mid, None)
         known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
         if pinged_s is not None and known is not None:
-            known.pings.append(time.monotonic() - pinged_s)
+            known.pings.extend([time.monotonic() - pinged_s] * known.pings.maxlen)
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
         """As in py-ipv8, without ourselves, and without those that did not answer while others are left."""

@@ -14,6 +14,7 @@ needs_native = pytest.mark.skipif(not is_built(), reason="the native engine is n
     [
         (["somewhere"], 2, "'somewhere' is no scenario; there are download-1"),
         (["relay", "streams"], 2, "streams is measured by itself"),
+        (["idle", "relay"], 2, "idle is measured by itself"),
         (["relay", "--contenders", "native,tor"], 2, "'tor' is none of native"),
         (["relay", "--runs", "0"], 2, "--runs"),
         (["download-1", "--contenders=python", "--plot", "/no/such/folder/bench.png"], 1, "can't be written there"),
@@ -54,4 +55,32 @@ async def test_a_download_is_measured_against_libtorrent_alone_and_drawn(tmp_pat
     for run in (ours, other):
         assert run["mb_per_s"] > 0
         assert run["s_per_gb"]["relays"] > 0
+    assert "<svg" in picture.read_text()
+
+
+@pytest.mark.slow
+async def test_an_idle_pool_is_measured_by_start_method():
+    async with command("bench", "idle", "--workers=2", "--seconds=2", "--json") as bench:
+        code, report, lines = await bench.ended(180)
+    assert code == 0, lines
+    spawn, forked = report["idle"]["spawn"], report["idle"]["forkserver"]
+    for figures in (spawn, forked):
+        assert figures["children"] == 3
+        assert figures["cpu_percent"] >= figures["children_cpu_percent"] > 0
+        assert figures["added_child_s"] > 0
+    assert forked["child_uss_mb"] < spawn["child_uss_mb"]
+    assert forked["template_rss_mb"] > 0
+
+
+@pytest.mark.slow
+async def test_an_elastic_pool_is_sampled_and_drawn(tmp_path):
+    picture = tmp_path / "elastic.svg"
+    arguments = ["--workers=1..2", "--seconds=2", "--size=400", f"--plot={picture}", "--json"]
+    async with command("bench", "elastic", *arguments) as bench:
+        code, report, lines = await bench.ended(180)
+    assert code == 0, lines
+    samples = report["elastic"]["samples"]
+    assert len(samples) >= 20
+    assert max(sample["mb_per_s"] for sample in samples) > 1
+    assert {sample["running"] for sample in samples} <= {1, 2}
     assert "<svg" in picture.read_text()

@@ -6,6 +6,7 @@ addresses (messaging/serialization.py, "address"), one after the other, the newe
 
 import asyncio
 import logging
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def unpack_exits(data: bytes) -> tuple[HostPort, ...]:
     while at < len(data):
         try:
             address, at = default_serializer.unpack("address", data, at)
-        except (PackError, ValueError, OSError):
+        except (PackError, struct.error, IndexError, ValueError, OSError):
             break
         if isinstance(address, UDPv4Address):
             exits.append(HostPort(*address))

@@ -107,6 +107,7 @@ class _Torrent:
     handle: lt.torrent_handle
     peers: set[Address]  # to be asked until they are there
     status: TorrentStatus
+    seed: bool
     error: str | None = None
     saving: bool = False
 
@@ -124,6 +125,8 @@ class TorrentSession:
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
         self._session = lt.session(anonymous_settings(socks_port, dht, private))  # type: ignore[call-overload]
+        # Else peers with private addresses would be free of all limits; nobody behind a tunnel is near.
+        self._session.set_peer_class_filter(lt.ip_filter())
         # By the hash each was added with, and by handle: libtorrent's best hash
         # of a hybrid torrent changes when its metadata arrives.
         self._torrents: dict[str, _Torrent] = {}
@@ -169,7 +172,7 @@ class TorrentSession:
         except RuntimeError as error:
             raise UserError(f"cannot add torrent {infohash}: {error}") from None
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
-        torrent = _Torrent(handle, set(peers), status)
+        torrent = _Torrent(handle, set(peers), status, seed)
         self._torrents[infohash] = self._by_handle[handle] = torrent
         self._connect_peers()
         return infohash
@@ -198,7 +201,10 @@ class TorrentSession:
                 torrent.handle.force_dht_announce()
 
     async def wait_changed(self, timeout_s: float) -> None:
-        """Return when a status changed or the time is up. Raises UserError when a torrent can't go on."""
+        """Return when a status changed or the time is up.
+
+        Raises UserError when a download can't go on, or no seed can.
+        """
         self._changed.clear()
         # asyncio.wait_for (Python 3.11) forgets Ctrl-C that comes together with the change.
         with contextlib.suppress(TimeoutError):
@@ -206,8 +212,10 @@ class TorrentSession:
                 await self._changed.wait()
         if self._poller is not None and self._poller.done():
             self._poller.result()
-        for torrent in self._torrents.values():
-            if torrent.error is not None:
+        torrents = self._torrents.values()
+        others_go_on = any(torrent.error is None for torrent in torrents)
+        for torrent in torrents:
+            if torrent.error is not None and not (torrent.seed and others_go_on):
                 raise UserError(torrent.error)
 
     def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
@@ -342,8 +350,16 @@ class TorrentSession:
                     if alert.socket_type in (lt.socket_type_t.udp, lt.socket_type_t.utp_ssl):
                         self.on_listening(alert.port)
                 case "file_error_alert":
-                    self._by_handle[alert.handle].error = _file_error(alert)
-                    self._changed.set()
+                    self._on_file_error(self._by_handle[alert.handle], alert)
+
+    def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
+        """libtorrent has stopped the torrent."""
+        hint = "make room and start the same command again" if alert.error.value() == errno.ENOSPC else "mend it"
+        verb = "read" if torrent.seed else "write"
+        torrent.error = f"cannot {verb} {alert.filename()}: {alert.error.message()}; {hint}"
+        if torrent.seed:
+            logger.error("%s, and start again: it is not seeded meanwhile", torrent.error)
+        self._changed.set()
 
     def _on_status(self, status: lt.torrent_status) -> None:
         torrent = self._by_handle[status.handle]
@@ -377,9 +393,3 @@ def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
         )
     except OSError:
         return False
-
-
-def _file_error(alert: Any) -> str:
-    """One line that says what to do."""
-    hint = "make room and start the same command again" if alert.error.value() == errno.ENOSPC else "mend it"
-    return f"cannot write {alert.filename()}: {alert.error.message()}; {hint}"

@@ -24,12 +24,13 @@ from tunnel_pool.tunnels import NodeOptions
 
 SEEDERS = EXITS = 2
 CALM_BYTES_PER_S = 500_000
+CALM_SHARE = 1.25
 SAMPLE_S = 1.0
 Sample = dict[str, float]
 
 
 async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[str, Any]:
-    """Calm, load, calm, load, calm; loads last `seconds` each, calm long enough to see the pool shrink.
+    """Calm, load, calm, load, calm; a load lasts `seconds`, and calm, with the usual ones, until the pool has shrunk.
 
     Raises UserError when the file is too small for that.
     """
@@ -50,7 +51,7 @@ async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[st
 
 
 async def _run(client: TorrentClient, seconds: float) -> list[Sample]:
-    calm_s = 50.0 * client.options.workers.most  # a child less takes 30 s of calm, and some to drain
+    calm_s = CALM_SHARE * seconds * client.options.workers.most  # a child less takes 30 s of calm, and some to drain
     meter, samples, start_s = CpuMeter(), [], time.monotonic()
     for limit, lasts_s in [(CALM_BYTES_PER_S, 10.0), *[(0, seconds), (CALM_BYTES_PER_S, calm_s)] * 2]:
         client.set_download_limit(limit)

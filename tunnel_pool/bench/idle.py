@@ -19,7 +19,10 @@ from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 WAIT_S = 60
-SETTLE_S = 120.0  # for introductions and the first rounds of the DHT, a minute after the start, to be over
+SWARM_START_S = 10.0
+# So many times the seconds measured come first: introductions, first circuits, and the first
+# rounds of the DHT, a minute after the start, are no idleness.
+SETTLE = 2.0
 HOPS = 1
 # More would be let go again (overlay/balance.py), so an idle node of a large network does as much as one of this.
 EXITS = 8
@@ -33,6 +36,7 @@ async def measure(workers: int, seconds: float) -> dict[str, Any]:
 
 async def _measure(method: StartMethod, workers: int, seconds: float) -> dict[str, Any]:
     async with LocalSwarm(1 << 20, seeders=0, exits=EXITS, relays=RELAYS, log_level="error") as swarm:
+        await asyncio.sleep(min(SWARM_START_S, seconds))
         with tempfile.TemporaryDirectory() as state:
             node = NodeOptions(
                 workers=WorkerRange(workers, workers),
@@ -60,7 +64,7 @@ async def _measure_pool(pooled: PooledTunnelCommunity, start_s: float, seconds: 
         await pooled.pool.all_settled()
         all_children_s = time.monotonic() - start_s
         added_s = await _add_child(pooled)
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(SETTLE * seconds)
     main = psutil.Process(os.getpid())
     family = [process for process in main.children() if process.status() != psutil.STATUS_ZOMBIE]
     of_pool = {pooled.pool.pid(slot) for slot in pooled.pool.working()}

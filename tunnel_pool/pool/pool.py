@@ -36,6 +36,7 @@ from tunnel_pool.pool.program import own_command, own_environment, template_comm
 from tunnel_pool.pool.template import Template
 
 TICK_S = 0.1
+CALM_TICK_S = 0.25  # while all children work
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +239,8 @@ class ProcessPool:
             self._settled.set()
         if not states & (ALIVE_STATES | {ChildState.WAITING}):
             self._all_final.set()
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        is_calm = states <= FINAL_STATES | WORKING_STATES
+        self._ticker = self._loop.call_later(CALM_TICK_S if is_calm else TICK_S, self._tick)
 
     def _perform(self, command: Command) -> None:
         child = self._children.get(command.slot)
