@@ -114,11 +114,12 @@ async def test_what_the_user_changed_is_not_mended_with_what_others_send(tmp_pat
         ("/", 1, "name a file or folder in it"),
         ("/no/such/file", 1, "No such file or directory"),
         ("empty", 1, "there is nothing in it"),
+        (".", 2, "with our key; choose another --state"),
     ],
 )
 async def test_what_cannot_be_seeded_is_one_line(path, code, said, tmp_path):
     (tmp_path / "empty").mkdir()
-    path = str(tmp_path / path) if path == "empty" else path
+    path = str(tmp_path / path) if path in ("empty", ".") else path
     ended, _, line = await fails("seed", path, "--bootstrap=none", "--workers=0", f"--state={tmp_path / 's'}")
     assert (ended, said in line) == (code, True), line
 

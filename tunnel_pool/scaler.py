@@ -6,17 +6,18 @@ import time
 from typing import NamedTuple
 
 import psutil
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASON_UNNEEDED, Circuit
 
 from overlay.backoff import Recent
 from overlay.config import slot_of
 from overlay.hidden import END_TO_END
 from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.pool.policy import ChildState
+from tunnel_pool.pool.policy import ChildState, surplus
 from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy
 
 INTERVAL_S = 1.0
 QUIET_S = 5.0  # so long a circuit that carries datagrams may pause
+TRIMMED_AT_ONCE = 8
 QUIET_BYTES_PER_S = 1000  # pings and keep-alives are no more
 
 STARTING_STATES = (ChildState.WAITING, ChildState.STARTING)
@@ -93,8 +94,21 @@ class Scaler:
                 self._community.drain(slot)
             case End(slot, why):
                 self._pool.end(slot, why)
+        self._trim(now_s)
         if self._circuits_follow:
             self._community.set_max_circuits(circuits_for(len(self._pool.running())))
+
+    def _trim(self, now_s: float) -> None:
+        """Remove some of what is kept beyond what is wanted: circuits that a newcomer's share has made superfluous."""
+        quiet_s = time.time() - QUIET_S
+        for hops, wanted in self._community.circuits_needed.items():
+            ready: dict[int, list[Circuit]] = {slot: [] for slot in self._pool.running()}
+            for circuit in self._community.circuits_for_new_peers(hops):
+                ready[slot_of(circuit.circuit_id)].append(circuit)
+            for slot, number in surplus(wanted, {slot: len(circuits) for slot, circuits in ready.items()}).items():
+                idle = [c for c in ready[slot] if c.creation_time < quiet_s and not self._busy.has(c.circuit_id, now_s)]
+                for circuit in idle[: min(number, TRIMMED_AT_ONCE)]:
+                    self._community.remove_circuit(circuit.circuit_id, "not needed", destroy=DESTROY_REASON_UNNEEDED)
 
     def _grow(self) -> None:
         in_use = self._pool.working() + self._pool.in_state(*STARTING_STATES, ChildState.ENDING, ChildState.FAILED)
@@ -116,18 +130,18 @@ class Scaler:
         self._bytes = now
 
     def _loads(self, state: ChildState, now_s: float) -> list[ChildLoad]:
-        by_slot: dict[int, list[int]] = {slot: [] for slot in self._pool.in_state(state)}
-        for circuit_id in self._community.circuits:
-            by_slot.get(slot_of(circuit_id), []).append(circuit_id)
+        by_slot: dict[int, list[Circuit]] = {slot: [] for slot in self._pool.in_state(state)}
+        for circuit in self._community.circuits.values():
+            by_slot.get(slot_of(circuit.circuit_id), []).append(circuit)
         return [
             ChildLoad(
                 slot,
                 self._cpu.cores(self._pool.pid(slot), now_s),
-                circuits=len(circuit_ids),
-                busy=sum(self._busy.has(circuit_id, now_s) for circuit_id in circuit_ids),
+                circuits=sum(circuit.ctype != CIRCUIT_TYPE_DATA for circuit in circuits),
+                busy=sum(self._busy.has(circuit.circuit_id, now_s) for circuit in circuits),
                 foreign=len(self._pool.pictures[slot].relays) // 2 + len(self._pool.pictures[slot].exits),
             )
-            for slot, circuit_ids in by_slot.items()
+            for slot, circuits in by_slot.items()
         ]
 
 

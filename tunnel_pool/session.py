@@ -125,8 +125,7 @@ class TorrentSession:
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
         self._session = lt.session(anonymous_settings(socks_port, dht, private))  # type: ignore[call-overload]
-        # Else peers with private addresses would be free of all limits; nobody behind a tunnel is near.
-        self._session.set_peer_class_filter(lt.ip_filter())
+        self._session.set_peer_class_filter(_all_alike())
         # By the hash each was added with, and by handle: libtorrent's best hash
         # of a hybrid torrent changes when its metadata arrives.
         self._torrents: dict[str, _Torrent] = {}
@@ -375,6 +374,14 @@ class TorrentSession:
             finished=status.has_metadata and status.is_finished,
         )
         self._changed.set()
+
+
+def _all_alike() -> lt.ip_filter:
+    """libtorrent lifts all limits for peers with private addresses; nobody behind a tunnel is near."""
+    classes = lt.ip_filter()
+    for first, last in (("0.0.0.0", "255.255.255.255"), ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")):  # noqa: S104
+        classes.add_rule(first, last, 1 << lt.session.global_peer_class_id)
+    return classes
 
 
 def _is_complete(saved: lt.add_torrent_params) -> bool:

@@ -18,6 +18,7 @@ from tunnel_pool.pool.policy import (
     least_loaded,
     restart_delay_s,
     share_out,
+    surplus,
 )
 
 
@@ -213,3 +214,30 @@ def test_least_loaded(loads, chosen):
 )
 def test_circuits_are_shared_out_evenly(wanted, have, expected, chosen):
     assert share_out(wanted, have, expected) == chosen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "have", "dropped"),
+    [
+        (8, {0: 4, 1: 4}, {}),
+        (8, {0: 8, 1: 4}, {0: 4}),
+        (8, {0: 4, 1: 4, 2: 2}, {0: 1, 1: 1}),
+        (8, {0: 64, 1: 64, 2: 64}, {0: 61, 1: 61, 2: 61}),
+        (1, {0: 1, 1: 1}, {}),  # each has its share, and one more is no harm
+        (0, {0: 3}, {0: 3}),
+        (0, {}, {}),
+    ],
+)
+def test_what_is_more_than_wanted_goes_where_there_is_most(wanted, have, dropped):
+    assert surplus(wanted, have) == dropped
+
+
+def test_what_is_shared_out_is_not_surplus():
+    for wanted in range(20):
+        have = {0: wanted, 1: 0, 2: 0}
+        for slot in share_out(wanted, have, 0):
+            have[slot] += 1
+        for slot, number in surplus(wanted, have).items():
+            have[slot] -= number
+        assert share_out(wanted, have, 0) == []
+        assert sum(have.values()) >= wanted

@@ -18,7 +18,7 @@ from tests.socks5.test_server import Consumer
 from tunnel_pool.errors import UserError
 from tunnel_pool.session import TorrentSession
 from tunnel_pool.swarm import LocalSwarm, same_bytes
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.torrents import make_torrent, parse_torrent
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -172,3 +172,25 @@ async def test_a_second_run_goes_on_where_the_first_was_killed(tmp_path):
         async with command(*arguments) as third:
             _, report, _ = await third.ended()
         assert report["torrents"][0]["downloaded_bytes"] == 0
+
+
+async def test_a_seed_that_can_not_be_read_does_not_end_the_others(tmp_path):
+    session = TorrentSession(1, tmp_path / "resume")
+    session.start()
+    try:
+        for name in ("first", "second"):
+            (tmp_path / name).write_bytes(os.urandom(100_000))
+            session.add(lt.load_torrent_buffer(make_torrent(tmp_path / name, lambda *_: None)), tmp_path, seed=True)
+            (tmp_path / name).unlink()
+            (tmp_path / name).mkdir()
+        first, second = session._torrents.values()
+        first.handle.read_piece(0)
+        await until(lambda: first.error)
+        await session.wait_changed(0.01)
+        assert first.error.startswith(f"cannot read {tmp_path / 'first'}: Is a directory")
+        second.handle.read_piece(0)
+        await until(lambda: second.error)
+        with pytest.raises(UserError, match="cannot read"):
+            await session.wait_changed(0.01)
+    finally:
+        await session.stop()

@@ -1,4 +1,4 @@
-"""An elastic pool under a load that comes and goes: one real download, held back and let go in turn.
+"""An elastic pool under a load that comes and goes: one real download, held back and let go, then many circuits.
 
 On the Python engine, whose children are short of CPU at a tenth of what the
 native engine's carry: few cores are enough to see the pool grow.
@@ -16,7 +16,7 @@ from tunnel_pool.client import TorrentClient
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.policy import ChildState
-from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange
 from tunnel_pool.scaler import CpuMeter
 from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.torrents import parse_torrent
@@ -30,7 +30,7 @@ Sample = dict[str, float]
 
 
 async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[str, Any]:
-    """Calm, load, calm, load, calm; a load lasts `seconds`, and calm, with the usual ones, until the pool has shrunk.
+    """Calm, traffic, calm, a wish for circuits, calm; a load lasts `seconds`, calm long enough for the pool to shrink.
 
     Raises UserError when the file is too small for that.
     """
@@ -51,10 +51,21 @@ async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[st
 
 
 async def _run(client: TorrentClient, seconds: float) -> list[Sample]:
-    calm_s = CALM_SHARE * seconds * client.options.workers.most  # a child less takes 30 s of calm, and some to drain
+    most = client.options.workers.most
+    calm_s = CALM_SHARE * seconds * most  # a child less takes 30 s of calm, and some to drain
+    many = CIRCUITS_PER_CHILD * most
     meter, samples, start_s = CpuMeter(), [], time.monotonic()
-    for limit, lasts_s in [(CALM_BYTES_PER_S, 10.0), *[(0, seconds), (CALM_BYTES_PER_S, calm_s)] * 2]:
+    kept = client.tunnels.circuits_needed[client.hops]
+    calm = CALM_BYTES_PER_S, kept
+    for (limit, circuits), lasts_s in [
+        (calm, 10.0),
+        ((0, kept), seconds),
+        (calm, calm_s),
+        ((calm[0], many), seconds),
+        (calm, calm_s),
+    ]:
         client.set_download_limit(limit)
+        client.tunnels.circuits_needed[client.hops] = circuits
         until_s = time.monotonic() + lasts_s
         while time.monotonic() < until_s:
             await asyncio.sleep(SAMPLE_S)

@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
-from tunnel_pool.errors import UserError
+from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.files import write_atomically
 from tunnel_pool.torrents import infohash_of, magnet_link, make_torrent
 
@@ -64,6 +64,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     started_s = time.monotonic()
     seeded: dict[str, tuple[Path, lt.add_torrent_params]] = {}
     for path in dict.fromkeys(arguments.path):
+        if path.name and node.state_dir.is_relative_to(path):
+            raise UsageError(f"cannot seed {path}: {node.state_dir} is in it, with our key; choose another --state")
         torrent = await _torrent_of(path, node.state_dir / TORRENTS_DIR)
         seeded[infohash_of(torrent)] = path, torrent
     async with TorrentClient(node, arguments.hops, exits=False) as client:

@@ -121,6 +121,18 @@ def share_out(wanted: int, have: Mapping[int, int], expected: int) -> list[int]:
         count[least] += 1
 
 
+def surplus(wanted: int, have: Mapping[int, int]) -> dict[int, int]:
+    """How many circuits each child has beyond its share, where there are more than are wanted."""
+    count = dict(have)
+    share = -(-wanted // max(len(have), 1))
+    for _ in range(sum(have.values()) - wanted):
+        most = max(count, key=lambda slot: (count[slot], slot))
+        if count[most] <= share:
+            break
+        count[most] -= 1
+    return {slot: have[slot] - left for slot, left in count.items() if left < have[slot]}
+
+
 def restart_delay_s(quick_deaths: int) -> float:
     """Doubles with each death soon after the start."""
     return min(FIRST_RESTART_DELAY_S * float(1 << min(quick_deaths, 16)), MAX_RESTART_DELAY_S)

@@ -41,7 +41,7 @@ class ChildLoad(NamedTuple):
 
     slot: int
     cpu: float  # cores, since the last decision
-    circuits: int  # our own
+    circuits: int  # our own, but those that are kept by number (`wanted`)
     busy: int  # our own that carry datagrams
     foreign: int  # what it relays and exits
 
@@ -89,9 +89,9 @@ class ScalingPolicy:
     def decide(
         self, now_s: float, running: Sequence[ChildLoad], draining: Sequence[ChildLoad], starting: int, wanted: int
     ) -> Action | None:
-        """`starting` children will run soon; `wanted` circuits are asked for, built or not."""
+        """`starting` children will run soon; `wanted` circuits are to be kept, built or not."""
         count = len(running) + starting
-        circuits = max(wanted, sum(load.circuits for load in running))
+        circuits = wanted + sum(load.circuits for load in running)
         is_settled = starting == 0
         is_short = is_settled and count < self.workers.most and _is_short(running, circuits)
         is_ample = is_settled and count > self.workers.least and _is_ample(running, circuits)
