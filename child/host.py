@@ -153,8 +153,9 @@ class ChildHost:
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
         if self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2:
+            due_s = self._ticker.when()
             self._ticker.cancel()  # awake already: an idle child wakes up once a second, not twice
-            self._tick(self._loop.time())
+            self._tick(due_s)
         return pb.HeartbeatReply(loop_delay_s=self._loop_delay_s)
 
     async def _on_associate(self, message: pb.Associate) -> pb.Associated:

@@ -22,6 +22,7 @@ from rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, encode_reply
 from rpc.lifeline import die_with_parent
 
 ABOVE_ALL = len(ALL)
+MAX_PID_DIGITS = 20
 EXIT_CODE_FAILED = 1
 
 
@@ -44,30 +45,33 @@ def serve(requests: socket.socket) -> None:
 
 
 def fork_orphan(run: Callable[[], NoReturn]) -> int:
-    """The pid of a process that runs this, and whose parent has ended: it is the main process' child now."""
-    pid_in, pid_out = os.pipe()
-    orphaned_in, orphaned_out = os.pipe()
-    try:
+    """The pid of a process that runs this, and whose parent has ended: it is the main process' child now.
+
+    Raises OSError, BlockingIOError when there was no process for it.
+    """
+    with contextlib.ExitStack() as ends:
+        pid_in, pid_out = os.pipe()
+        ends.callback(os.close, pid_in)
+        ends.callback(os.close, pid_out)
+        os.set_blocking(pid_in, False)
+        orphaned_in, orphaned_out = os.pipe()
+        ends.callback(os.close, orphaned_in)
+        ends.callback(os.close, orphaned_out)
         helper = os.fork()
         if helper == 0:
             _fork_and_end(run, pid_out, orphaned_in, orphaned_out)
-    finally:
-        for descriptor in (pid_out, orphaned_in, orphaned_out):
-            os.close(descriptor)
-    with os.fdopen(pid_in, "rb") as told:
+        # Only a helper that has been waited for is no parent any more: the kernel closes its files before.
         os.waitpid(helper, 0)
-        pid = int(told.read() or b"0")
-    if pid == 0:
-        raise BlockingIOError("no process for the child")
-    return pid
+        return int(os.read(pid_in, MAX_PID_DIGITS))
 
 
 def _fork_and_end(run: Callable[[], NoReturn], pid_out: int, orphaned_in: int, orphaned_out: int) -> NoReturn:
     try:
         pid = os.fork()
         if pid == 0:
+            os.close(pid_out)
             os.close(orphaned_out)
-            os.read(orphaned_in, 1)  # end of file: the helper has ended
+            os.read(orphaned_in, 1)  # end of file: the helper has ended, and the template has closed its end
             run()
         os.write(pid_out, str(pid).encode())
     finally:

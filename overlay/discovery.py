@@ -80,7 +80,9 @@ class Discovery(TaskManager):
         self._community = community
         self._config = config
         self._walk = RandomWalk(community, timeout=WALK_TIMEOUT_S)
-        self._churn = RandomChurn(community, ping_interval=PING_INTERVAL_S, inactive_time=SILENCE_S, drop_time=DROP_S)
+        self._churn = RandomChurn(
+            community, 2 * MAX_PEERS, ping_interval=PING_INTERVAL_S, inactive_time=SILENCE_S, drop_time=DROP_S
+        )
         self._dht: DHTDiscoveryCommunity | None = None
         self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
@@ -184,12 +186,14 @@ class Discovery(TaskManager):
             community.bootstrap()
         if wants_more(exits, peers - exits):
             self._walk.take_step()
-        elif len(unknown := community.network.get_walkable_addresses(community.community_id)) > MAX_INTRODUCED:
+        if len(unknown := community.network.get_walkable_addresses(community.community_id)) > MAX_INTRODUCED:
             for address in unknown:
                 community.network.remove_by_address(address)
         first_hops = {circuit.hop.peer for circuit in community.circuits.values() if circuit.hop is not None}
         if too_many := surplus(exits, peers - exits) - first_hops:
-            community.network.remove_peer(random.choice(list(too_many)))
+            let_go = random.choice(list(too_many))
+            community.network.remove_peer(let_go)
+            self._churn._pinged.pop(let_go.address, None)  # noqa: SLF001 - else it would stay there for ever
         self._churn.take_step()
         if self._dht is not None:
             self._find_dht_peers(self._dht)

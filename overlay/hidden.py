@@ -155,6 +155,7 @@ class HiddenServices(HiddenTunnelCommunity):
 
     def __init__(self, settings: HiddenTunnelSettings) -> None:
         super().__init__(settings)
+        self._tending = False
         self._retry_s: dict[bytes, float] = {}
         self._asked_seeders = Recent[bytes](ANSWER_TIMEOUT_S)
         # An answer comes over the circuit that the request took, never to our own address.
@@ -183,16 +184,26 @@ class HiddenServices(HiddenTunnelCommunity):
         seeding: bool = True,
     ) -> None:
         super().join_swarm(info_hash, hops, callback, seeding)
-        if not self.is_pending_task_active("tend swarms"):
-            self.register_task("tend swarms", self._tend_swarms, interval=TEND_INTERVAL_S, delay=0)
-            self.register_task("ping end to end", self._ping_end_to_end, interval=PING_END_TO_END_S)
+        if not self._tending:
+            self._tending = True
+            self.register_task("tend swarms", self._tend_while_there_are)
 
     def leave_swarm(self, info_hash: bytes) -> None:
         self._retry_s.pop(info_hash, None)
         super().leave_swarm(info_hash)
-        if not self.swarms:
-            self.cancel_pending_task("tend swarms")
-            self.cancel_pending_task("ping end to end")
+
+    async def _tend_while_there_are(self) -> None:
+        """One loop, which ends by itself; without swarms a node does not even wake up."""
+        ping_s = time.monotonic() + PING_END_TO_END_S
+        try:
+            while self.swarms:
+                self._tend_swarms()
+                if time.monotonic() >= ping_s:
+                    ping_s += PING_END_TO_END_S
+                    self._ping_end_to_end()
+                await asyncio.sleep(TEND_INTERVAL_S)
+        finally:
+            self._tending = False
 
     def _tend_swarms(self) -> None:
         """Ask for what is missing: circuits to ask over, introduction points, peers."""
@@ -351,6 +362,8 @@ class HiddenServices(HiddenTunnelCommunity):
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
             self.counters["create_e2e_refused"] += 1
+        elif self.is_draining:
+            self.counters["create_e2e_while_draining"] += 1
         elif circuit and len(self.circuits_of(CIRCUIT_TYPE_RP_SEEDER, None, payload.info_hash)) >= (
             MAX_RENDEZVOUS_PER_SWARM
         ):

@@ -137,16 +137,14 @@ class BucketTable:
             self.owners[bucket] = min(self._eligible, key=self._load())
         return self.owners[bucket]
 
-    def set_eligible(self, eligible: Iterable[int], keeping: Iterable[int] = ()) -> set[int]:
+    def set_eligible(self, eligible: Iterable[int]) -> set[int]:
         """From now on these share the buckets; returns the buckets that changed hands.
 
         Those of an owner who may have none are nobody's until their next use;
-        one that is new gets its share of those in use. `keeping` keep what
-        they have, and get no more.
+        one that is new gets its share of those in use.
         """
         self._eligible = tuple(sorted(eligible))
-        owners = {None, *self._eligible, *keeping}
-        moved = {bucket for bucket, owner in enumerate(self.owners) if owner not in owners}
+        moved = {bucket for bucket, owner in enumerate(self.owners) if owner not in (None, *self._eligible)}
         for bucket in moved:
             self.owners[bucket] = None
         while len(self._eligible) > 1:

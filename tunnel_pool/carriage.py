@@ -161,8 +161,7 @@ class SteeredCarrier:
                     self._ask(steered, slot, pid)
             if len(steered.serving) < len(steered.asked) and time.monotonic() < steered.gather_until_s:
                 continue
-            able = with_circuits.intersection(steered.serving)
-            moved = steered.table.set_eligible(able.intersection(running), keeping=able.difference(running))
+            moved = steered.table.set_eligible(with_circuits.intersection(steered.serving, running))
             if moved:
                 self._attach_program(steered)
                 self._on_lost(lambda address, moved=moved: bucket_of(encode_address(*address)) in moved)  # type: ignore[misc]

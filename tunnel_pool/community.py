@@ -99,7 +99,8 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
     async def start(self) -> None:
         """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
         await self.pool.start()
-        self._build_regularly()
+        if self.pool.running():  # it may have been stopped meanwhile
+            self._build_regularly()
 
     async def unload(self) -> None:
         """End all children; their circuits go with them."""
@@ -164,10 +165,9 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self._tell_of_draining(slot, on=True)
 
     def resume(self, slot: int) -> None:
-        """Take `drain` back."""
+        """Take `drain` back. What it has of swarms that others do now, it keeps while that lasts."""
         self.pool.resume(slot)
         self._tell_of_draining(slot, on=False)
-        self._tell_of_swarms(slot)
 
     def _tell_of_draining(self, slot: int, on: bool) -> None:
         told = self.pool.call(slot, "drain", pb.Drain(on=on))

@@ -19,6 +19,7 @@ from tunnel_pool.contract import Tunnels
 from tunnel_pool.files import write_atomically
 
 INTERVAL_S = 5.0
+RETRY_S = 300.0
 MAX_EXITS = 40
 
 logger = logging.getLogger(__name__)
@@ -59,10 +60,13 @@ async def remember_exits(tunnels: Tunnels, path: Path) -> None:
     while True:
         await asyncio.sleep(INTERVAL_S)
         now = [HostPort(*peer.address) for peer in tunnels.get_candidates(PEER_FLAG_EXIT_BT)]
-        if not set(now) - set(written):
+        if len(set(now) & set(written)) >= min(len(set(now)), MAX_EXITS):
             continue
-        written = tuple(dict.fromkeys([*now, *written]))[:MAX_EXITS]
+        newest_first = tuple(dict.fromkeys([*now, *written]))[:MAX_EXITS]
         try:
-            await asyncio.to_thread(write_atomically, path, pack_exits(written))
+            await asyncio.to_thread(write_atomically, path, pack_exits(newest_first))
         except OSError as error:
             logger.warning("Exits are not remembered: %s", error.strerror)
+            await asyncio.sleep(RETRY_S)
+        else:
+            written = newest_first

@@ -74,7 +74,10 @@ class Scaler:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
-            self._step(time.monotonic())
+            try:
+                self._step(time.monotonic())
+            except Exception:
+                logger.exception("The pool was not looked after for a second; please report it")
 
     def _step(self, now_s: float) -> None:
         self._note_busy(now_s)
@@ -111,10 +114,13 @@ class Scaler:
                     self._community.remove_circuit(circuit.circuit_id, "not needed", destroy=DESTROY_REASON_UNNEEDED)
 
     def _grow(self) -> None:
-        in_use = self._pool.working() + self._pool.in_state(*STARTING_STATES, ChildState.ENDING, ChildState.FAILED)
-        unused = [slot for slot in range(self._policy.workers.most) if slot not in in_use]
+        in_use = self._pool.working() + self._pool.in_state(*STARTING_STATES, ChildState.ENDING)
+        # A slot that failed comes last: what was wrong may have passed.
+        failed = self._pool.in_state(ChildState.FAILED)
+        unused = [slot for slot in range(self._policy.workers.most) if slot not in in_use and slot not in failed]
+        unused += failed
         if unused:
-            logger.info("The children are short of CPU or full of circuits: child %d is started", unused[0])
+            logger.info("Another child is needed: %d is started", unused[0])
             self._pool.open_slots(unused[:1])
 
     def _note_busy(self, now_s: float) -> None:
@@ -139,7 +145,7 @@ class Scaler:
                 self._cpu.cores(self._pool.pid(slot), now_s),
                 circuits=sum(circuit.ctype != CIRCUIT_TYPE_DATA for circuit in circuits),
                 busy=sum(self._busy.has(circuit.circuit_id, now_s) for circuit in circuits),
-                foreign=len(self._pool.pictures[slot].relays) // 2 + len(self._pool.pictures[slot].exits),
+                foreign=len(self._pool.pictures[slot].relays) + len(self._pool.pictures[slot].exits),
             )
             for slot, circuits in by_slot.items()
         ]

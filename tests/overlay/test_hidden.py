@@ -1,5 +1,6 @@
 """Hidden services between communities in this process, over real sockets: who meets whom, and who is refused."""
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
 
@@ -160,3 +161,18 @@ async def test_look_ups_that_find_nobody_become_rare():
         await until(lambda: time.time() - swarm.last_lookup < 5)
         swarm.last_lookup = time.time() - 6
         assert not downloader._is_lookup_due(swarm)
+
+
+async def test_swarms_are_tended_by_one_loop_that_ends_with_the_last(monkeypatch):
+    async with network(exits=0, relays=1) as (node,):
+        tended = []
+        monkeypatch.setattr(node, "_tend_swarms", lambda: tended.append(time.monotonic()))
+        for _ in range(6):
+            for seeding in (False, True):
+                node.watch([])
+                node.watch([WatchedSwarm(b"w" * 20, 1, seeding)])
+                await asyncio.sleep(0)
+        await until(lambda: len(tended) >= 3)
+        assert tended[-1] - tended[-2] > 0.9
+        node.watch([])
+        await until(lambda: not node.is_pending_task_active("tend swarms"))

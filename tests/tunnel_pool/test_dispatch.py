@@ -60,7 +60,7 @@ class Tunnels:
             self.circuits[circuit_id] = circuit
         self.sent = []
 
-    def find_circuits(self, hops):
+    def circuits_for_new_peers(self, hops):
         return [c for c in self.circuits.values() if c.goal_hops == hops and c.state == CIRCUIT_STATE_READY]
 
     def send_data(self, target, circuit_id, destination, source, data):

@@ -112,12 +112,14 @@ def forked():
 
 
 async def test_forked_children_are_ours_and_no_two_alike(forked):
-    async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=2, circuits=8, **forked) as client:
-        await until(lambda: all(client.pool.pictures[slot].candidates for slot in range(2)))
+    async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=8, circuits=8, **forked) as client:
+        await client.pool.all_settled()
+        assert client.pool.restarts() == 0, "PR_SET_PDEATHSIG, set before the helper's end, kills at random"
+        await until(lambda: all(client.pool.pictures[slot].candidates for slot in range(8)))
         client.build_tunnels(1)
         await until_all_ready(client, 8)
         ours = {process.pid for process in psutil.Process().children()}
-        pids = {client.pool.pid(slot) for slot in range(2)}
+        pids = {client.pool.pid(slot) for slot in range(8)}
         assert {*pids, client.pool.template_pid} <= ours
         # What they draw at random differs: else ids, keys and nonces would repeat.
         below_slot = [circuit.circuit_id & 0xFFFFFF for circuit in client.circuits.values()]

@@ -147,10 +147,13 @@ class PoolPolicy:
     decided_s: float | None = None
 
     def open_slots(self, slots: Iterable[int], now_s: float) -> None:
-        """Have a child in each of these, which are new or STOPPED."""
+        """Have a child in each of these, which are new, STOPPED or FAILED."""
         for slot in slots:
-            restarts = self.slots[slot].restarts if slot in self.slots else 0
-            self.slots[slot] = SlotRecord(slot, since_s=now_s, spawn_at_s=now_s, restarts=restarts)
+            before = self.slots.get(slot, SlotRecord(slot))
+            state = ChildState.STOPPED if self.stopping else ChildState.WAITING
+            self.slots[slot] = SlotRecord(
+                slot, state, now_s, spawn_at_s=now_s, proven=before.proven, restarts=before.restarts
+            )
 
     def drain(self, slot: int, now_s: float) -> None:
         """Nobody replaces this running child when it ends."""

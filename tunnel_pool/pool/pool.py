@@ -222,8 +222,10 @@ class ProcessPool:
     # Deciding and doing
 
     def _tick(self) -> None:
+        """Decide and do, and be back soon, whatever goes wrong with who listens."""
         if self._ticker is not None:
             self._ticker.cancel()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
         now_s = time.monotonic()
         for child in self._children.values():
             child.expire_calls(now_s)
@@ -239,8 +241,9 @@ class ProcessPool:
             self._settled.set()
         if not states & (ALIVE_STATES | {ChildState.WAITING}):
             self._all_final.set()
-        is_calm = states <= FINAL_STATES | WORKING_STATES
-        self._ticker = self._loop.call_later(CALM_TICK_S if is_calm else TICK_S, self._tick)
+        if states <= FINAL_STATES | WORKING_STATES:
+            self._ticker.cancel()
+            self._ticker = self._loop.call_later(CALM_TICK_S, self._tick)
 
     def _perform(self, command: Command) -> None:
         child = self._children.get(command.slot)
@@ -268,7 +271,7 @@ class ProcessPool:
         try:
             child.spawn(self._template or reactor, self._command, self._environment)
         except OSError as error:
-            self._policy.ended(slot, f"cannot start a process: {error.strerror}", time.monotonic())
+            self._policy.ended(slot, f"cannot start a process: {error.strerror or error}", time.monotonic())
             return
         self._children[slot] = child
         created = child.call("create", self._create_message(slot), START_TIMEOUT_S)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 GROW_CPU = 0.7  # of a core, mean of the children
 SHRINK_CPU = 0.35  # of a core, mean of those that would be left
 CIRCUITS_PER_CHILD = 64  # our own: each costs pings and its share of RPC_SYNC
-FOREIGN_PER_CHILD = 800  # relayed and exited; a child refuses more than 1000
+FOREIGN_PER_CHILD = 800  # ends of others' circuits, two of one that is relayed; a child joins none beyond 1000
 SHRINK_ROOM = 0.75  # of what those left may have
 GROW_AFTER_S = 2.0
 SHRINK_AFTER_S = 30.0
@@ -43,7 +43,7 @@ class ChildLoad(NamedTuple):
     cpu: float  # cores, since the last decision
     circuits: int  # our own, but those that are kept by number (`wanted`)
     busy: int  # our own that carry datagrams
-    foreign: int  # what it relays and exits
+    foreign: int  # ends of others' circuits
 
 
 @dataclass(frozen=True, slots=True)

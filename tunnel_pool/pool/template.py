@@ -8,8 +8,9 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import psutil
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.process import Process
+from twisted.internet.process import Process, reapProcessHandlers
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
@@ -36,6 +37,14 @@ class ForkedProcess(Process):
         self.pid = self._fork_of_template([fdmap[number] for number in sorted(fdmap)])
 
 
+def reap_strangers() -> None:
+    """End the zombies that we have adopted and nobody waits for, as of a template that was killed while it forked."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(OSError, psutil.Error):
+            if child.pid not in reapProcessHandlers and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
 class Template(ProcessProtocol):
     """In place of Twisted's reactor, as far as `ChildProcess.spawn` needs one, while `is_ready`."""
 
@@ -54,6 +63,7 @@ class Template(ProcessProtocol):
         self._requests: socket.socket | None = None
         self._log = ChildLog("template")
         self._failures = 0
+        self._proven = False  # whether any ever was ready: then trouble is taken to pass
         self._stopping = False
         self._ended = asyncio.Event()
         self._next: asyncio.TimerHandle | None = None  # the next start, or the end of our patience with this one
@@ -93,24 +103,24 @@ class Template(ProcessProtocol):
         from twisted.internet import reactor
 
         self._ended.clear()
-        self._requests, its = socket_pair()
-        null = os.open(os.devnull, os.O_RDONLY)
-        try:
-            reactor.spawnProcess(
-                self,
-                self._command[0],
-                args=list(self._command),
-                env=dict(self._environment),
-                childFDs={STDIN: null, STDOUT: "r", STDERR: "r", REQUESTS: its.fileno()},
-            )
-        except OSError as error:
-            self._ended_with(f"cannot start a process: {error.strerror}")
-        else:
-            self._loop.add_reader(self._requests, self._told)
-            self._next = self._loop.call_later(START_TIMEOUT_S, self._kill)
-        finally:
-            os.close(null)
-            its.close()
+        with contextlib.ExitStack() as its:
+            try:
+                self._requests, taking = socket_pair()
+                its.callback(taking.close)
+                null = os.open(os.devnull, os.O_RDONLY)
+                its.callback(os.close, null)
+                reactor.spawnProcess(
+                    self,
+                    self._command[0],
+                    args=list(self._command),
+                    env=dict(self._environment),
+                    childFDs={STDIN: null, STDOUT: "r", STDERR: "r", REQUESTS: taking.fileno()},
+                )
+            except OSError as error:
+                self._ended_with(f"cannot start a process: {error.strerror or error}")
+            else:
+                self._loop.add_reader(self._requests, self._told)
+                self._next = self._loop.call_later(START_TIMEOUT_S, self._kill)
 
     def _told(self) -> None:
         """Before it is asked for anything, it says that it is ready."""
@@ -120,6 +130,7 @@ class Template(ProcessProtocol):
         self._loop.remove_reader(self._requests)
         if self.is_ready and self._next is not None:
             self._next.cancel()
+            self._proven = True
             self._failures = 0
             self._on_changed()
 
@@ -132,6 +143,8 @@ class Template(ProcessProtocol):
             socket.send_fds(self._requests, [FORK], descriptors)
             return decode_reply(self._requests.recv(MAX_MESSAGE_BYTES))
         except TimeoutError:
+            self._failures -= 1  # it did start: what ends now is no failed start
+            self._close_requests()  # its late answer is for nobody
             self._kill()
             raise
 
@@ -155,6 +168,7 @@ class Template(ProcessProtocol):
 
     def processEnded(self, reason: Failure) -> None:
         self._log.ended()
+        reap_strangers()
         self._ended_with(f"{reason.getErrorMessage()} {self._log.last_line}")
 
     def _ended_with(self, how: str) -> None:
@@ -165,7 +179,7 @@ class Template(ProcessProtocol):
             self._next.cancel()
         if self._stopping:
             return
-        if self._failures >= MAX_START_FAILURES:
+        if self._failures >= MAX_START_FAILURES and not self._proven:
             self.failure = f"the template of the workers cannot start: {how}"
             self._on_changed()
         else:

@@ -5,6 +5,7 @@ class is made of it, whose `super()` is PooledTunnelCommunity instead of py-ipv8
 downloads and seeds need (monitor_downloads and what follows from it) is Tribler's own code.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
 from tunnel_pool.scaler import Scaler
 from tunnel_pool.speed_test import PooledEndpoint
 from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key
+
+KEYS = "tunnel-pool"  # a folder beside Tribler's exit cache
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +140,7 @@ class PooledFromSettings(PooledTunnelCommunity):
         except UserError as error:
             logger.error("There are no tunnels, and nothing leaves for what wants them: %s", error)
             return
-        if self.options.workers.is_elastic:
+        if self.options.workers.is_elastic and self.pool.running():
             self.scaler = Scaler(self, ScalingPolicy(self.options.workers))
 
     async def unload(self) -> None:
@@ -153,10 +156,12 @@ class PooledFromSettings(PooledTunnelCommunity):
     def _on_lost(self, is_lost: Callable[[Address], bool]) -> None:
         """Peers have lost their circuit: Tribler adds them to their torrents again."""
         for download in self.settings.download_manager.get_downloads():
-            if download.handle and download.handle.is_valid():
-                lost = {peer.ip for peer in download.handle.get_peer_info() if is_lost(peer.ip)}
-                if lost:
-                    self.update_torrent(lost, download)
+            # Between is_valid and the next line libtorrent may let go of the torrent.
+            with contextlib.suppress(RuntimeError):
+                if download.handle and download.handle.is_valid():
+                    lost = {peer.ip for peer in download.handle.get_peer_info() if is_lost(peer.ip)}
+                    if lost:
+                        self.update_torrent(lost, download)
 
     def _readd_peers(self) -> None:
         if self.find_circuits():
@@ -183,9 +188,6 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
 
 
 def _own_keys(settings: Any, workers: int) -> dict[int, bytes]:
-    """The first child has Tribler's key; the others their own, as they relay for others, too."""
+    """Each child has its own, as it relays for others from its own port; Tribler's stays with its other overlays."""
     folder = Path(settings.exitnode_cache).parent if settings.exitnode_cache else None
-    keys = {0: settings.my_peer.key.key_to_bin()}
-    for slot in range(1, workers):
-        keys[slot] = load_member_key(folder, slot) if folder else new_member_key()
-    return keys
+    return {slot: load_member_key(folder / KEYS, slot) if folder else new_member_key() for slot in range(workers)}
