@@ -28,6 +28,7 @@ setup(
         "tunnel_pool.bench",
         "tunnel_pool.cli",
         "tunnel_pool.pool",
+        "tunnel_pool.tribler",
     ],
     package_data={"packet_engine": ["_native.pyi"], "rpc": ["control.proto", "control_pb2.pyi"]},
     rust_extensions=[

@@ -21,13 +21,18 @@ PURE = [
     "rpc/descriptors.py",
     "rpc/errors.py",
     "rpc/exit.py",
+    "rpc/forking.py",
     "rpc/framing.py",
     "rpc/sync.py",
     "socks5/handshake.py",
     "socks5/messages.py",
     "socks5/steering.py",
+    "overlay/backoff.py",
+    "overlay/balance.py",
     "overlay/sticky.py",
+    "tunnel_pool/pool/owners.py",
     "tunnel_pool/pool/policy.py",
+    "tunnel_pool/pool/scaling.py",
 ]
 IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "subprocess", "os"}
 MAX_LINES = 420

@@ -87,6 +87,7 @@ async def test_a_download_by_exits_and_again_from_the_exits_that_it_remembers(tm
             assert same_bytes(swarm.file, again / swarm.file.name)
 
 
+@pytest.mark.slow
 async def test_a_hidden_download_from_our_seed(tmp_path):
     async with (
         swarm_of(seeders=0, exits=0, relays=4) as swarm,
@@ -98,6 +99,7 @@ async def test_a_hidden_download_from_our_seed(tmp_path):
         assert "RP_DOWNLOADER" in {circuit["type"] for circuit in finished["circuits"]}
 
 
+@pytest.mark.slow
 async def test_a_hidden_seed_that_our_download_finds(tmp_path):
     async with swarm_of(seeders=0, exits=0, relays=4) as swarm, tribler(swarm, tmp_path, seeding=True):
         arguments = ["--hops=1", "--workers=2", f"--save={tmp_path}", "--json"]

@@ -131,7 +131,7 @@ async def test_forked_children_are_ours_and_no_two_alike(forked):
         assert template.net_connections("inet") == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_forked_child_that_dies_is_replaced(forked, how):
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=2, **forked) as client:
         client.build_tunnels(1)
@@ -156,6 +156,7 @@ async def test_children_outlive_their_template_and_another_one_forks_the_next(fo
         await until_all_ready(client, 2)
 
 
+@pytest.mark.slow
 async def test_a_template_that_does_not_answer_is_replaced(forked):
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=2, **forked) as client:
         template, child = client.pool.template_pid, client.pool.pid(0)
