@@ -27,7 +27,8 @@ async def test_it_refuses_before_it_measures(arguments, code, said):
 
 
 @needs_native
-@pytest.mark.parametrize("scenario", ["relay", pytest.param("exit-plain", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["relay", "exit-plain"])
 async def test_cells_are_counted_for_ours_and_a_peer(scenario):
     contenders = ["native", "rust-tunnels-best-1"]
     async with command(

@@ -26,7 +26,7 @@ async def fails(*arguments):
     [
         ([], "COMMAND"),
         (["nonsense"], "nonsense"),
-        (["demo", "--workers", "-1"], "'-1' is not a number from 0 to 256 or auto"),
+        (["demo", "--workers", "-1"], "'-1' is not a number from 0 to 256 or MIN..MAX or auto"),
         (["demo", "--workers", "many"], "'many' is not a number"),
         (["demo", "--hops", "0"], "'0' is not a number from 1 to 3"),
         (["demo", "--hops", "4"], "'4' is not"),

@@ -63,19 +63,26 @@ async def shut_down(running):
     return last
 
 
-async def test_a_download_by_exits_and_again_from_the_exits_that_it_remembers(tmp_path):
+async def test_a_download_by_exits(tmp_path):
+    async with swarm_of(seeders=1, exits=2, relays=0) as swarm, tribler(swarm, tmp_path) as running:
+        finished = await said(running)
+        assert same_bytes(swarm.file, tmp_path / swarm.file.name)
+        assert len(running.pool_children()) == 2
+        assert finished["overlay"]["overlay_name"] == "TriblerTunnelCommunity"
+        assert {peer["ip"] for peer in finished["overlay"]["peers"]} == {node.host for node in swarm.exits}
+        circuits = [circuit for circuit in finished["circuits"] if circuit["type"] == "DATA"]
+        assert sum(circuit["bytes_down"] for circuit in circuits) > swarm.file.stat().st_size
+        assert {int(circuit["circuit_id"]) >> 24 for circuit in circuits} == {0, 1}
+        last = await shut_down(running)
+        assert last["circuits_removed"] >= len(circuits)
+
+
+@pytest.mark.slow
+async def test_after_a_restart_it_starts_from_the_exits_that_it_remembers(tmp_path):
     async with swarm_of(seeders=1, exits=2, relays=0) as swarm:
         async with tribler(swarm, tmp_path) as running:
-            finished = await said(running)
-            assert same_bytes(swarm.file, tmp_path / swarm.file.name)
-            assert len(running.pool_children()) == 2
-            assert finished["overlay"]["overlay_name"] == "TriblerTunnelCommunity"
-            assert {peer["ip"] for peer in finished["overlay"]["peers"]} == {node.host for node in swarm.exits}
-            circuits = [circuit for circuit in finished["circuits"] if circuit["type"] == "DATA"]
-            assert sum(circuit["bytes_down"] for circuit in circuits) > swarm.file.stat().st_size
-            assert {int(circuit["circuit_id"]) >> 24 for circuit in circuits} == {0, 1}
-            last = await shut_down(running)
-            assert last["circuits_removed"] >= len(circuits)
+            await said(running)
+            await shut_down(running)
         exits = Network()
         exits.load_snapshot((tmp_path / "exitnode_cache.dat").read_bytes())
         assert set(exits.get_walkable_addresses()) == {(node.host, node.port) for node in swarm.exits}

@@ -28,7 +28,7 @@ async def test_circuits_are_spread_and_their_ids_tell_the_child():
         assert sorted(slot_of(circuit_id) for circuit_id in client.circuits) == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_child_takes_only_its_own_circuits_with_it(how):
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=2, circuits=4) as client:
         await until(lambda: all(client.pool.pictures[slot].candidates for slot in range(2)))
