@@ -89,6 +89,7 @@ async def test_a_draining_exit_goes_on_for_those_it_has_and_joins_no_more_until_
         assert await asyncio.wait_for(asyncio.shield(joined.ready), 10)
 
 
+@pytest.mark.slow
 async def test_the_pool_follows_circuits_that_are_wanted_and_no_longer_wanted():
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=2) as client:
         client.scaler = Scaler(client, ScalingPolicy(WorkerRange(1, 2), shrink_after_s=2))

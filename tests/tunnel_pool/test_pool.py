@@ -53,6 +53,7 @@ async def test_a_child_takes_only_its_own_circuits_with_it(how):
         await until(lambda: any(slot_of(c) == 0 for c in client.circuits))
 
 
+@pytest.mark.slow
 async def test_what_cannot_start_says_why_and_stops(caplog):
     command = [sys.executable, "-c", "raise SystemExit('libfoo is missing')"]
     pooled = PooledTunnelCommunity(make_config(), [0], 1, command=command)
