@@ -165,9 +165,10 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self._tell_of_draining(slot, on=True)
 
     def resume(self, slot: int) -> None:
-        """Take `drain` back. What it has of swarms that others do now, it keeps while that lasts."""
+        """Take `drain` back; the child gets its swarms again, whose circuits it still has."""
         self.pool.resume(slot)
         self._tell_of_draining(slot, on=False)
+        self._take_swarms_back(slot)
 
     def _tell_of_draining(self, slot: int, on: bool) -> None:
         told = self.pool.call(slot, "drain", pb.Drain(on=on))

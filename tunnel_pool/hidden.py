@@ -82,6 +82,12 @@ class PooledHiddenServices:
         for slot in self._owners.assign(self.swarms, self.pool.running()):
             self._tell_of_swarms(slot)
 
+    def _take_swarms_back(self, slot: int) -> None:
+        """A child is to go on with the swarms that it had before it was drained."""
+        had = [info_hash for info_hash in self.pool.pictures[slot].swarms if info_hash in self.swarms]
+        for other in self._owners.give(had, slot) & set(self.pool.running()):
+            self._tell_of_swarms(other)
+
     def _tell_of_swarms(self, slot: int) -> None:
         swarms = [self.swarms[info_hash] for info_hash in self._owners.swarms_of(slot)]
         message = pb.Monitor(swarms=[_swarm_message(swarm) for swarm in swarms])

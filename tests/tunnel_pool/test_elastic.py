@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT
 
 from overlay.config import HostPort, slot_of
 from rpc import control_pb2 as pb
@@ -18,6 +18,7 @@ from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
 from tunnel_pool.scaler import Scaler
 
 NOWHERE = ("0.0.0.0", 0)
+INFOHASH = b"e" * 20
 
 
 async def until_all_ready(client, wanted):
@@ -87,6 +88,24 @@ async def test_a_draining_exit_goes_on_for_those_it_has_and_joins_no_more_until_
         await exit_node.pool.call(0, "heartbeat", pb.Heartbeat())
         joined = client.create_circuit(1)
         assert await asyncio.wait_for(asyncio.shield(joined.ready), 10)
+
+
+async def test_a_draining_childs_swarms_go_to_another_and_come_back_with_it():
+    def introduced():
+        return {slot_of(circuit.circuit_id) for circuit in client.find_circuits(CIRCUIT_TYPE_IP_SEEDER)}
+
+    async with network(exits=0, relays=2) as nodes, tunnels("pooled", map(address_of, nodes), workers=2) as client:
+        client.join_swarm(INFOHASH, 1, seeding=True)
+        await until(introduced)
+        (owner,) = introduced()
+        assert client.owner_of(INFOHASH) == owner
+        await until(lambda: INFOHASH in client.pool.pictures[owner].swarms)
+        client.drain(owner)
+        assert client.owner_of(INFOHASH) == 1 - owner
+        await until(lambda: introduced() == {0, 1})
+        client.resume(owner)
+        assert client.owner_of(INFOHASH) == owner
+        await until(lambda: introduced() == {owner})
 
 
 @pytest.mark.slow

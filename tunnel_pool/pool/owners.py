@@ -28,5 +28,11 @@ class SwarmOwners:
         owners = {owner.get(infohash) for infohash in moved for owner in (before, self.of)}
         return {slot for slot in owners if slot is not None and slot in running}
 
+    def give(self, infohashes: Collection[bytes], slot: int) -> set[int]:
+        """These are this slot's from now on; returns whose list has changed."""
+        changed = {self.of[infohash] for infohash in infohashes if self.of.get(infohash, slot) != slot}
+        self.of.update(dict.fromkeys(infohashes, slot))
+        return changed | {slot} if changed else set()
+
     def swarms_of(self, slot: int) -> list[bytes]:
         return [infohash for infohash, owner in self.of.items() if owner == slot]
