@@ -71,7 +71,8 @@ async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes
     assert not psutil.pid_exists(children[0].pid)
 
 
-@pytest.mark.parametrize("stopped", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [False, True])
 async def test_nothing_survives_a_killed_main_process(stopped):
     async with command("demo", "--workers=2", "--size=500", "--hops=2") as demo:
         await demo.until_downloaded(5)

@@ -160,6 +160,7 @@ async def downloaded(client, swarm, folder, timeout_s=60):
     assert same_bytes(swarm.file, folder / swarm.file.name)
 
 
+@pytest.mark.slow
 async def test_another_child_makes_the_introduction_point_when_its_own_dies(tmp_path):
     async with relays(4) as swarm, client(swarm, 10, tmp_path) as seeder:
         parameters, infohash = torrent_of(swarm)
@@ -175,6 +176,7 @@ async def test_another_child_makes_the_introduction_point_when_its_own_dies(tmp_
             await downloaded(downloader, swarm, tmp_path)
 
 
+@pytest.mark.slow
 async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
     async with relays(4) as swarm, client(swarm, 11, tmp_path) as downloader:
         infohash = torrent_of(swarm)[1]

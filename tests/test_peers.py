@@ -6,6 +6,8 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.commands import command
 from tests.network import COMMUNITY_ID, Echo, unused_host
 from tunnel_pool.swarm import LocalSwarm, free_port, same_bytes
@@ -72,6 +74,7 @@ async def test_a_plain_client_exits_through_our_node(tmp_path):
     assert [source[0] for _, source in echo.received] == [exit_host]
 
 
+@pytest.mark.slow
 async def test_a_plain_client_exits_through_our_pooled_relay_and_exit(tmp_path):
     answer, echo, exit_host = await plain_client_through(tmp_path, hops=2, workers=1)
     assert answer == {"origin": list(echo.address), "data": "d1:t5:helloe", "hops": 2}

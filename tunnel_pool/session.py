@@ -353,6 +353,8 @@ class TorrentSession:
 
     def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
         """libtorrent has stopped the torrent."""
+        if torrent.error is not None:
+            return  # said once
         hint = "make room and start the same command again" if alert.error.value() == errno.ENOSPC else "mend it"
         verb = "read" if torrent.seed else "write"
         torrent.error = f"cannot {verb} {alert.filename()}: {alert.error.message()}; {hint}"

@@ -181,13 +181,18 @@ async def test_a_seed_that_can_not_be_read_does_not_end_the_others(tmp_path):
         for name in ("first", "second"):
             (tmp_path / name).write_bytes(os.urandom(100_000))
             session.add(lt.load_torrent_buffer(make_torrent(tmp_path / name, lambda *_: None)), tmp_path, seed=True)
-            (tmp_path / name).unlink()
-            (tmp_path / name).mkdir()
         first, second = session._torrents.values()
+        for torrent in (first, second):
+            await until(lambda torrent=torrent: torrent.handle.status().state == lt.torrent_status.seeding)
+        (tmp_path / "first").unlink()
+        (tmp_path / "first").mkdir()
         first.handle.read_piece(0)
         await until(lambda: first.error)
         await session.wait_changed(0.01)
         assert first.error.startswith(f"cannot read {tmp_path / 'first'}: Is a directory")
+        assert second.error is None
+        (tmp_path / "second").unlink()
+        (tmp_path / "second").mkdir()
         second.handle.read_piece(0)
         await until(lambda: second.error)
         with pytest.raises(UserError, match="cannot read"):
