@@ -1,6 +1,7 @@
 """The pool with real children."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -100,13 +101,19 @@ async def test_what_a_child_exits_is_told_and_kept_over_its_death():
             await until(lambda: client.tunnels_ready(1) == 1.0)
             (circuit,) = client.find_circuits(hops=1)
             target = (unused_host(), 9)
-            client.send_data(circuit.hop.address, circuit.circuit_id, target, ("0.0.0.0", 0), b"d" + bytes(98) + b"e")
-            await until(lambda: exit_node.carried().exited_bytes == 100)
-            assert exit_node.carried().exits == 1
+            datagram = b"d" + bytes(98) + b"e"
+            for _ in range(10):  # UDP may lose one
+                client.send_data(circuit.hop.address, circuit.circuit_id, target, ("0.0.0.0", 0), datagram)
+                with contextlib.suppress(AssertionError):
+                    await until(lambda: exit_node.carried().exited_bytes, 3)
+                    break
+            carried = exit_node.carried()
+            assert carried.exits == 1
+            assert carried.exited_bytes in range(100, 1001, 100)
             os.kill(exit_node.pool.pid(0), signal.SIGKILL)
             await until(lambda: exit_node.pool.restarts() == 1)
             assert exit_node.carried().exits == 0
-            assert exit_node.carried().exited_bytes == 100
+            assert exit_node.carried().exited_bytes == carried.exited_bytes
 
 
 async def test_a_serving_nodes_children_are_peers_of_their_own_and_never_offer_each_other():
