@@ -47,13 +47,13 @@ async def test_cells_are_counted_for_ours_and_a_peer(scenario):
 async def test_a_download_is_measured_against_libtorrent_alone_and_drawn(tmp_path):
     picture = tmp_path / "bench.svg"
     async with command(
-        "bench", "download-2", "--runs=2", "--size=8", "--contenders=python", f"--plot={picture}", "--json"
+        "bench", "download-2", "--runs=2", "--size=8", "--contenders=python,pyipv8", f"--plot={picture}", "--json"
     ) as bench:
         code, report, _ = await bench.ended(180)
     assert code == 0, report
     assert "libtorrent direct" in report["scenarios"]["download-2"]
     (ours, other) = report["scenarios"]["download-2"]["python"]
-    for run in (ours, other):
+    for run in (ours, other, *report["scenarios"]["download-2"]["pyipv8"]):
         assert run["mb_per_s"] > 0
         assert run["s_per_gb"]["relays"] > 0
     assert "<svg" in picture.read_text()

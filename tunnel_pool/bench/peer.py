@@ -127,6 +127,7 @@ async def socks_port(community: TunnelCommunity, arguments: argparse.Namespace) 
 
     community.on_circuit_removed = lambda circuit, reason: None
     community.on_orphans = lambda hops, destinations: None
+    community.circuits_for_new_peers = lambda hops: community.find_circuits(hops=hops)
     dispatcher = Dispatcher(community, arguments.hops)
     connect(community, [dispatcher])
     return Socks5Server(reactor, dispatcher).listen()
