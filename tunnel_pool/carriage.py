@@ -152,7 +152,6 @@ class SteeredCarrier:
     def _update(self) -> None:
         """The pool has changed: let those serve who can, and nobody else."""
         pids = {slot: self._pool.pid(slot) or 0 for slot in self._pool.working()}
-        running = self._pool.running()
         with_circuits = self._tunnels.slots_with_circuits(self._hops)
         for steered in [steered for steered in self._steered.values() if steered.steers]:
             self._forget_gone(steered, pids)
@@ -161,7 +160,7 @@ class SteeredCarrier:
                     self._ask(steered, slot, pid)
             if len(steered.serving) < len(steered.asked) and time.monotonic() < steered.gather_until_s:
                 continue
-            moved = steered.table.set_eligible(with_circuits.intersection(steered.serving, running))
+            moved = steered.table.set_eligible(with_circuits.intersection(steered.serving))
             if moved:
                 self._attach_program(steered)
                 self._on_lost(lambda address, moved=moved: bucket_of(encode_address(*address)) in moved)  # type: ignore[misc]

@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import (
@@ -50,16 +50,13 @@ class PooledCircuits:
         self._builder: asyncio.TimerHandle | None = None
 
     def slots_with_circuits(self, hops: int) -> set[int]:
-        """The children that can carry a client's datagrams."""
-        return {slot_of(circuit.circuit_id) for circuit in self.find_circuits(hops=hops)}
+        """The children that may be given a client's datagrams."""
+        return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(hops)}
 
     def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
         """As PoolTunnelCommunity's: not those of children that are being drained."""
-        return self._of_running(self.find_circuits(hops=hops))
-
-    def _of_running(self, circuits: Iterable[Circuit]) -> list[Circuit]:
         running = set(self.pool.running())
-        return [circuit for circuit in circuits if slot_of(circuit.circuit_id) in running]
+        return [circuit for circuit in self.find_circuits(hops=hops) if slot_of(circuit.circuit_id) in running]
 
     def create_circuit(
         self,

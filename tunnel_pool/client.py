@@ -18,10 +18,9 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLA
 
 from overlay.config import slot_of
 from socks5.server import Socks5Server
-from tunnel_pool.carriage import carrier_for
 from tunnel_pool.community import SYNC_INTERVAL_S
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.session import TorrentSession, TorrentStatus
@@ -70,17 +69,14 @@ class TorrentClient:
         self._session: TorrentSession
 
     async def __aenter__(self) -> "TorrentClient":
-        from twisted.internet import reactor
-
         async with AsyncExitStack() as stack:
             self._opened_s = time.monotonic()
             self.tunnels = await open_tunnels(self.options)
             stack.push_async_callback(self.tunnels.unload)
-            steering = self.options.steering
-            carrier = carrier_for(self.tunnels, self.hops, self._on_lost) if steering else None
-            self._dispatcher = Dispatcher(self.tunnels, self.hops, self._on_lost, carrier)
+            self._dispatcher, self._server = serve_session(
+                self.tunnels, self.hops, self._on_lost, self.options.steering
+            )
             connect(self.tunnels, [self._dispatcher])
-            self._server = Socks5Server(reactor, self._dispatcher, steering)
             port = self._server.listen()
             stack.push_async_callback(self._server.close)
             self._session = TorrentSession(

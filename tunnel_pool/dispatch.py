@@ -15,8 +15,8 @@ from overlay.sticky import StickyMap
 from socks5.address import Address as Socks5Address
 from socks5.address import Socks5Error, decode_address, encode_address
 from socks5.messages import ReplyCode
-from socks5.server import Association
-from tunnel_pool.carriage import Carrier, OnLost
+from socks5.server import Association, Socks5Server
+from tunnel_pool.carriage import Carrier, OnLost, carrier_for
 from tunnel_pool.contract import Address, Tunnels
 
 logger = logging.getLogger(__name__)
@@ -123,6 +123,15 @@ class Dispatcher:
     def dropped(self) -> Counter[str]:
         """By reason, the carrier's included."""
         return self.drops + self._carrier.drops if self._carrier is not None else self.drops
+
+
+def serve_session(tunnels: Tunnels, hops: int, on_lost: OnLost, steering: bool) -> tuple[Dispatcher, Socks5Server]:
+    """For a libtorrent session of this hop count: a server that is to `listen`, and a dispatcher to `connect`."""
+    from twisted.internet import reactor
+
+    carrier = carrier_for(tunnels, hops, on_lost) if steering else None
+    dispatcher = Dispatcher(tunnels, hops, on_lost, carrier)
+    return dispatcher, Socks5Server(reactor, dispatcher, steering)
 
 
 def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import psutil
 
@@ -53,3 +54,32 @@ class Meter:
     def peak_rss_mb(self, role: str) -> list[float]:
         """Of each process of the role that was seen, in MB."""
         return [round(s.peak_rss_bytes / 1e6, 1) for s in self._samples.values() if s.role == role]
+
+
+class _Reading(NamedTuple):
+    time_s: float
+    cpu_s: float
+
+
+class CpuMeter:
+    """Cores that each process used since it was asked for last."""
+
+    def __init__(self) -> None:
+        self._readings: dict[int, _Reading] = {}
+
+    def cores(self, pid: int | None, now_s: float) -> float:
+        """0.0 the first time, and of a process that is gone."""
+        if pid is None:
+            return 0.0
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:
+            self._readings.pop(pid, None)
+            return 0.0
+        now = _Reading(now_s, times.user + times.system)
+        before, self._readings[pid] = self._readings.get(pid, now), now
+        seconds = now.time_s - before.time_s
+        return (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
+
+    def forget_all_but(self, pids: set[int | None]) -> None:
+        self._readings = {pid: reading for pid, reading in self._readings.items() if pid in pids}

@@ -3,17 +3,16 @@
 import asyncio
 import logging
 import time
-from typing import NamedTuple
 
-import psutil
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASON_UNNEEDED, Circuit
 
 from overlay.backoff import Recent
 from overlay.config import slot_of
 from overlay.hidden import END_TO_END
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.measure import CpuMeter
 from tunnel_pool.pool.policy import ChildState, surplus
-from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy
+from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy, WorkerRange
 
 INTERVAL_S = 1.0
 QUIET_S = 5.0  # so long a circuit that carries datagrams may pause
@@ -23,35 +22,6 @@ QUIET_BYTES_PER_S = 1000  # pings and keep-alives are no more
 STARTING_STATES = (ChildState.WAITING, ChildState.STARTING)
 
 logger = logging.getLogger(__name__)
-
-
-class _Reading(NamedTuple):
-    time_s: float
-    cpu_s: float
-
-
-class CpuMeter:
-    """Cores that each process used since it was asked for last."""
-
-    def __init__(self) -> None:
-        self._readings: dict[int, _Reading] = {}
-
-    def cores(self, pid: int | None, now_s: float) -> float:
-        """0.0 the first time, and of a process that is gone."""
-        if pid is None:
-            return 0.0
-        try:
-            times = psutil.Process(pid).cpu_times()
-        except psutil.Error:
-            self._readings.pop(pid, None)
-            return 0.0
-        now = _Reading(now_s, times.user + times.system)
-        before, self._readings[pid] = self._readings.get(pid, now), now
-        seconds = now.time_s - before.time_s
-        return (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
-
-    def forget_all_but(self, pids: set[int | None]) -> None:
-        self._readings = {pid: reading for pid, reading in self._readings.items() if pid in pids}
 
 
 class Scaler:
@@ -149,6 +119,12 @@ class Scaler:
             )
             for slot, circuits in by_slot.items()
         ]
+
+
+def keep_scaled(community: PooledTunnelCommunity, workers: WorkerRange, circuits_follow: bool = False) -> None:
+    """Give a community that has started its Scaler, if its range wants one."""
+    if workers.is_elastic and community.pool.running():  # it may have been stopped meanwhile
+        community.scaler = Scaler(community, ScalingPolicy(workers), circuits_follow)
 
 
 def _carries_clients(circuit: Circuit) -> bool:

@@ -27,8 +27,8 @@ from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.files import write_atomically
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
-from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
-from tunnel_pool.scaler import Scaler, circuits_for
+from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.scaler import circuits_for, keep_scaled
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
@@ -147,6 +147,5 @@ async def _open_pool(options: NodeOptions, config: OverlayConfig) -> PooledTunne
     except BaseException:
         await pooled.unload()
         raise
-    if options.workers.is_elastic:
-        pooled.scaler = Scaler(pooled, ScalingPolicy(options.workers), circuits_follow=not options.circuits)
+    keep_scaled(pooled, options.workers, circuits_follow=not options.circuits)
     return pooled

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 from overlay.config import HostPort
 from packet_engine import EngineChoice
+from tunnel_pool.bench.report import save_plot
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
+from tunnel_pool.measure import CpuMeter
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange
-from tunnel_pool.scaler import CpuMeter
 from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.torrents import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
@@ -128,7 +129,4 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axis.tick_params(labelsize=8)
         axis.set_ylim(bottom=0)
     axes[-1].set_xlabel(f"seconds; --workers {result['workers']}", fontsize=9)
-    try:
-        figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the plot to {path}: {error}") from None
+    save_plot(figure, path)

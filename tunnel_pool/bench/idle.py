@@ -13,6 +13,7 @@ import psutil
 
 from overlay.config import HostPort, slot_of
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.measure import CpuMeter
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm
@@ -71,7 +72,7 @@ async def _measure_pool(pooled: PooledTunnelCommunity, start_s: float, seconds: 
     children = [process for process in family if process.pid in of_pool]
     # A forked child is told from what it was forked of by nothing but its place in the pool.
     template = [process for process in family if process.pid == pooled.pool.template_pid]
-    idle_cpu = await _cpu([main], [*children, *template], seconds)
+    idle_cpu = await _cpu(main, [*children, *template], seconds)
     return {
         "children": len(children),
         "first_child_s": round(first_child_s, 2),
@@ -117,21 +118,21 @@ def _memory(processes: Iterable[psutil.Process], name: str) -> dict[str, float]:
 _KINDS = ("rss", "uss", "pss")
 
 
-async def _cpu(main: list[psutil.Process], children: list[psutil.Process], seconds: float) -> dict[str, float]:
+async def _cpu(main: psutil.Process, children: list[psutil.Process], seconds: float) -> dict[str, float]:
     """Percent of one core over this time."""
+    meter = CpuMeter()
 
-    def used(processes: list[psutil.Process]) -> float:
-        times = [process.cpu_times() for process in processes]
-        return sum(time.user + time.system for time in times)
+    def percent() -> tuple[float, float]:
+        now_s = time.monotonic()
+        return 100 * meter.cores(main.pid, now_s), 100 * sum(meter.cores(child.pid, now_s) for child in children)
 
-    before, start_s = (used(main), used(children)), time.monotonic()
+    percent()
     await asyncio.sleep(seconds)
-    elapsed_s = time.monotonic() - start_s
-    percent = [100 * (now - then) / elapsed_s for now, then in zip((used(main), used(children)), before, strict=True)]
+    of_main, of_children = percent()
     return {
-        "main_cpu_percent": round(percent[0], 2),
-        "children_cpu_percent": round(percent[1], 2),
-        "cpu_percent": round(sum(percent), 2),
+        "main_cpu_percent": round(of_main, 2),
+        "children_cpu_percent": round(of_children, 2),
+        "cpu_percent": round(of_main + of_children, 2),
     }
 
 

@@ -109,6 +109,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
         axis.invert_yaxis()
         axis.set_title(f"{scenario}: {unit}, median of {report['runs']} runs and spread", fontsize=9)
         axis.tick_params(labelsize=8)
+    save_plot(figure, path)
+
+
+def save_plot(figure: Any, path: Path) -> None:
+    """Raises UserError when it can't be written."""
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

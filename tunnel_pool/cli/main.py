@@ -16,10 +16,9 @@ from typing import Any
 
 from tunnel_pool import __version__, runner
 from tunnel_pool.cli import bench, demo, download, node, options, seed, seeder
-from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.errors import UserError
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
+EXIT_FAILED = UserError.exit_code
 EXIT_INTERRUPTED = 130
 
 COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "seed": seed, "node": node, "bench": bench}
@@ -52,8 +51,7 @@ def run(argv: list[str]) -> int:
     try:
         ended = runner.run(arguments.run(arguments))
     except UserError as error:
-        code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-        return _end(arguments, {"ok": False, "error": str(error)}, code)
+        return _end(arguments, {"ok": False, "error": str(error)}, error.exit_code)
     except Exception as error:
         logging.getLogger(__name__).debug("The traceback of the failure", exc_info=True)
         why = f"unexpected {type(error).__name__}: {error}; --log-level debug shows where, please report it"

@@ -15,8 +15,6 @@ from tunnel_pool.tribler.community import AdoptionOptions, adopt
 from tunnel_pool.tunnels import ANYWHERE
 
 PROGRAM = "python -m tunnel_pool.tribler"
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 DESCRIPTION = """Start Tribler 8 with tunnel-pool's community in the place of its own.
 
 Tribler's sources have to be on the path: PYTHONPATH=/path/to/tribler/src.
@@ -136,7 +134,7 @@ def main(argv: list[str]) -> int:
         adoption = Adoption(adoption_options(arguments))
     except UserError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        return error.exit_code
     while True:
         ended = runner.run(adoption.run())
         if ended.signal is not None or not ended.result:

@@ -15,17 +15,17 @@ from typing import Any
 from overlay.config import HostPort, OverlayConfig
 from packet_engine import EngineChoice
 from socks5.server import Socks5Server
-from tunnel_pool.carriage import carrier_for
+from tunnel_pool.carriage import OnLost
 from tunnel_pool.circuits import PooledCircuits
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address
-from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits
 from tunnel_pool.hidden import PooledHiddenServices
 from tunnel_pool.pool.command import StartMethod
-from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
-from tunnel_pool.scaler import Scaler
+from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.scaler import keep_scaled
 from tunnel_pool.speed_test import PooledEndpoint
 from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key
 
@@ -45,17 +45,13 @@ class AdoptionOptions:
     bootstrap_default: bool = True
     bootstrap: tuple[HostPort, ...] = ()
     allow_private: bool = False
-    steering: bool = True
 
 
 class Socks5Endpoint(PooledEndpoint):
     """What Tribler asks of ipv8-rust-tunnels' endpoint about SOCKS5, by hop count."""
 
-    def __init__(
-        self, community: PooledTunnelCommunity, options: AdoptionOptions, on_lost: Callable[..., None]
-    ) -> None:
+    def __init__(self, community: PooledTunnelCommunity, on_lost: OnLost) -> None:
         super().__init__(community)
-        self._options = options
         self._on_lost = on_lost
         self._dispatchers: dict[int, Dispatcher] = {}
         self._servers: dict[int, Socks5Server] = {}
@@ -63,11 +59,7 @@ class Socks5Endpoint(PooledEndpoint):
 
     def create_socks5_server(self, port: int, hops: int) -> int:
         """Listen on loopback for the libtorrent session of this hop count; returns the port."""
-        from twisted.internet import reactor
-
-        carrier = carrier_for(self._community, hops, self._on_lost) if self._options.steering else None
-        dispatcher = Dispatcher(self._community, hops, self._on_lost, carrier)
-        server = Socks5Server(reactor, dispatcher, self._options.steering)
+        dispatcher, server = serve_session(self._community, hops, self._on_lost, steering=True)
         self._ports[hops] = server.listen(port)
         self._dispatchers[hops] = dispatcher
         self._servers[hops] = server
@@ -84,10 +76,6 @@ class Socks5Endpoint(PooledEndpoint):
         """Where the libtorrent session of this hop count listens: it does not say so itself."""
         if hops in self._servers and addr[1]:
             self._servers[hops].set_usual_client(addr[1])
-
-    def get_peers_for_circuit(self, circuit_id: int) -> list[Address]:
-        """None: which peers have lost their circuit, the dispatchers tell."""
-        return []
 
     async def close(self) -> None:
         for server in self._servers.values():
@@ -113,7 +101,7 @@ class PooledFromSettings(PooledTunnelCommunity):
             start_method=options.start_method,
         )
         self.settings = settings
-        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, options, self._on_lost)
+        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, self._on_lost)
         self.register_task("start the pool", self._start_pool)
         self.watchers.append(self._readd_peers)
 
@@ -140,8 +128,7 @@ class PooledFromSettings(PooledTunnelCommunity):
         except UserError as error:
             logger.error("There are no tunnels, and nothing leaves for what wants them: %s", error)
             return
-        if self.options.workers.is_elastic and self.pool.running():
-            self.scaler = Scaler(self, ScalingPolicy(self.options.workers))
+        keep_scaled(self, self.options.workers)
 
     async def unload(self) -> None:
         await self._socks5.close()
