@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO_ARGS ?=
+CARGO := $(shell command -v cargo)
 
 .PHONY: help demo test test-slow lint types proto check-proto rust-check engine-there check clean
 
@@ -69,7 +70,6 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The engine is built anew when its source has changed, or when Rust was installed meanwhile.
-CARGO := $(shell command -v cargo)
 ENGINE := $(if $(CARGO),packet_engine/Cargo.toml packet_engine/Cargo.lock $(wildcard packet_engine/src/*.rs) $(CARGO))
 
 $(VENV)/run.stamp: $(VENV)/bin/python setup.py constraints.txt $(ENGINE)

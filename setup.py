@@ -24,13 +24,22 @@ setup(
         "packet_engine",
         "rpc",
         "socks5",
+        "steering",
         "tunnel_pool",
         "tunnel_pool.bench",
         "tunnel_pool.cli",
+        "tunnel_pool.daemon",
+        "tunnel_pool.daemon.api",
+        "tunnel_pool.daemon.transmission",
+        "tunnel_pool.node",
         "tunnel_pool.pool",
         "tunnel_pool.tribler",
     ],
-    package_data={"packet_engine": ["_native.pyi"], "rpc": ["control.proto", "control_pb2.pyi"]},
+    package_data={
+        "tunnel_pool.daemon": ["page/*"],
+        "packet_engine": ["_native.pyi"],
+        "rpc": ["control.proto", "control_pb2.pyi"],
+    },
     rust_extensions=[
         RustExtension(
             "packet_engine._native",
@@ -46,8 +55,11 @@ setup(
     ],
     entry_points={"console_scripts": ["tunnel-pool = tunnel_pool.__main__:main"]},
     install_requires=[
+        "aiohttp>=3.9,<4",
         "libtorrent>=2.0.9,<3",
+        "msgspec>=0.19,<1",
         "platformdirs>=4,<5",
+        "prometheus-client>=0.20,<1",
         "protobuf>=6.31.1,<8",
         "psutil>=5.9,<8",
         "pyipv8>=3.2,<4",
@@ -57,6 +69,7 @@ setup(
     extras_require={
         "bench": ["matplotlib>=3.8,<4"],
         "dev": [
+            "axe-core-python==0.1.0",  # carries axe-core, which judges the page
             "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it
             "hypothesis>=6.100,<7",
             "marshmallow<4",  # py-ipv8's REST views, which tests run, need aiohttp-apispec, and that this
@@ -66,7 +79,11 @@ setup(
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "ruff>=0.6,<1",
+            "schemathesis>=4,<5",
+            "selenium>=4.20,<5",
             "setuptools-rust>=1.10,<2",
+            "stig>=0.13a0,<1",
+            "transmission-rpc>=7,<8",
             "types-protobuf",
             "types-psutil",
         ],

@@ -1,23 +1,22 @@
-"""The control stream's side of the child: calls in, events out, on the asyncio loop."""
+"""The control stream's side of the child: calls in and out, events out, on the asyncio loop."""
 
 import asyncio
-import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
 
 from rpc import control_pb2 as pb
-from rpc.calls import Called, ControlChannel
+from rpc.calls import Answered, Called, ControlChannel, Failed, settle
 from rpc.descriptors import CONTROL_IN, CONTROL_OUT
-from rpc.errors import BrokenStreamError, RemoteError
+from rpc.errors import BrokenStreamError
 
 MAX_UNSENT_BYTES = 4 << 20
+CALL_TIMEOUT_S = 15.0
 
 Handler = Callable[[Any], Awaitable[Message]]
-
-logger = logging.getLogger(__name__)
 
 
 class ControlStream(asyncio.Protocol):
@@ -47,6 +46,21 @@ class ControlStream(asyncio.Protocol):
         """Send an event. Without room the stream is given up: the main process does not read."""
         self._write(self._channel.send_event(name, message))
 
+    async def call(self, name: str, message: Message) -> Any:
+        """Call the main process. Raises CallError."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._write(self._channel.call(name, message, answer, time.monotonic(), CALL_TIMEOUT_S))
+        expiry = loop.call_later(CALL_TIMEOUT_S, self._expire)
+        try:
+            return await answer
+        finally:
+            expiry.cancel()
+
+    def _expire(self) -> None:
+        for failed in self._channel.expire(time.monotonic()):
+            settle(failed)
+
     def data_received(self, data: bytes) -> None:
         try:
             happenings = self._channel.receive(data)
@@ -58,6 +72,8 @@ class ControlStream(asyncio.Protocol):
                 task = asyncio.get_running_loop().create_task(self._answer(happening))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+            elif isinstance(happening, Answered | Failed):
+                settle(happening)
 
     def eof_received(self) -> None:
         self._on_lost("end of file")
@@ -65,20 +81,10 @@ class ControlStream(asyncio.Protocol):
     async def _answer(self, call: Called) -> None:
         handler = self._handlers.get(call.name)
         if handler is None:
-            self._refuse(call, pb.ERROR_UNIMPLEMENTED, f"call {call.name or 'without a name'} is not known here")
-            return
-        try:
-            result = await handler(call.message)
-        except RemoteError as error:
-            self._refuse(call, error.code, error.args[0])
-        except Exception:
-            logger.exception("Call %s failed", call.name)
-            self._refuse(call, pb.ERROR_UNKNOWN, "see the log")
+            text = f"call {call.name or 'without a name'} is not known here"
+            self._write(self._channel.refuse(call.request_id, pb.ERROR_UNIMPLEMENTED, text))
         else:
-            self._write(self._channel.reply(call.request_id, call.name, result))
-
-    def _refuse(self, call: Called, code: int, text: str) -> None:
-        self._write(self._channel.refuse(call.request_id, code, text))
+            self._write(await self._channel.answer(call, handler(call.message)))
 
     def _write(self, frame: bytes) -> None:
         if self._writer is None or self._writer.is_closing():

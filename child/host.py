@@ -3,33 +3,37 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import Circuit
-from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
-from ipv8.peer import Peer
 
 from child.control import ControlStream
 from child.data_path import DataPath, open_data_path
+from child.sharing import MainByCalls, SharedPortCalls
 from child.snapshot import take_snapshot
+from overlay.admission import Admission
 from overlay.community import PoolTunnelCommunity
-from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, HostPort, OverlayConfig, slot_of
+from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, ExitFrom, HostPort, OverlayConfig, slot_of
+from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
 from overlay.hidden import WatchedSwarm
 from overlay.http import HttpError, NoHttpExitError
-from overlay.node import open_overlay, socket_warning
+from overlay.messages import address_message, address_of, peer_of
+from overlay.node import open_overlay, open_sharing, socket_warning
 from overlay.speed_test import Sample, run_speed_test
 from overlay.udp import CannotBindError, receive_buffer_bytes
 from packet_engine import EngineChoice, EngineMissingError
 from rpc import control_pb2 as pb
 from rpc.descriptors import SOCKETS
 from rpc.errors import RemoteError
-from rpc.sockets import SocketsTaken
+from rpc.sockets import LIMITS_MEMORY, TUNNEL_SOCKET, DescriptorsTaken
 from rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
 IDLE_SYNC_INTERVAL_S = 1.0  # reached by doubling while nothing changes
 ROUTES_INTERVAL_S = 1.0  # others' circuits and our swarms: nobody waits for them
+ROUTES_A_SECOND = 400  # of many, so many are told of at most
+MAX_ROUTES_INTERVAL_S = 5.0
 ORPHANS_PER_EVENT = 1024
 
 logger = logging.getLogger(__name__)
@@ -49,7 +53,7 @@ class ChildHost:
         self._pause_s = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._data_path: DataPath | None = None
-        self._sockets = SocketsTaken(SOCKETS)
+        self._sockets = DescriptorsTaken(SOCKETS)
         self._control = ControlStream(
             {
                 "create": self._on_create,
@@ -57,6 +61,8 @@ class ChildHost:
                 "circuit": self._on_circuit,
                 "remove_circuit": self._on_remove_circuit,
                 "drain": self._on_drain,
+                "set_exit_rules": self._on_set_exit_rules,
+                "set_admission": self._on_set_admission,
                 "heartbeat": self._on_heartbeat,
                 "associate": self._on_associate,
                 "dissociate": self._on_dissociate,
@@ -67,6 +73,7 @@ class ChildHost:
                 "speed_test": self._on_speed_test,
                 "http_request": self._on_http_request,
                 "find_dht_node": self._on_find_dht_node,
+                **SharedPortCalls(self._created).handlers,
             },
             on_lost,
         )
@@ -91,7 +98,7 @@ class ChildHost:
             raise RemoteError(pb.ERROR_BAD_REQUEST, f"a community id has {COMMUNITY_ID_BYTES} bytes")
         logging.getLogger().setLevel(message.log_level or logging.WARNING)
         try:
-            community = await open_overlay(_config(message))
+            community = await self._open_community(message)
         except (CannotBindError, EngineMissingError) as error:
             raise RemoteError(pb.ERROR_CANNOT_START, str(error)) from None
         self._data_path = open_data_path(community, self._on_lost)
@@ -104,11 +111,24 @@ class ChildHost:
         community.cancel_pending_task("statistics")  # each sync reads them
         self._sync_interval_s = max(message.sync_interval_s, MIN_SYNC_INTERVAL_S)
         self._tick(self._loop.time())
-        host, port = community.endpoint.get_address()
         return pb.Created(
-            listen=pb.Address(host=host, port=port),
+            listen=address_message(community.endpoint.get_address()),
             receive_buffer_bytes=receive_buffer_bytes(community.endpoint.sock),
         )
+
+    async def _open_community(self, message: pb.Create) -> PoolTunnelCommunity:
+        limits = self._sockets.take(LIMITS_MEMORY)
+        if message.limited and limits is None:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, "no memory came for the limits")
+        config = replace(_config(message), limits=limits)
+        if not message.shared_port:
+            return await open_overlay(config)
+        sock = self._sockets.take_socket(TUNNEL_SOCKET)
+        if sock is None:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, "no socket came for the tunnels")
+        community = await open_sharing(config, sock, message.buckets, MainByCalls(self._control))
+        community.my_estimated_lan, community.my_estimated_wan = address_of(message.lan), address_of(message.wan)
+        return community
 
     async def _on_monitor(self, message: pb.Monitor) -> pb.Monitored:
         active = (pb.SWARM_STATE_DOWNLOADING, pb.SWARM_STATE_SEEDING)
@@ -127,7 +147,7 @@ class ChildHost:
         if message.has_exit_flags:
             arguments["exit_flags"] = list(message.exit_flags)
         if message.HasField("required_exit"):
-            arguments["required_exit"] = _peer(message.required_exit)
+            arguments["required_exit"] = peer_of(message.required_exit)
         circuit = community.create_circuit_with_id(
             message.circuit_id,
             message.goal_hops,
@@ -151,8 +171,17 @@ class ChildHost:
         self._created().drain(message.on)
         return pb.Drained()
 
+    async def _on_set_exit_rules(self, message: pb.SetExitRules) -> pb.ExitRulesSet:
+        self._created().set_exit_rules(_rules(message.rules))
+        return pb.ExitRulesSet()
+
+    async def _on_set_admission(self, message: pb.SetAdmission) -> pb.AdmissionSet:
+        self._created().set_admission(_admission(message.admission))
+        return pb.AdmissionSet()
+
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
-        if self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2:
+        is_soon = self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2
+        if self._ticker is not None and (message.tell or is_soon):
             due_s = self._ticker.when()
             self._ticker.cancel()  # awake already: an idle child wakes up once a second, not twice
             self._tick(due_s)
@@ -160,7 +189,7 @@ class ChildHost:
 
     async def _on_associate(self, message: pb.Associate) -> pb.Associated:
         data_path = self._opened_data_path()
-        sock = self._sockets.take(message.association_id)
+        sock = self._sockets.take_socket(message.association_id)
         if sock is None:
             raise RemoteError(pb.ERROR_BAD_REQUEST, f"no socket came for association {message.association_id}")
         data_path.associate(message.association_id, sock, message.hops, (message.client.host, message.client.port))
@@ -189,7 +218,7 @@ class ChildHost:
         swarm = community.swarms.get(message.infohash)
         if swarm is None or not swarm.seeding:
             raise RemoteError(pb.ERROR_BAD_REQUEST, "not seeding that swarm here")
-        required = _peer(message.required) if message.HasField("required") else None
+        required = peer_of(message.required) if message.HasField("required") else None
         await community.create_introduction_point(message.infohash, required)
         return pb.Introduced()
 
@@ -222,7 +251,7 @@ class ChildHost:
 
     async def _on_find_dht_node(self, message: pb.FindDhtNode) -> pb.DhtNode:
         found = await self._created().find_dht_node(message.name, message.port, message.hops)
-        return pb.DhtNode(address=pb.Address(host=found[0], port=found[1]) if found else None)
+        return pb.DhtNode(address=address_message(found) if found else None)
 
     def _opened_data_path(self) -> DataPath:
         if self._data_path is None:
@@ -255,17 +284,24 @@ class ChildHost:
             self._schedule_tick(due_s)
 
     def _sync(self) -> bool:
-        """Send what changed, unless the frame before is still waiting: the next one carries it, too."""
+        """Send what changed, unless the frame before is still waiting: the next one carries it, too.
+
+        Returns whether something is on that somebody waits for.
+        """
         if self._control.unsent_bytes or self._data_path is None:
             return True
         now_s = self._loop.time()
         with_routes = now_s >= self._next_routes_s
         if with_routes:
-            self._next_routes_s = now_s + ROUTES_INTERVAL_S
+            community = self._created()
+            routes = len(community.relay_from_to) + len(community.exit_sockets)
+            interval_s = max(ROUTES_INTERVAL_S, min(routes / ROUTES_A_SECOND, MAX_ROUTES_INTERVAL_S))
+            self._next_routes_s = now_s + interval_s
         frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters(), with_routes))
-        if frame is not None:
-            self._control.send_event("sync", frame)
-        return frame is not None
+        if frame is None:
+            return False
+        self._control.send_event("sync", frame)
+        return bool(frame.full or frame.circuits or frame.candidates or frame.lost_candidates or frame.swarms)
 
     def _on_orphans(self, hops: int, destinations: list[bytes]) -> None:
         for start in range(0, len(destinations), ORPHANS_PER_EVENT):
@@ -298,11 +334,36 @@ def _config(message: pb.Create) -> OverlayConfig:
         siblings=frozenset(message.sibling_keys),
         known_peers=tuple(HostPort(address.host, address.port) for address in message.known_peers),
         allow_private=message.allow_private,
-        max_joined_circuits=message.max_joined_circuits,
+        exit_rules=_rules(message.exit_rules),
+        device=message.device,
+        exit_from=ExitFrom(message.exit_host, (message.exit_first_port, message.exit_last_port)),
+        admission=_admission(message.admission),
         engine=EngineChoice(message.engine or EngineChoice.AUTO.value),
     )
 
 
-def _peer(message: pb.PeerInfo) -> Peer:
-    key = default_eccrypto.key_from_public_bin(message.public_key)
-    return Peer(key, UDPv4Address(message.address.host, message.address.port))
+def _admission(message: pb.Admission) -> Admission:
+    return Admission(
+        message.circuits,
+        message.per_neighbour,
+        message.per_minute,
+        message.handshakes_per_s,
+        message.handshakes_per_source_per_s,
+        message.closed,
+    )
+
+
+def _rules(message: pb.ExitRules) -> ExitRules:
+    def unpacked(name: str, size: int) -> Ranges | None:
+        return Ranges.unpack(getattr(message, name), size) if message.HasField(name) else None  # type: ignore[arg-type]
+
+    return ExitRules(
+        protocols=Protocol(message.protocols) if message.HasField("protocols") else None,
+        denied=Ranges.unpack(message.denied, ADDRESS_BYTES),
+        allowed=unpacked("allowed", ADDRESS_BYTES),
+        denied_ports=Ranges.unpack(message.denied_ports, PORT_BYTES),
+        allowed_ports=unpacked("allowed_ports", PORT_BYTES),
+        max_destinations=message.max_destinations,
+        max_unanswered=message.max_unanswered,
+        new_per_s=message.new_per_s,
+    )

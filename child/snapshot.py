@@ -6,10 +6,10 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
 from overlay.community import PoolTunnelCommunity
+from overlay.messages import introduction_state
 from rpc.sync import (
     CircuitState,
     ExitState,
-    IntroductionState,
     PeerState,
     RelayState,
     Routes,
@@ -82,22 +82,11 @@ def take_routes(community: PoolTunnelCommunity) -> Routes:
 
 
 def _swarm_state(swarm: Swarm) -> SwarmState:
-    points = [
-        IntroductionState(
-            public_key=point.peer.public_key.key_to_bin(),
-            host=point.peer.address[0],
-            port=point.peer.address[1],
-            seeder_key=point.seeder_pk,
-            source=point.source,
-            last_seen=point.last_seen,
-        )
-        for point in swarm.intro_points
-    ]
     connections = swarm.connections.values()
     return SwarmState(
         infohash=swarm.info_hash,
         last_lookup=swarm.last_lookup,
-        introduction_points=tuple(points),
+        introduction_points=tuple(map(introduction_state, swarm.intro_points)),
         circuit_ids=tuple(circuit.circuit_id for circuit, _ in connections),
         seeder_keys=tuple(point.seeder_pk for _, point in connections),
         past_bytes_up=swarm.transfer_history[0],

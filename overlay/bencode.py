@@ -1,14 +1,16 @@
-"""Whether bytes are one bencoded value (BEP 3). Pure; nothing is built, depth and size are the caller's."""
+"""Whether bytes are one bencoded value (BEP 3). Pure; nothing is built."""
 
 _END, _LIST, _DICTIONARY, _INTEGER, _COLON = b"e", b"l", b"d", b"i", b":"
 MAX_DEPTH = 64
+MAX_VALUES = 20_000  # and ends of lists and dictionaries
 MAX_DIGITS = 20
 
 
 def is_bencoded(data: bytes) -> bool:
     """One whole value, nothing after it."""
-    position, depth = 0, 0
-    while position < len(data):
+    position, depth, values = 0, 0, 0
+    while position < len(data) and values < MAX_VALUES:
+        values += 1
         first = data[position : position + 1]
         if first in (_LIST, _DICTIONARY):
             depth += 1

@@ -48,7 +48,9 @@ class StaticBootstrapper(Bootstrapper):
 def make_bootstrappers(config: OverlayConfig) -> list[Bootstrapper]:
     bootstrappers: list[Bootstrapper] = []
     if config.bootstrap_default:
-        bootstrappers.append(DispersyBootstrapper(**DISPERSY_BOOTSTRAPPER["init"]))
+        known = DISPERSY_BOOTSTRAPPER["init"]
+        # The system's resolver would ask for names through any device.
+        bootstrappers.append(DispersyBootstrapper(**{**known, **({"dns_addresses": []} if config.device else {})}))
     if config.bootstrap:
         bootstrappers.append(StaticBootstrapper(config.bootstrap))
     return bootstrappers

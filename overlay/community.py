@@ -1,23 +1,19 @@
 """The TunnelCommunity that a child or a single-process node runs."""
 
 import asyncio
-import logging
-import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
-from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
-from ipv8.messaging.anonymization.payload import CellPayload, CreatePayload
+from ipv8.messaging.anonymization.payload import CellPayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_READY,
     CIRCUIT_TYPE_DATA,
     DESTROY_REASON_SHUTDOWN,
     Circuit,
-    RelayRoute,
 )
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
@@ -26,10 +22,9 @@ from overlay.backoff import Backoff, Recent
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.dht_names import DhtNames
-from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
 from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
-from overlay.http import HttpTunnels
-from rpc.sync import CarriedState
+from overlay.serving import ServingSettings, ServingTunnels
+from steering.cells import BUCKETS, random_id
 
 if TYPE_CHECKING:
     from packet_engine.endpoint import NativeEndpoint
@@ -41,27 +36,11 @@ STATISTICS_INTERVAL_S = 0.25
 MAX_PINGED = 256
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
-# py-ipv8 logs, with tracebacks and destinations, what any remote peer can provoke. We count.
-for _name in (
-    "PoolTunnelCommunity",
-    "PolicedExitSocket",
-    "DataCellEndpoint",
-    "TunnelExitSocket",
-    "RequestCache",
-    "DHTDiscoveryCommunity",
-    "IntroductionPointDht",
-    "PexCommunity",
-    "Swarm",
-):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
-
-class PoolTunnelSettings(HiddenTunnelSettings):
+class PoolTunnelSettings(ServingSettings):
     """py-ipv8's settings, and what this project adds."""
 
     slot = 0
-    allow_private = False
-    exit_host = "0.0.0.0"  # noqa: S104
     siblings: frozenset[bytes] = frozenset()
     counters: Counter[str]
 
@@ -73,7 +52,7 @@ class PoolTunnelSettings(HiddenTunnelSettings):
     next_hop_timeout = 5
 
 
-class PoolTunnelCommunity(DhtNames, HttpTunnels):
+class PoolTunnelCommunity(DhtNames, ServingTunnels):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_circuits_changed` (one was begun)
@@ -84,8 +63,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
 
     def __init__(self, settings: PoolTunnelSettings) -> None:
         self.slot = settings.slot
-        self.allow_private = settings.allow_private
-        self.exit_host = settings.exit_host
+        self.buckets: Sequence[int] = range(BUCKETS)  # where its circuit ids lie (steering/cells.py)
         self.counters = settings.counters
         self._siblings = settings.siblings
         self._backoff = Backoff()
@@ -94,7 +72,6 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
         self.on_circuits_changed: Callable[[], None] = lambda: None
-        self._carried_before = Counter[str]()
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
         self.crypto_endpoint: Any
@@ -106,6 +83,8 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
             self.native.on_failed = self._engine_failed
         else:
             self._use_python_engine()
+        self.set_exit_rules(settings.exit_rules)
+        self.set_admission(settings.admission)
         self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
 
     def failure(self) -> str | None:
@@ -145,16 +124,13 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         self.endpoint.close()
 
     def _generate_circuit_id(self) -> int:
-        """Random within the slot; unused here as circuit, relay or exit."""
+        """Random within the slot and its buckets; unused here as circuit, relay or exit."""
         if self._next_circuit_id is not None:
             return self._next_circuit_id
         while True:
-            circuit_id = self.slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
+            circuit_id = random_id(self.slot, SLOT_SHIFT, self.buckets)
             if circuit_id and not self._is_circuit_id_taken(circuit_id):
                 return circuit_id
-
-    def _is_circuit_id_taken(self, circuit_id: int) -> bool:
-        return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
 
     def create_circuit_with_id(self, circuit_id: int, goal_hops: int, **kwargs: Any) -> Circuit | None:
         """`create_circuit`, with the id chosen by the caller."""
@@ -180,6 +156,15 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         circuit: Circuit | None = super().create_circuit(goal_hops, *args, **kwargs)
         self.on_circuits_changed()
         return circuit
+
+    def first_hops(self) -> set[Peer]:
+        """The peers that our circuits begin with."""
+        return {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None}
+
+    def is_missing_circuits(self) -> bool:
+        """Whether circuits are wanted that we have none of, or could not be built."""
+        wanted = [hops for hops, count in self.circuits_needed.items() if count]
+        return not self.candidates or any(self.tunnels_ready(hops) < 1 for hops in wanted)
 
     def is_building(self) -> bool:
         """Whether a circuit is not yet what it is to be."""
@@ -209,8 +194,7 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
 
     def _build_soon(self, delay_s: float) -> None:
         """Build what is wanted, where py-ipv8 would wait for its next 5-second tick."""
-        wanted = any(self.tunnels_ready(hops) < 1 for hops in self.circuits_needed)
-        if wanted and not self.is_pending_task_active("build soon"):
+        if self.candidates and self.is_missing_circuits() and not self.is_pending_task_active("build soon"):
             self.register_task("build soon", self.do_circuits, delay=delay_s)
 
     def do_circuits(self) -> None:
@@ -256,16 +240,6 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
         if circuit.unverified_hop is not None:
             self._suspects.add(circuit.unverified_hop.mid, time.monotonic())
 
-    async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
-        """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
-        if self.is_draining:
-            self.counters["create_while_draining"] += 1
-            return False
-        if self._is_circuit_id_taken(create_payload.circuit_id):
-            self.counters["create_id_taken"] += 1
-            return False
-        return bool(await super().should_join_circuit(create_payload, previous_node_address))
-
     def _ours_on_created_extended(self, circuit_id: int, payload: Any) -> None:
         super()._ours_on_created_extended(circuit_id, payload)
         circuit = self.circuits.get(circuit_id)
@@ -273,14 +247,6 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
             self._suspects.clear(circuit.hops[-1].mid)
         if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
             self._backoff.succeeded()
-
-    def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
-        super().join_circuit(create_payload, previous_node_address)
-        circuit_id = create_payload.circuit_id
-        plain = self.exit_sockets[circuit_id]
-        plain.cancel_all_pending_tasks()  # its housekeeping would keep it alive for ever
-        kind = PolicedExitSocket if self.native is None else NativeExitSocket
-        self.exit_sockets[circuit_id] = kind(circuit_id, plain.hop, self)
 
     def send_data(
         self,
@@ -357,44 +323,10 @@ class PoolTunnelCommunity(DhtNames, HttpTunnels):
             self.on_circuit_removed(circuit, additional_info)
             self._build_soon(REBUILD_DELAY_S)
 
-    @task  # type: ignore[untyped-decorator]
-    async def remove_relay(
-        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
-    ) -> RelayRoute | None:
-        self.crypto_endpoint.update_statistics(circuit_id)
-        relay: RelayRoute | None = await super().remove_relay(circuit_id, additional_info, remove_now, destroy)
-        if relay is not None:
-            self._carried_before["relayed_bytes"] += relay.bytes_up
-        return relay
-
-    @task  # type: ignore[untyped-decorator]
-    async def remove_exit_socket(
-        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
-    ) -> PolicedExitSocket | None:
-        self.crypto_endpoint.update_statistics(circuit_id)
-        exit_socket: PolicedExitSocket | None = await super().remove_exit_socket(
-            circuit_id, additional_info, remove_now, destroy
-        )
-        if exit_socket is not None:
-            self._carried_before["exited_bytes"] += exit_socket.bytes_up + exit_socket.bytes_down
-        return exit_socket
-
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
         of_the_engine: Counter[str] = self.crypto_endpoint.dropped()
         return self.counters + of_the_engine
-
-    def carried(self) -> CarriedState:
-        """What we relay and exit for others: routes open now, bytes since the start."""
-        # Two routes, one each way, make a relayed circuit.
-        relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
-        exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
-        return CarriedState(
-            relays=len(self.relay_from_to) // 2,
-            exits=sum(exit_.enabled for exit_ in self.exit_sockets.values()),
-            relayed_bytes=self._carried_before["relayed_bytes"] + relayed,
-            exited_bytes=self._carried_before["exited_bytes"] + exited,
-        )
 
 
 def _may_carry(circuit: Circuit) -> bool:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from overlay.admission import NO_MORE_THAN_USUAL, Admission
+from overlay.exit_rules import NO_RULES, ExitRules
 from packet_engine import EngineChoice
 
 # Tribler's tunnel community: TriblerTunnelCommunity.community_id in
@@ -33,6 +35,16 @@ class HostPort(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+class ExitFrom(NamedTuple):
+    """Where what exits leaves from: an address, "" being that of `listen`, and ports, (0, 0) being any."""
+
+    host: str = ""
+    ports: tuple[int, int] = (0, 0)
+
+
+ANY_SOURCE = ExitFrom()
+
+
 @dataclass(frozen=True, slots=True)
 class OverlayConfig:
     """One TunnelCommunity: its place in the pool, its socket, its network, what it lets others do."""
@@ -47,6 +59,10 @@ class OverlayConfig:
     known_peers: tuple[HostPort, ...] = ()
     siblings: frozenset[bytes] = frozenset()  # public keys of this node's other children, where they have their own
     allow_private: bool = False
-    max_joined_circuits: int = 1000
+    admission: Admission = NO_MORE_THAN_USUAL
+    exit_rules: ExitRules = NO_RULES
+    device: str = ""  # the network device that all goes through; "": any
+    exit_from: ExitFrom = ANY_SOURCE
     engine: EngineChoice = EngineChoice.AUTO
     trains: bool = True  # UDP_SEGMENT where the kernel has it; off only to measure against it
+    limits: int | None = None  # the descriptor of overlay.limits.LimitsMemory, which the native engine keeps to

@@ -16,17 +16,25 @@ py-ipv8's own way.
 
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from ipv8.messaging.anonymization.crypto import PythonCryptoEndpoint
-from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload, DataPayload, ExtendPayload
+from ipv8.messaging.anonymization.payload import (
+    NO_CRYPTO_PACKETS,
+    CellPayload,
+    CreatePayload,
+    DataPayload,
+    ExtendPayload,
+)
 from ipv8.messaging.anonymization.tunnel import FORWARD, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
+from overlay.admission import Handshakes
 from overlay.replay import Received
 
 PREFIX_BYTES = 22
@@ -90,6 +98,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         self._counters = counters
         self._windows: dict[tuple[int, int], tuple[Any, Received]] = {}
         self._windows_kept = MIN_WINDOWS
+        self.handshakes = Handshakes()
         self.on_data_message: Callable[[tuple[str, int], int, bytes], None] | None = None
 
     def update_statistics(self, circuit_id: int | None = None) -> None:
@@ -140,6 +149,10 @@ class DataCellEndpoint(PythonCryptoEndpoint):
                 raise ReplayedError
             super().decrypt_cell(cell, direction, hop)
             received.accept(counter, tag)
+
+    def _is_neighbour(self, host: str) -> bool:
+        """Whether circuits that are relayed or end here come from this address."""
+        return any(route.hop.address[0] == host for route in (*self.exit_sockets.values(), *self.relays.values()))
 
     def _received_under(self, keys: Any, direction: int) -> Received:
         """One for each key; those of keys that no route has any more are thrown away now and then."""
@@ -200,6 +213,11 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         community = self.tunnel_community
         if community is None:
             return
+        if message_id in (CreatePayload.msg_id, ExtendPayload.msg_id):
+            host = source_address[0]
+            if refusal := self.handshakes.refusal(host, self._is_neighbour(host), time.monotonic()):
+                self._counters[refusal] += 1
+                return
         if message_id == DataPayload.msg_id and self.on_data_message is not None:
             self.on_data_message(source_address, circuit_id, cell.message)
         else:

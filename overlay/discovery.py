@@ -24,6 +24,7 @@ from overlay.backoff import Recent
 from overlay.balance import TARGET_PEERS, surplus, wants_more
 from overlay.bootstrap import make_bootstrappers
 from overlay.config import OverlayConfig
+from overlay.endless import register_endless
 
 if TYPE_CHECKING:
     from overlay.community import PoolTunnelCommunity
@@ -93,7 +94,7 @@ class Discovery(TaskManager):
             self._open_dht()
         for address in {*self._config.known_peers, *self._config.bootstrap}:
             self._community.walk_to(UDPv4Address(*address))
-        self._community.register_task("discover", self._discover)
+        register_endless(self._community, "discover", self._discover)
 
     async def close(self) -> None:
         """Unload everything beside the tunnel community."""
@@ -167,16 +168,12 @@ class Discovery(TaskManager):
             self._step()
             await asyncio.sleep(pause_s)
             known = set(self._community.get_peers())
-            if self._is_missing_circuits() or (len(known) < TARGET_PEERS and not known <= met):
+            if self._community.is_missing_circuits() or (len(known) < TARGET_PEERS and not known <= met):
                 pause_s = WALK_INTERVAL_S
             else:
                 longest_s = FEW_PEERS_INTERVAL_S if len(known) < ENOUGH_PEERS else CALM_INTERVAL_S
                 pause_s = min(2 * pause_s, longest_s)
             met = known
-
-    def _is_missing_circuits(self) -> bool:
-        wanted = [hops for hops, count in self._community.circuits_needed.items() if count]
-        return not self._community.candidates or any(self._community.tunnels_ready(hops) < 1 for hops in wanted)
 
     def _step(self) -> None:
         community = self._community
@@ -189,8 +186,7 @@ class Discovery(TaskManager):
         if len(unknown := community.network.get_walkable_addresses(community.community_id)) > MAX_INTRODUCED:
             for address in unknown:
                 community.network.remove_by_address(address)
-        first_hops = {circuit.hop.peer for circuit in community.circuits.values() if circuit.hop is not None}
-        if too_many := surplus(exits, peers - exits) - first_hops:
+        if too_many := surplus(exits, peers - exits) - community.first_hops():
             let_go = random.choice(list(too_many))
             community.network.remove_peer(let_go)
             self._churn._pinged.pop(let_go.address, None)  # noqa: SLF001 - else it would stay there for ever

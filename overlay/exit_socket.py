@@ -2,15 +2,17 @@
 
 import ipaddress
 import socket
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
-from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
+from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv6Address
 
+from overlay.exit_rules import NEW_TOO_FAST, Contacts, could_be_any_of
 from overlay.hidden import HIDDEN_SERVICE_MESSAGES
-from overlay.udp import CannotBindError, UdpSocket, bind_udp
+from overlay.udp import CannotBindError, UdpSocket
 
 if TYPE_CHECKING:
     from overlay.community import PoolTunnelCommunity
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
 _HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
-MAX_RESOLVING = 8  # names of one circuit that are looked up at a time
+MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
 
 # Ways to name an IPv4 address, a private one too, by IPv6: NAT64 (RFC 6052), 6to4
 # (RFC 3056), IPv4-compatible and site-local (RFC 4291, RFC 3879). Nobody needs them.
@@ -47,6 +49,13 @@ def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
     return address.is_global or allow_private
 
 
+def _unmapped(address: tuple[str, int]) -> tuple[str, int]:
+    """An IPv4 address that is written as IPv6 leaves over IPv4."""
+    if isinstance(address, UDPv6Address) and (mapped := ipaddress.IPv6Address(address[0]).ipv4_mapped) is not None:
+        return str(mapped), address[1]
+    return address
+
+
 class PolicedExitSocket(TunnelExitSocket):
     """Leaves from the node's listening address where that is set, so that an exit is one address."""
 
@@ -54,22 +63,23 @@ class PolicedExitSocket(TunnelExitSocket):
         super().__init__(circuit_id, hop, overlay)
         self._policy = overlay
         self._resolving = 0
+        self._contacts = Contacts()
+        self.asked = Contacts()  # over HTTP
 
     def enable(self) -> None:
         if self.enabled:  # type: ignore[has-type]
             return
-        counters = self._policy.counters
-        host = self._policy.exit_host
+        counters, source = self._policy.counters, self._policy.exit_source
         try:
-            self.transport_ipv4 = UdpSocket(bind_udp(host, 0), self.datagram_received_ipv4, counters)
+            sock = source.udp_socket(socket.AF_INET)
+            self.transport_ipv4 = UdpSocket(sock, self.datagram_received_ipv4, counters)
         except CannotBindError:
             counters["exit_no_ipv4_socket"] += 1
         self.enabled = self.transport_ipv4 is not None  # otherwise the next datagram tries again
-        if self.enabled and ipaddress.ip_address(host).is_unspecified:
+        if self.enabled and socket.AF_INET6 in source.families:
             try:
-                self.transport_ipv6 = UdpSocket(
-                    bind_udp("::", 0, socket.AF_INET6), self.datagram_received_ipv6, counters
-                )
+                sock = source.udp_socket(socket.AF_INET6)
+                self.transport_ipv6 = UdpSocket(sock, self.datagram_received_ipv6, counters)
             except CannotBindError:
                 counters["exit_no_ipv6_socket"] += 1
 
@@ -79,18 +89,55 @@ class PolicedExitSocket(TunnelExitSocket):
             self._policy.counters["exit_not_offered"] += 1
             return
         if isinstance(destination, DomainAddress):
-            if self._resolving >= MAX_RESOLVING:
-                self._policy.counters["exit_too_many_names"] += 1
-                return
-            if not self.is_allowed(data):
+            if not self._may_look_up(data):
                 return
             self._resolving += 1
-        if not isinstance(destination, DomainAddress) and not is_allowed_destination(
-            destination[0], destination[1], self._policy.allow_private
-        ):
-            self._policy.counters["exit_destination_refused"] += 1
-            return
+            self._policy.resolving += 1
+        else:
+            destination = _unmapped(destination)
+            if not self._may_send(data, destination):
+                return
         super().sendto(data, destination)
+
+    def _may_look_up(self, data: bytes) -> bool:
+        refusal = None
+        if self._policy.exit_source.device:
+            # The system's resolver would ask through any device.
+            refusal = "exit_name_refused"
+        elif self._resolving >= MAX_RESOLVING or self._policy.resolving >= MAX_RESOLVING_IN_ALL:
+            refusal = "exit_too_many_names"
+        elif not self.is_allowed(data):
+            return False
+        elif not self._contacts.may_look_up(self._policy.exit_rules, time.monotonic()):
+            refusal = NEW_TOO_FAST
+        if refusal is not None:
+            self._policy.counters[refusal] += 1
+        return refusal is None
+
+    def _may_send(self, data: bytes, destination: tuple[str, int]) -> bool:
+        policy, rules = self._policy, self._policy.exit_rules
+        if not is_allowed_destination(*destination[:2], policy.allow_private):
+            refusal: str | None = "exit_destination_refused"
+        elif (refusal := rules.destination_refusal(*destination[:2])) is None:
+            if not self.is_allowed(data):
+                return False
+            if self._reaches(destination[0]):
+                refusal = self._contacts.refusal(rules, (destination[0], destination[1]), time.monotonic())
+            else:
+                refusal = "exit_no_ipv6_socket"
+        if refusal is not None:
+            policy.counters[refusal] += 1
+        return refusal is None
+
+    def _reaches(self, host: str) -> bool:
+        return not self.enabled or ":" not in host or self.transport_ipv6 is not None  # type: ignore[has-type]
+
+    def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+        if self.is_allowed(data):
+            self._contacts.answered((source[0], source[1]), time.monotonic())
+            super().datagram_received(data, source)
+        else:
+            self.bytes_down += len(data)
 
     async def resolve(self, address: DomainAddress) -> tuple[str, int]:
         try:
@@ -98,17 +145,17 @@ class PolicedExitSocket(TunnelExitSocket):
             return resolved
         finally:
             self._resolving -= 1
+            self._policy.resolving -= 1
 
     def is_allowed(self, data: bytes) -> bool:
-        """By content, as the peer flags say (py-ipv8 exit_socket.py).
+        """By content, as the rules or the peer flags say (py-ipv8 exit_socket.py).
 
         py-ipv8 lets all messages of its own overlay out of every node; we those of hidden services.
         """
         overlay = self._policy
-        if data.startswith(overlay.get_prefix()) and PEER_FLAG_EXIT_IPV8 not in overlay.settings.peer_flags:
-            allowed = data[22:23] in _HIDDEN_SERVICE_MESSAGES
-        else:
-            allowed = super().is_allowed(data)
+        allowed = could_be_any_of(overlay.exit_protocols(), data) or (
+            data.startswith(overlay.get_prefix()) and data[22:23] in _HIDDEN_SERVICE_MESSAGES
+        )
         if not allowed:
             self._policy.counters["exit_content_refused"] += 1
         return allowed

@@ -157,6 +157,7 @@ class HiddenServices(HiddenTunnelCommunity):
         super().__init__(settings)
         self._tending = False
         self._retry_s: dict[bytes, float] = {}
+        self._asked_s: dict[bytes, float] = {}  # since when a seeder's answer is waited for, by swarm
         self._asked_seeders = Recent[bytes](ANSWER_TIMEOUT_S)
         # An answer comes over the circuit that the request took, never to our own address.
         self.decode_map[PeersResponsePayload.msg_id] = None
@@ -189,7 +190,7 @@ class HiddenServices(HiddenTunnelCommunity):
             self.register_task("tend swarms", self._tend_while_there_are)
 
     def leave_swarm(self, info_hash: bytes) -> None:
-        self._retry_s.pop(info_hash, None)
+        self._look_up_anew(info_hash)
         super().leave_swarm(info_hash)
 
     async def _tend_while_there_are(self) -> None:
@@ -244,7 +245,7 @@ class HiddenServices(HiddenTunnelCommunity):
     def _is_lookup_due(self, swarm: Swarm) -> bool:
         connections = swarm.get_num_connections()
         if connections:
-            self._retry_s.pop(swarm.info_hash, None)
+            self._look_up_anew(swarm.info_hash)
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S)
         interval_s = self.settings.swarm_lookup_interval if connections else retry_s
         return (
@@ -261,16 +262,20 @@ class HiddenServices(HiddenTunnelCommunity):
             swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
         self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
+        if self._is_unanswered(swarm):
+            # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
+            self._look_up_anew(swarm.info_hash)
+            self._end_lookup_circuits(swarm.hops, "no answer of a seeder")
+            return
         try:
             found = await swarm.lookup()
         except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
-            for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=swarm.hops):
-                self.remove_circuit(circuit.circuit_id, "no answer to a look-up", destroy=DESTROY_REASON_UNNEEDED)
+            self._end_lookup_circuits(swarm.hops, "no answer to a look-up")
             return
         if found:
             self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
         if self.swarms.get(swarm.info_hash) is not swarm:  # left meanwhile
-            self._retry_s.pop(swarm.info_hash, None)
+            self._look_up_anew(swarm.info_hash)
             return
         for point in set(found or ()):
             swarm.add_intro_point(point)
@@ -278,11 +283,26 @@ class HiddenServices(HiddenTunnelCommunity):
             if not swarm.has_connection(point.seeder_pk):
                 self.create_e2e(swarm.info_hash, point)
 
+    def _look_up_anew(self, info_hash: bytes) -> None:
+        """As if nobody had been looked for, or asked, before."""
+        self._retry_s.pop(info_hash, None)
+        self._asked_s.pop(info_hash, None)
+
+    def _is_unanswered(self, swarm: Swarm) -> bool:
+        """Whether a seeder was asked, and had time to answer."""
+        asked_s = self._asked_s.get(swarm.info_hash)
+        return asked_s is not None and time.monotonic() - asked_s >= ANSWER_TIMEOUT_S
+
+    def _end_lookup_circuits(self, hops: int, why: str) -> None:
+        for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=hops):
+            self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
+
     def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
         """As in py-ipv8, one at a time to each seeder."""
         now_s = time.monotonic()
         if not self._asked_seeders.has(intro_point.seeder_pk, now_s):
             self._asked_seeders.add(intro_point.seeder_pk, now_s)
+            self._asked_s.setdefault(info_hash, now_s)
             try:
                 super().create_e2e(info_hash, intro_point)
             except ValueError:  # the key is none

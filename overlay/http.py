@@ -10,12 +10,9 @@ answers: bencoded, or a redirection.
 """
 
 import asyncio
-import gzip
-import io
 import ipaddress
 import re
-import socket
-import zlib
+import time
 from typing import Any
 
 from ipv8.messaging.anonymization.payload import CellablePayload
@@ -23,26 +20,25 @@ from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, Circuit
 from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName
 
-from overlay.bencode import is_bencoded
 from overlay.crypto_endpoint import pack_address, unpack_address
-from overlay.exit_socket import is_allowed_destination
+from overlay.exit_rules import NEW_TOO_FAST, ExitRules
+from overlay.exit_socket import PolicedExitSocket, is_allowed_destination
+from overlay.exit_source import ExitSource
 from overlay.hidden import HiddenServices
+from overlay.http_answers import PART_BYTES, may_pass, read_response
 
 PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams
 
 MAX_REQUEST_BYTES = 1300
-PART_BYTES = 1300
-MAX_RESPONSE_BYTES = 512 << 10
 MAX_PARTS = 1024
 EXIT_TIMEOUT_S = 10.0
+PIECES_AT_ONCE, PAUSE_S = 8, 0.02  # where a limit holds, many at once would not find room in the circuit's queue
 TIMEOUT_S = 20.0
 MAX_REQUESTS_PER_CIRCUIT = 5
 MAX_REQUESTS = 100
-MAX_CHUNKS = 1000
 # One request line, headers of one line each, no body: what a tracker is asked, and nothing else on this connection.
 _GET_REQUEST = re.compile(rb"GET [\x21-\x7e]+ HTTP/1\.[01]\r\n(?:[A-Za-z0-9-]+:[\t\x20-\x7e]*\r\n)*\r\n")
-REDIRECTIONS = (b"301", b"302", b"303", b"307", b"308")
 
 
 class HttpError(Exception):
@@ -51,6 +47,10 @@ class HttpError(Exception):
 
 class NoHttpExitError(HttpError):
     """No exit is known that offers it, or none could be reached."""
+
+
+class RefusedError(Exception):
+    """An exit does not make this request, or give its answer back; the text is the name it is counted under."""
 
 
 @vp_compile
@@ -106,11 +106,14 @@ class HttpTunnels(HiddenServices):
     """Makes requests through exits, and those of others where `peer_flags` offer it."""
 
     allow_private: bool
+    exit_rules: ExitRules
+    exit_source: ExitSource
     cells_over_our_circuits = HiddenServices.cells_over_our_circuits | {HttpResponsePayload.msg_id}
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self._serving: dict[int, int] = {}  # requests by circuit
+        self._judging = asyncio.Lock()
         self.add_cell_handler(HttpRequestPayload, self.on_http_request)
         self.add_cell_handler(HttpResponsePayload, self.on_http_response)
 
@@ -174,9 +177,12 @@ class HttpTunnels(HiddenServices):
         self._serving[circuit_id] = running + 1
         try:
             async with asyncio.timeout(EXIT_TIMEOUT_S):
-                response = await self._fetch(payload.target, payload.request)
-        except (OSError, TimeoutError, ValueError) as error:
-            self.counters["http_refused" if isinstance(error, ValueError) else "http_failed"] += 1
+                response = await self._fetch(self.exit_sockets[circuit_id], payload.target, payload.request)
+        except RefusedError as refused:
+            self.counters[str(refused)] += 1
+            return
+        except (OSError, TimeoutError):
+            self.counters["http_failed"] += 1
             return
         finally:
             self._serving[circuit_id] -= 1
@@ -184,125 +190,57 @@ class HttpTunnels(HiddenServices):
                 del self._serving[circuit_id]
         pieces = [response[start : start + PART_BYTES] for start in range(0, len(response), PART_BYTES)]
         for number, piece in enumerate(pieces):
+            if number and number % PIECES_AT_ONCE == 0:
+                await asyncio.sleep(PAUSE_S)
             answer = HttpResponsePayload(circuit_id, payload.identifier, number, len(pieces), piece)
             self.send_cell(source_address, answer)
 
-    async def _fetch(self, target: tuple[str, int], request: bytes) -> bytes:
-        """Raises OSError; ValueError for what may not pass."""
+    async def _fetch(self, exit_socket: PolicedExitSocket, target: tuple[str, int], request: bytes) -> bytes:
+        """Raises RefusedError, OSError."""
         if not _GET_REQUEST.fullmatch(request):
-            raise ValueError("not one GET request")
-        host, port = await self._resolve(target)
-        reader, writer = await asyncio.open_connection(host, port, local_addr=self._http_source(host))
+            raise RefusedError("http_request_refused")
+        address = await self._destination(exit_socket, *target)
+        if why := exit_socket.asked.refusal(self.exit_rules, address, time.monotonic()):
+            raise RefusedError(why)
+        reader, writer = await self.exit_source.connect(*address)
+        exit_socket.asked.answered(address, time.monotonic())
         try:
             writer.write(request)
             await writer.drain()
             response = await read_response(reader)
-        except asyncio.IncompleteReadError as error:
-            raise ValueError("an answer cut short") from error
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            raise RefusedError("http_answer_refused") from None
         finally:
             writer.close()
-        if not may_pass(response):
-            raise ValueError("not the answer of a tracker")
+        async with self._judging:  # one at a time: it takes milliseconds
+            if not await asyncio.to_thread(may_pass, response):
+                raise RefusedError("http_answer_refused")
         return response
 
-    def _http_source(self, host: str) -> tuple[str, int] | None:
-        """Requests leave from where datagrams do."""
-        own: str = self.settings.exit_host
-        is_set = not ipaddress.ip_address(own).is_unspecified
-        return (own, 0) if is_set and ipaddress.ip_address(host).version == 4 else None
-
-    async def _resolve(self, target: tuple[str, int]) -> tuple[str, int]:
-        """An address that we may connect to. Raises OSError, ValueError."""
-        host, port = target[0], target[1]
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for *_, address in sorted(found, key=lambda info: info[0]):
-            if is_allowed_destination(str(address[0]), port, self.allow_private):
-                return str(address[0]), port
-        raise ValueError("a destination that is not for others")
-
-
-async def read_response(reader: asyncio.StreamReader) -> bytes:
-    """A whole answer, as it came. Raises ValueError for one too large, IncompleteReadError, OSError."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise ValueError("headers without end") from None
-    headers = _headers(head)
-    length = headers.get(b"content-length", b"")
-    if length.isdigit() and len(length) < 10:
-        if int(length) > MAX_RESPONSE_BYTES:
-            raise ValueError("an answer too large")
-        return head + await reader.readexactly(int(length))
-    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-        return head + await _read_chunks(reader)
-    body = b""
-    while piece := await reader.read(MAX_RESPONSE_BYTES):
-        body += piece
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise ValueError("an answer too large")
-    return head + body
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    """A chunked body as it came, without trailers (RFC 9112 section 7.1)."""
-    parts: list[bytes] = []
-    total = 0
-    while len(parts) < MAX_CHUNKS:
-        line = await reader.readuntil(b"\r\n")
-        size = int(line.partition(b";")[0], 16)
-        total += len(line) + size
-        if size < 0 or total > MAX_RESPONSE_BYTES:
-            raise ValueError("an answer too large")
-        parts.append(line + await reader.readexactly(size + 2))
-        if size == 0:
-            return b"".join(parts)
-    raise ValueError("an answer of too many chunks")
-
-
-def _headers(head: bytes) -> dict[bytes, bytes]:
-    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
-    return {name.strip().lower(): value.strip() for name, _, value in lines}
-
-
-def unchunked(body: bytes) -> bytes | None:
-    """The content of a chunked body (RFC 9112 section 7.1), None while it is not whole."""
-    content, position = b"", 0
-    while True:
-        end = body.find(b"\r\n", position)
-        if end < 0:
-            return None
+    async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
+        """An address that we may connect to. Raises RefusedError, OSError."""
+        if not is_address(host):
+            if self.exit_source.device:
+                # The system's resolver would ask through any device.
+                raise RefusedError("exit_name_refused")
+            if not exit_socket.asked.may_look_up(self.exit_rules, time.monotonic()):
+                raise RefusedError(NEW_TOO_FAST)
+        why = "exit_destination_refused"
         try:
-            size = int(body[position:end].partition(b";")[0], 16)
-        except ValueError:
-            return None
-        if size <= 0:
-            return content if size == 0 and body.endswith(b"\r\n\r\n") else None
-        if end + 2 + size + 2 > len(body):
-            return None
-        content += body[end + 2 : end + 2 + size]
-        position = end + 2 + size + 2
+            found = await self.exit_source.resolve(host, port)
+        except UnicodeError:  # no name at all
+            raise RefusedError("exit_name_refused") from None
+        for ip in found:
+            if is_allowed_destination(ip, port, self.allow_private):
+                if (refusal := self.exit_rules.destination_refusal(ip, port)) is None:
+                    return ip, port
+                why = refusal
+        raise RefusedError(why)
 
 
-def may_pass(response: bytes) -> bool:
-    """Whether an exit gives this answer back: a tracker's, or a redirection."""
-    head, _, body = response.partition(b"\r\n\r\n")
-    status = head.split(b" ", 2)
-    if len(status) < 2 or not head.startswith(b"HTTP/1."):
-        return False
-    if status[1] in REDIRECTIONS:
-        return len(body) < PART_BYTES
-    headers = _headers(head)
-    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-        body = unchunked(body) or b""
-    if headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip"):
-        body = _gunzipped(body)
-    return is_bencoded(body)
-
-
-def _gunzipped(body: bytes) -> bytes:
-    """Not more than an answer may have; nothing when it is not gzip."""
+def is_address(host: str) -> bool:
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-            return file.read(MAX_RESPONSE_BYTES)
-    except (OSError, EOFError, zlib.error):
-        return b""
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,7 +1,11 @@
 """Opening and closing a TunnelCommunity: key, socket, network, discovery."""
 
 import ipaddress
+import logging
+import socket
 from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
 
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.interfaces.endpoint import Endpoint
@@ -14,36 +18,100 @@ from ipv8.peerdiscovery.network import Network
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.config import OverlayConfig
 from overlay.discovery import MAX_PEERS, Discovery
-from overlay.udp import BUFFER_BYTES, BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
+from overlay.exit_source import ExitSource
+from overlay.front import FrontCommunity
+from overlay.sharing import MainProcess, SharingCommunity, SharingSettings
+from overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
 from packet_engine import EngineChoice, choose
+from steering.group import BUFFER_BYTES
 
 LAN_ADDRESSES_INTERVAL_S = 60.0
+# What logs, with tracebacks and destinations, what any remote peer can provoke. We count.
+PROVOKED_LOGGERS = (
+    "PoolTunnelCommunity",
+    "SharingCommunity",
+    "FrontCommunity",
+    "PolicedExitSocket",
+    "DataCellEndpoint",
+    "TunnelExitSocket",
+    "RequestCache",
+    "DHTDiscoveryCommunity",
+    "IntroductionPointDht",
+    "PexCommunity",
+    "Swarm",
+)
+
+Settings = TypeVar("Settings", bound=PoolTunnelSettings)
+Overlay = TypeVar("Overlay", bound=PoolTunnelCommunity)
 
 
 async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
-    """A running community. Raises CannotBindError when its address is taken, EngineMissingError."""
+    """A running community on its own port. Raises CannotBindError when that is taken, EngineMissingError."""
+    prepare_process()
+    sock = bind_udp(*config.listen, device=config.device)
+    endpoint, counters = await _open_endpoint(config, sock, config.trains)
+    community = _make(PoolTunnelCommunity, _fill(PoolTunnelSettings, config, endpoint, counters), config)
+    _find_own_address(community, endpoint)
+    Discovery(community, config).start()
+    return community
+
+
+async def open_sharing(
+    config: OverlayConfig, sock: socket.socket, buckets: Iterable[int], main: MainProcess
+) -> SharingCommunity:
+    """A child's community on its socket of the node's port. Raises EngineMissingError."""
+    prepare_process()
+    # Cells of several circuits may come to us as one train, though they be for several children,
+    # unless their sender knows better (packet_engine/src/outbox.rs). On loopback nobody else sends trains.
+    takes_trains = ipaddress.ip_address(config.listen.host).is_loopback
+    endpoint, counters = await _open_endpoint(config, sock, takes_trains)
+    settings = _fill(SharingSettings, config, endpoint, counters)
+    settings.buckets = buckets
+    settings.main = main
+    return _make(SharingCommunity, settings, config)
+
+
+async def open_front(config: OverlayConfig, sock: socket.socket) -> FrontCommunity:
+    """The overlay of a node whose children share its port; `sock` gets everything but cells."""
+    prepare_process()
+    counters: Counter[str] = Counter()
+    endpoint = BatchedEndpoint(sock, counters)
+    await endpoint.open()
+    front = _make(FrontCommunity, _fill(PoolTunnelSettings, config, endpoint, counters), config)
+    _find_own_address(front, endpoint)
+    Discovery(front, config).start()
+    return front
+
+
+def prepare_process() -> None:
+    for name in PROVOKED_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     raise_descriptor_limit()
     ask_no_name_server()
-    counters: Counter[str] = Counter()
-    endpoint = await _open_endpoint(config, counters)
+
+
+def _fill(kind: type[Settings], config: OverlayConfig, endpoint: Endpoint, counters: Counter[str]) -> Settings:
     key = default_eccrypto.key_from_private_bin(config.member_key)
     network = Network()
     network.blacklist_mids += [Peer(sibling).mid for sibling in config.siblings]
-    settings = PoolTunnelSettings(
-        my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=network
-    )
+    settings = kind(my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=network)
     settings.slot = config.slot
     settings.counters = counters
     settings.siblings = config.siblings
     settings.allow_private = config.allow_private
-    settings.exit_host = config.listen.host
-    settings.max_joined_circuits = config.max_joined_circuits
+    settings.exit_source = ExitSource(
+        config.exit_from.host or config.listen.host, config.exit_from.ports, config.device
+    )
+    settings.exit_rules = config.exit_rules
+    settings.admission = config.admission
     settings.max_peers = MAX_PEERS
     settings.peer_flags = set(config.peer_flags)
-    community_class = type("PoolTunnelCommunity", (PoolTunnelCommunity,), {"community_id": config.community_id})
-    community: PoolTunnelCommunity = community_class(settings)
-    _estimate_own_address(community, endpoint)
-    Discovery(community, config).start()
+    return settings
+
+
+def _make(kind: type[Overlay], settings: PoolTunnelSettings, config: OverlayConfig) -> Overlay:
+    of_the_network = type(kind.__name__, (kind,), {"community_id": config.community_id})
+    community: Overlay = of_the_network(settings)
     return community
 
 
@@ -56,26 +124,34 @@ def ask_no_name_server() -> None:
     providers[:] = [provider for provider in providers if not isinstance(provider, SocketGetAddrInfo)]
 
 
-async def _open_endpoint(config: OverlayConfig, counters: Counter[str]) -> Endpoint:
-    host, port = config.listen
+async def _open_endpoint(
+    config: OverlayConfig, sock: socket.socket, takes_trains: bool
+) -> tuple[Endpoint, Counter[str]]:
+    """An endpoint of the engine asked for, and the counters of what it drops."""
+    counters: Counter[str] = Counter()
     if choose(config.engine) is EngineChoice.NATIVE:
         from packet_engine.endpoint import NativeEndpoint
 
-        sock = bind_udp(host, port)
-        return NativeEndpoint(
+        native = NativeEndpoint(
             sock,
             counters,
-            exit_host=host,
+            exit_host=config.exit_from.host or config.listen.host,
+            exit_ports=config.exit_from.ports,
+            device=config.device,
             allow_private=config.allow_private,
             own_messages=False,
             trains=config.trains,
+            takes_trains=takes_trains,
         )
-    endpoint = BatchedEndpoint(host, port, counters)
+        if config.limits is not None:
+            native.engine.set_limits(config.limits, config.slot)
+        return native, counters
+    endpoint = BatchedEndpoint(sock, counters)
     await endpoint.open()
-    return endpoint
+    return endpoint, counters
 
 
-def _estimate_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> None:
+def _find_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> None:
     """A node bound to one address is there and nowhere else; others find theirs as py-ipv8 does, but less often."""
     host, port = endpoint.get_address()
     community.cancel_pending_task("discover_lan_addresses")

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit
 
 from overlay.community import PoolTunnelCommunity
+from overlay.serving import MAX_TEST_BYTES
 
 MAX_SECONDS = 60.0
-MAX_BYTES = 2000  # of a request or an answer, as py-ipv8's REST API has it
 MAX_WINDOW = 1000
 MAX_SAMPLES = 100_000
 ANSWER_TIMEOUT_S = 5.0
@@ -28,8 +28,12 @@ async def run_speed_test(
 ) -> list[Sample]:
     """`sizes`: bytes of a request and of its answer. Ends early with the circuit. Raises ValueError."""
     request_bytes, response_bytes = sizes
-    if not (0 < seconds <= MAX_SECONDS and 0 < window <= MAX_WINDOW and max(sizes) <= MAX_BYTES and min(sizes) >= 0):
-        raise ValueError(f"a speed test takes up to {MAX_SECONDS:.0f} s, {MAX_BYTES} bytes, a window of {MAX_WINDOW}")
+    if not (
+        0 < seconds <= MAX_SECONDS and 0 < window <= MAX_WINDOW and max(sizes) <= MAX_TEST_BYTES and min(sizes) >= 0
+    ):
+        raise ValueError(
+            f"a speed test takes up to {MAX_SECONDS:.0f} s, {MAX_TEST_BYTES} bytes, a window of {MAX_WINDOW}"
+        )
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     samples: list[Sample] = []

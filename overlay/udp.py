@@ -16,7 +16,8 @@ from typing import cast
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 
-BUFFER_BYTES = 4 << 20
+from steering.group import enlarge_buffers
+
 MAX_DATAGRAM_BYTES = 65535
 DATAGRAMS_PER_WAKE_UP = 64
 
@@ -25,22 +26,32 @@ class CannotBindError(Exception):
     """The address can't be bound; the text says which and why, in one line."""
 
 
-def bind_udp(host: str, port: int, family: int = socket.AF_INET) -> socket.socket:
+def bind_to_device(sock: socket.socket, device: str) -> None:
+    """From now on it sends and receives through this device alone; "": any. Raises OSError when there is none."""
+    if device:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
+
+
+def bind_udp(host: str, port: int, family: int = socket.AF_INET, device: str = "") -> socket.socket:
     """A bound non-blocking socket with buffers as large as the kernel gives. Raises CannotBindError."""
     sock = None
     try:
         sock = socket.socket(family, socket.SOCK_DGRAM)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        enlarge_buffers(sock)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bind_to_device(sock, device)
         sock.bind((host, port))
         sock.setblocking(False)
     except OSError as error:
         if sock is not None:
             sock.close()
-        raise CannotBindError(f"cannot listen on UDP {host}:{port}: {error.strerror or error}") from None
+        raise CannotBindError(cannot_bind(host, port, device, error.strerror or error)) from None
     return sock
+
+
+def cannot_bind(host: str, port: int, device: str, why: object) -> str:
+    return f"cannot listen on UDP {host}:{port}{f' of {device}' if device else ''}: {why}"
 
 
 def receive_buffer_bytes(sock: socket.socket) -> int:
@@ -106,24 +117,24 @@ class UdpSocket:
 
 
 class BatchedEndpoint(UDPEndpoint):
-    """py-ipv8's UDP endpoint on a UdpSocket, on exactly the port asked for."""
+    """py-ipv8's UDP endpoint on a UdpSocket; it closes its socket, which is bound."""
 
-    def __init__(self, host: str, port: int, counters: Counter[str]) -> None:
+    def __init__(self, sock: socket.socket, counters: Counter[str]) -> None:
+        host, port = sock.getsockname()[:2]
         super().__init__(port, host)
+        self._sock = sock
         self._counters = counters
         self._udp: UdpSocket | None = None
 
     async def open(self) -> bool:
-        """Bind. Raises CannotBindError, where py-ipv8 would try the next 10,000 ports."""
         if not self._running:  # type: ignore[has-type]
-            self._udp = UdpSocket(bind_udp(self._ip, self._port), self._received, self._counters)  # type: ignore[has-type]
-            self._port = self._udp.sock.getsockname()[1]
+            self._udp = UdpSocket(self._sock, self._received, self._counters)
             self._running = True
         return True
 
     @property
     def sock(self) -> socket.socket:
-        return cast(UdpSocket, self._udp).sock
+        return self._sock
 
     def _received(self, data: bytes, source: tuple[str, int]) -> None:
         if self._running:

@@ -40,17 +40,50 @@ class Settings:
         allow_private: bool,
     ) -> None: ...
 
+class ExitRules:
+    """What overlay/exit_rules.py packs. Raises ValueError."""
+
+    def __init__(
+        self,
+        protocols: int | None,
+        denied: bytes,
+        allowed: bytes | None,
+        denied_ports: bytes,
+        allowed_ports: bytes | None,
+        max_destinations: int,
+        max_unanswered: int,
+        new_per_s: int,
+    ) -> None: ...
+
 class Engine:
     """A thread that owns a duplicate of the bound UDP `socket`. Raises OSError, ValueError.
 
-    `trains`: send several datagrams of one size as one (UDP_SEGMENT) where the kernel can.
+    `trains`: send several datagrams of one size as one (UDP_SEGMENT) where the kernel can;
+    `takes_trains`: have it hand them over so (UDP_GRO). Exits have a port of `exit_ports`, first and
+    last, or any, and the device, or any.
     """
 
-    def __init__(self, socket: int, exit_ip: str, settings: Settings, trains: bool = True) -> None: ...
+    def __init__(
+        self,
+        socket: int,
+        exit_ip: str,
+        settings: Settings,
+        trains: bool = True,
+        takes_trains: bool = True,
+        exit_ports: tuple[int, int] = (0, 0),
+        device: str = "",
+    ) -> None: ...
     def fileno(self) -> int:
         """Readable when `take_events` has something."""
 
     def configure(self, settings: Settings) -> None: ...
+    def set_exit_rules(self, rules: ExitRules) -> None: ...
+    def set_handshakes(self, per_s: int, per_source_per_s: int) -> None:
+        """So many CREATE and EXTEND are handed on at most, in all and of an IP address; 0: any number."""
+
+    def set_limits(self, memory: int, slot: int) -> None:
+        """Keep the limits in this file in memory (overlay/limits.py), as the child in this slot. Raises OSError."""
+
     def send(self, to: _Address, packet: bytes) -> None: ...
     def send_cell(self, to: _Address, circuit_id: int, plaintext: bool, message: bytes) -> None: ...
     def exit_send(self, circuit_id: int, to: _Address, payload: bytes) -> None: ...
@@ -100,6 +133,12 @@ class Engine:
         """Carry out what was asked before, then end the thread."""
 
 def exit_refusal(
-    payload: bytes, to: _Address, prefix: bytes, peer_flags: int, own_messages: bool, allow_private: bool
+    payload: bytes,
+    to: _Address,
+    prefix: bytes,
+    peer_flags: int,
+    own_messages: bool,
+    allow_private: bool,
+    rules: ExitRules | None = None,
 ) -> str | None:
     """Why an exit with this policy would not let the datagram out: the counter's name, None when it would."""

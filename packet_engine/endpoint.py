@@ -22,13 +22,27 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.endpoint import Endpoint, EndpointListener
 from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv4Address
 
-from packet_engine._native import Engine, Settings, Stats
+from packet_engine._native import Engine, ExitRules, Settings, Stats
 from packet_engine.routes import HeldKeys, KeyRing, RouteTable
 
 EVENTS_PER_WAKE_UP = 64  # then the loop's other work has its turn
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 logger = logging.getLogger(__name__)
+
+
+def packed_rules(rules: Any) -> ExitRules:
+    """As the engine takes them: addresses of 16 bytes, ports of 2."""
+    return ExitRules(
+        None if rules.protocols is None else int(rules.protocols) & 0xFF,
+        rules.denied.pack(16),
+        None if rules.allowed is None else rules.allowed.pack(16),
+        rules.denied_ports.pack(2),
+        None if rules.allowed_ports is None else rules.allowed_ports.pack(2),
+        rules.max_destinations,
+        rules.max_unanswered,
+        rules.new_per_s,
+    )
 
 
 class NativeEndpoint(CryptoEndpoint, Endpoint):
@@ -44,11 +58,18 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         counters: Counter[str],
         *,
         exit_host: str = "0.0.0.0",  # noqa: S104 - any address of this machine
+        exit_ports: tuple[int, int] = (0, 0),
+        device: str = "",
         allow_private: bool = False,
         own_messages: bool = True,
         trains: bool = True,
+        takes_trains: bool = True,
     ) -> None:
-        """`sock` is bound; the endpoint closes it. Without `trains`, each datagram is sent by itself."""
+        """`sock` is bound; the endpoint closes it. Exits leave from `exit_host` and a port of `exit_ports`,
+        (0, 0) being any, through the `device`, "" being any.
+
+        Without `trains`, each datagram is sent by itself; without `takes_trains`, the kernel joins none for us.
+        """
         CryptoEndpoint.__init__(self)
         Endpoint.__init__(self)
         self.sock = sock
@@ -64,7 +85,9 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._loop = asyncio.get_running_loop()
         self._peer_flags = 0
         self._max_relay_early = 8
-        self.engine = Engine(sock.fileno(), exit_host, self._engine_settings(), trains)
+        self.engine = Engine(
+            sock.fileno(), exit_host, self._engine_settings(), trains, takes_trains, exit_ports, device
+        )
         self._open = True
         self._loop.add_reader(self.engine.fileno(), self._take_events)
         self.circuits = RouteTable[Circuit](self._set_circuit, self.engine.remove_circuit)
@@ -111,6 +134,10 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
 
     def _configure(self) -> None:
         self.engine.configure(self._engine_settings())
+
+    def set_exit_rules(self, rules: Any) -> None:
+        """Those of overlay/exit_rules.py."""
+        self.engine.set_exit_rules(packed_rules(rules))
 
     # The tables
 

@@ -59,7 +59,8 @@ class RouteTable(UserDict[int, Route], Generic[Route]):
 
     def __setitem__(self, circuit_id: int, route: Route) -> None:
         super().__setitem__(circuit_id, route)
-        self.stats[circuit_id] = Stats()
+        # A route set in place of another of that id has been carrying since then.
+        self.stats.setdefault(circuit_id, Stats())
         self.refresh(circuit_id)
 
     def __getitem__(self, circuit_id: int) -> Route:

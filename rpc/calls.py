@@ -6,7 +6,8 @@ return the bytes to write. The caller's `token` (a future, say) comes back with
 the answer, exactly once: by a reply, an error, `expire` or `close`.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from rpc.framing import Frame, FrameDecoder, Kind, encode
 
 MAX_PENDING_CALLS = 1024
 MAX_ERROR_TEXT_CHARS = 500
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,16 @@ class Notified:
 
 
 Happening = Answered | Failed | Called | Notified
+
+
+def settle(happening: Answered | Failed) -> None:
+    """End the call whose token is a future, unless its caller has given it up."""
+    if happening.token.done():
+        return
+    if isinstance(happening, Answered):
+        happening.token.set_result(happening.result)
+    else:
+        happening.token.set_exception(happening.error)
 
 
 def _envelope(kind: Callable[..., Message], name: str, message: Message) -> bytes:
@@ -110,6 +123,20 @@ class ControlChannel:
         """An error reply; `text` is for people and is cut to MAX_ERROR_TEXT_CHARS."""
         error = pb.Error(code=pb.ErrorCode.ValueType(code), text=text[:MAX_ERROR_TEXT_CHARS])
         return encode(Kind.ERROR, request_id, error.SerializeToString())
+
+    async def answer(self, call: Called, work: Awaitable[Message]) -> bytes:
+        """The bytes that answer a call, once its work is done: what that raises is a refusal.
+
+        RemoteError says why; any other exception is logged here and told as ERROR_UNKNOWN.
+        """
+        try:
+            result = await work
+        except RemoteError as error:
+            return self.refuse(call.request_id, error.code, error.args[0])
+        except Exception:
+            logger.exception("Call %s failed", call.name)
+            return self.refuse(call.request_id, pb.ERROR_UNKNOWN, "see the log")
+        return self.reply(call.request_id, call.name, result)
 
     def send_event(self, name: str, message: Message) -> bytes:
         return encode(Kind.EVENT, 0, _envelope(pb.Event, name, message))

@@ -150,9 +150,19 @@ class Create(google.protobuf.message.Message):
     KNOWN_PEERS_FIELD_NUMBER: builtins.int
     SYNC_INTERVAL_S_FIELD_NUMBER: builtins.int
     LOG_LEVEL_FIELD_NUMBER: builtins.int
-    MAX_JOINED_CIRCUITS_FIELD_NUMBER: builtins.int
+    ADMISSION_FIELD_NUMBER: builtins.int
+    DEVICE_FIELD_NUMBER: builtins.int
+    EXIT_HOST_FIELD_NUMBER: builtins.int
+    EXIT_FIRST_PORT_FIELD_NUMBER: builtins.int
+    EXIT_LAST_PORT_FIELD_NUMBER: builtins.int
     SIBLING_KEYS_FIELD_NUMBER: builtins.int
     ENGINE_FIELD_NUMBER: builtins.int
+    SHARED_PORT_FIELD_NUMBER: builtins.int
+    BUCKETS_FIELD_NUMBER: builtins.int
+    LAN_FIELD_NUMBER: builtins.int
+    WAN_FIELD_NUMBER: builtins.int
+    EXIT_RULES_FIELD_NUMBER: builtins.int
+    LIMITED_FIELD_NUMBER: builtins.int
     slot: builtins.int
     """the child's place in the pool, 0-255"""
     member_key: builtins.bytes
@@ -163,9 +173,19 @@ class Create(google.protobuf.message.Message):
     allow_private: builtins.bool
     sync_interval_s: builtins.float
     log_level: builtins.str
-    max_joined_circuits: builtins.int
+    device: builtins.str
+    """the network device that all goes through; empty: any"""
+    exit_host: builtins.str
+    """where what exits leaves from; empty: the address of `listen`"""
+    exit_first_port: builtins.int
+    """0: any"""
+    exit_last_port: builtins.int
     engine: builtins.str
     """auto (or absent), native, python"""
+    shared_port: builtins.bool
+    """the tunnel socket came over the sockets descriptor, as number 0"""
+    limited: builtins.bool
+    """the limits' memory came over the sockets descriptor; without it the child must not start"""
     @property
     def listen(self) -> Global___Address:
         """port 0: the kernel chooses"""
@@ -177,8 +197,24 @@ class Create(google.protobuf.message.Message):
     @property
     def known_peers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Address]: ...
     @property
+    def admission(self) -> Global___Admission: ...
+    @property
     def sibling_keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """public keys of the node's other children, where they have their own"""
+
+    @property
+    def buckets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """with shared_port: as in OwnBuckets"""
+
+    @property
+    def lan(self) -> Global___Address:
+        """with shared_port: as in MeetPeers"""
+
+    @property
+    def wan(self) -> Global___Address: ...
+    @property
+    def exit_rules(self) -> Global___ExitRules:
+        """absent: none"""
 
     def __init__(
         self,
@@ -194,16 +230,172 @@ class Create(google.protobuf.message.Message):
         known_peers: collections.abc.Iterable[Global___Address] | None = ...,
         sync_interval_s: builtins.float = ...,
         log_level: builtins.str = ...,
-        max_joined_circuits: builtins.int = ...,
+        admission: Global___Admission | None = ...,
+        device: builtins.str = ...,
+        exit_host: builtins.str = ...,
+        exit_first_port: builtins.int = ...,
+        exit_last_port: builtins.int = ...,
         sibling_keys: collections.abc.Iterable[builtins.bytes] | None = ...,
         engine: builtins.str = ...,
+        shared_port: builtins.bool = ...,
+        buckets: collections.abc.Iterable[builtins.int] | None = ...,
+        lan: Global___Address | None = ...,
+        wan: Global___Address | None = ...,
+        exit_rules: Global___ExitRules | None = ...,
+        limited: builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["listen", b"listen"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "exit_rules", b"exit_rules", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "community_id", b"community_id", "engine", b"engine", "known_peers", b"known_peers", "listen", b"listen", "log_level", b"log_level", "max_joined_circuits", b"max_joined_circuits", "member_key", b"member_key", "peer_flags", b"peer_flags", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "peer_flags", b"peer_flags", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create
+
+@typing.final
+class ExitRules(google.protobuf.message.Message):
+    """What leaves from an exit (overlay/exit_rules.py); absent, and 0 for a number, is no rule."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROTOCOLS_FIELD_NUMBER: builtins.int
+    DENIED_FIELD_NUMBER: builtins.int
+    ALLOWED_FIELD_NUMBER: builtins.int
+    DENIED_PORTS_FIELD_NUMBER: builtins.int
+    ALLOWED_PORTS_FIELD_NUMBER: builtins.int
+    MAX_DESTINATIONS_FIELD_NUMBER: builtins.int
+    MAX_UNANSWERED_FIELD_NUMBER: builtins.int
+    NEW_PER_S_FIELD_NUMBER: builtins.int
+    protocols: builtins.int
+    denied: builtins.bytes
+    """ranges of addresses, first and last of 16 bytes each"""
+    allowed: builtins.bytes
+    denied_ports: builtins.bytes
+    """ranges of ports, first and last of 2 bytes each"""
+    allowed_ports: builtins.bytes
+    max_destinations: builtins.int
+    max_unanswered: builtins.int
+    new_per_s: builtins.int
+    def __init__(
+        self,
+        *,
+        protocols: builtins.int | None = ...,
+        denied: builtins.bytes = ...,
+        allowed: builtins.bytes | None = ...,
+        denied_ports: builtins.bytes = ...,
+        allowed_ports: builtins.bytes | None = ...,
+        max_destinations: builtins.int = ...,
+        max_unanswered: builtins.int = ...,
+        new_per_s: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "protocols", b"protocols"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "protocols", b"protocols"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allowed: typing_extensions.TypeAlias = typing.Literal["allowed"]
+    _WhichOneofArgType__allowed: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed"]
+    _WhichOneofReturnType__allowed_ports: typing_extensions.TypeAlias = typing.Literal["allowed_ports"]
+    _WhichOneofArgType__allowed_ports: typing_extensions.TypeAlias = typing.Literal["_allowed_ports", b"_allowed_ports"]
+    _WhichOneofReturnType__protocols: typing_extensions.TypeAlias = typing.Literal["protocols"]
+    _WhichOneofArgType__protocols: typing_extensions.TypeAlias = typing.Literal["_protocols", b"_protocols"]
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed_ports) -> _WhichOneofReturnType__allowed_ports | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocols) -> _WhichOneofReturnType__protocols | None: ...
+
+Global___ExitRules: typing_extensions.TypeAlias = ExitRules
+
+@typing.final
+class Admission(google.protobuf.message.Message):
+    """How many of others' circuits the child takes part in (overlay/admission.py); 0 is no limit."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUITS_FIELD_NUMBER: builtins.int
+    PER_NEIGHBOUR_FIELD_NUMBER: builtins.int
+    PER_MINUTE_FIELD_NUMBER: builtins.int
+    HANDSHAKES_PER_S_FIELD_NUMBER: builtins.int
+    HANDSHAKES_PER_SOURCE_PER_S_FIELD_NUMBER: builtins.int
+    CLOSED_FIELD_NUMBER: builtins.int
+    circuits: builtins.int
+    per_neighbour: builtins.int
+    per_minute: builtins.int
+    handshakes_per_s: builtins.int
+    handshakes_per_source_per_s: builtins.int
+    closed: builtins.bool
+    def __init__(
+        self,
+        *,
+        circuits: builtins.int = ...,
+        per_neighbour: builtins.int = ...,
+        per_minute: builtins.int = ...,
+        handshakes_per_s: builtins.int = ...,
+        handshakes_per_source_per_s: builtins.int = ...,
+        closed: builtins.bool = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuits", b"circuits", "closed", b"closed", "handshakes_per_s", b"handshakes_per_s", "handshakes_per_source_per_s", b"handshakes_per_source_per_s", "per_minute", b"per_minute", "per_neighbour", b"per_neighbour"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Admission: typing_extensions.TypeAlias = Admission
+
+@typing.final
+class SetAdmission(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADMISSION_FIELD_NUMBER: builtins.int
+    @property
+    def admission(self) -> Global___Admission: ...
+    def __init__(
+        self,
+        *,
+        admission: Global___Admission | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SetAdmission: typing_extensions.TypeAlias = SetAdmission
+
+@typing.final
+class AdmissionSet(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___AdmissionSet: typing_extensions.TypeAlias = AdmissionSet
+
+@typing.final
+class SetExitRules(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: builtins.int
+    @property
+    def rules(self) -> Global___ExitRules: ...
+    def __init__(
+        self,
+        *,
+        rules: Global___ExitRules | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["rules", b"rules"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["rules", b"rules"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SetExitRules: typing_extensions.TypeAlias = SetExitRules
+
+@typing.final
+class ExitRulesSet(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ExitRulesSet: typing_extensions.TypeAlias = ExitRulesSet
 
 @typing.final
 class Created(google.protobuf.message.Message):
@@ -761,12 +953,318 @@ class Drained(google.protobuf.message.Message):
 Global___Drained: typing_extensions.TypeAlias = Drained
 
 @typing.final
-class Heartbeat(google.protobuf.message.Message):
+class OwnBuckets(google.protobuf.message.Message):
+    """The child shares the node's port: from now on it chooses circuit ids in these
+    buckets (steering/cells.py), and joins circuits with ids in these alone.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BUCKETS_FIELD_NUMBER: builtins.int
+    @property
+    def buckets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        buckets: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["buckets", b"buckets"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___OwnBuckets: typing_extensions.TypeAlias = OwnBuckets
+
+@typing.final
+class BucketsOwned(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_IDS_FIELD_NUMBER: builtins.int
+    @property
+    def circuit_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """of its live circuits that are in others"""
+
+    def __init__(
+        self,
+        *,
+        circuit_ids: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_ids", b"circuit_ids"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___BucketsOwned: typing_extensions.TypeAlias = BucketsOwned
+
+@typing.final
+class MeetPeers(google.protobuf.message.Message):
+    """Whom the main process has met for the children that share its port."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FULL_FIELD_NUMBER: builtins.int
+    KNOWN_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
+    LAN_FIELD_NUMBER: builtins.int
+    WAN_FIELD_NUMBER: builtins.int
+    full: builtins.bool
+    """forget all others"""
+    @property
+    def known(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PeerInfo]:
+        """new or changed"""
+
+    @property
+    def lost(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """public keys"""
+
+    @property
+    def lan(self) -> Global___Address:
+        """where others find this node (py-ipv8's my_estimated_lan, my_estimated_wan)"""
+
+    @property
+    def wan(self) -> Global___Address: ...
+    def __init__(
+        self,
+        *,
+        full: builtins.bool = ...,
+        known: collections.abc.Iterable[Global___PeerInfo] | None = ...,
+        lost: collections.abc.Iterable[builtins.bytes] | None = ...,
+        lan: Global___Address | None = ...,
+        wan: Global___Address | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["lan", b"lan", "wan", b"wan"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["full", b"full", "known", b"known", "lan", b"lan", "lost", b"lost", "wan", b"wan"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___MeetPeers: typing_extensions.TypeAlias = MeetPeers
+
+@typing.final
+class PeersMet(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
         self,
     ) -> None: ...
+
+Global___PeersMet: typing_extensions.TypeAlias = PeersMet
+
+@typing.final
+class HandPacket(google.protobuf.message.Message):
+    """A message of the overlay that came to the shared port and is this child's business."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    PACKET_FIELD_NUMBER: builtins.int
+    packet: builtins.bytes
+    @property
+    def source(self) -> Global___Address: ...
+    def __init__(
+        self,
+        *,
+        source: Global___Address | None = ...,
+        packet: builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["source", b"source"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["packet", b"packet", "source", b"source"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___HandPacket: typing_extensions.TypeAlias = HandPacket
+
+@typing.final
+class PacketTaken(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___PacketTaken: typing_extensions.TypeAlias = PacketTaken
+
+@typing.final
+class LookUpSwarm(google.protobuf.message.Message):
+    """Child to main: look a hidden swarm's introduction points up, in its PEX or in the DHT."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INFOHASH_FIELD_NUMBER: builtins.int
+    infohash: builtins.bytes
+    def __init__(
+        self,
+        *,
+        infohash: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["infohash", b"infohash"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LookUpSwarm: typing_extensions.TypeAlias = LookUpSwarm
+
+@typing.final
+class SwarmLookedUp(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INTRODUCTION_POINTS_FIELD_NUMBER: builtins.int
+    @property
+    def introduction_points(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntroductionPoint]: ...
+    def __init__(
+        self,
+        *,
+        introduction_points: collections.abc.Iterable[Global___IntroductionPoint] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["introduction_points", b"introduction_points"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SwarmLookedUp: typing_extensions.TypeAlias = SwarmLookedUp
+
+@typing.final
+class ReachPeer(google.protobuf.message.Message):
+    """Child to main: have the peer behind this address send us something, so that its NAT lets us in."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEER_FIELD_NUMBER: builtins.int
+    @property
+    def peer(self) -> Global___PeerInfo: ...
+    def __init__(
+        self,
+        *,
+        peer: Global___PeerInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["peer", b"peer"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["peer", b"peer"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ReachPeer: typing_extensions.TypeAlias = ReachPeer
+
+@typing.final
+class PeerReached(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___PeerReached: typing_extensions.TypeAlias = PeerReached
+
+@typing.final
+class SessionKeys(google.protobuf.message.Message):
+    """py-ipv8's SessionKeys, for who seals backward with them from now on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FORWARD_FIELD_NUMBER: builtins.int
+    KEY_BACKWARD_FIELD_NUMBER: builtins.int
+    SALT_FORWARD_FIELD_NUMBER: builtins.int
+    SALT_BACKWARD_FIELD_NUMBER: builtins.int
+    COUNTER_BACKWARD_FIELD_NUMBER: builtins.int
+    key_forward: builtins.bytes
+    key_backward: builtins.bytes
+    salt_forward: builtins.bytes
+    salt_backward: builtins.bytes
+    counter_backward: builtins.int
+    """the last that was used"""
+    def __init__(
+        self,
+        *,
+        key_forward: builtins.bytes = ...,
+        key_backward: builtins.bytes = ...,
+        salt_forward: builtins.bytes = ...,
+        salt_backward: builtins.bytes = ...,
+        counter_backward: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["counter_backward", b"counter_backward", "key_backward", b"key_backward", "key_forward", b"key_forward", "salt_backward", b"salt_backward", "salt_forward", b"salt_forward"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SessionKeys: typing_extensions.TypeAlias = SessionKeys
+
+@typing.final
+class RendezvousHalf(google.protobuf.message.Message):
+    """A circuit that ends at a child, to be one half of an end-to-end circuit."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    NEIGHBOUR_FIELD_NUMBER: builtins.int
+    KEYS_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    @property
+    def neighbour(self) -> Global___PeerInfo: ...
+    @property
+    def keys(self) -> Global___SessionKeys: ...
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+        neighbour: Global___PeerInfo | None = ...,
+        keys: Global___SessionKeys | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["keys", b"keys", "neighbour", b"neighbour"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id", "keys", b"keys", "neighbour", b"neighbour"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RendezvousHalf: typing_extensions.TypeAlias = RendezvousHalf
+
+@typing.final
+class LinkRendezvous(google.protobuf.message.Message):
+    """Child to main, and main to the child that is the rendezvous point for this
+    cookie: link the half with the cookie's circuit.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COOKIE_FIELD_NUMBER: builtins.int
+    HALF_FIELD_NUMBER: builtins.int
+    cookie: builtins.bytes
+    @property
+    def half(self) -> Global___RendezvousHalf: ...
+    def __init__(
+        self,
+        *,
+        cookie: builtins.bytes = ...,
+        half: Global___RendezvousHalf | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["half", b"half"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cookie", b"cookie", "half", b"half"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LinkRendezvous: typing_extensions.TypeAlias = LinkRendezvous
+
+@typing.final
+class RendezvousLinked(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HALF_FIELD_NUMBER: builtins.int
+    @property
+    def half(self) -> Global___RendezvousHalf:
+        """the cookie's"""
+
+    def __init__(
+        self,
+        *,
+        half: Global___RendezvousHalf | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["half", b"half"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["half", b"half"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RendezvousLinked: typing_extensions.TypeAlias = RendezvousLinked
+
+@typing.final
+class Heartbeat(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TELL_FIELD_NUMBER: builtins.int
+    tell: builtins.bool
+    """what has changed, before the answer"""
+    def __init__(
+        self,
+        *,
+        tell: builtins.bool = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["tell", b"tell"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 
@@ -943,10 +1441,13 @@ class Carried(google.protobuf.message.Message):
     EXITS_FIELD_NUMBER: builtins.int
     RELAYED_BYTES_FIELD_NUMBER: builtins.int
     EXITED_BYTES_FIELD_NUMBER: builtins.int
+    JOINED_FIELD_NUMBER: builtins.int
     relays: builtins.int
     exits: builtins.int
     relayed_bytes: builtins.int
     exited_bytes: builtins.int
+    joined: builtins.int
+    """circuits"""
     def __init__(
         self,
         *,
@@ -954,8 +1455,9 @@ class Carried(google.protobuf.message.Message):
         exits: builtins.int = ...,
         relayed_bytes: builtins.int = ...,
         exited_bytes: builtins.int = ...,
+        joined: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exited_bytes", b"exited_bytes", "exits", b"exits", "relayed_bytes", b"relayed_bytes", "relays", b"relays"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exited_bytes", b"exited_bytes", "exits", b"exits", "joined", b"joined", "relayed_bytes", b"relayed_bytes", "relays", b"relays"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Carried: typing_extensions.TypeAlias = Carried
@@ -1332,6 +1834,14 @@ class Request(google.protobuf.message.Message):
     HTTP_REQUEST_FIELD_NUMBER: builtins.int
     FIND_DHT_NODE_FIELD_NUMBER: builtins.int
     DRAIN_FIELD_NUMBER: builtins.int
+    OWN_BUCKETS_FIELD_NUMBER: builtins.int
+    MEET_PEERS_FIELD_NUMBER: builtins.int
+    HAND_PACKET_FIELD_NUMBER: builtins.int
+    LOOK_UP_SWARM_FIELD_NUMBER: builtins.int
+    REACH_PEER_FIELD_NUMBER: builtins.int
+    LINK_RENDEZVOUS_FIELD_NUMBER: builtins.int
+    SET_EXIT_RULES_FIELD_NUMBER: builtins.int
+    SET_ADMISSION_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -1362,6 +1872,22 @@ class Request(google.protobuf.message.Message):
     def find_dht_node(self) -> Global___FindDhtNode: ...
     @property
     def drain(self) -> Global___Drain: ...
+    @property
+    def own_buckets(self) -> Global___OwnBuckets: ...
+    @property
+    def meet_peers(self) -> Global___MeetPeers: ...
+    @property
+    def hand_packet(self) -> Global___HandPacket: ...
+    @property
+    def look_up_swarm(self) -> Global___LookUpSwarm: ...
+    @property
+    def reach_peer(self) -> Global___ReachPeer: ...
+    @property
+    def link_rendezvous(self) -> Global___LinkRendezvous: ...
+    @property
+    def set_exit_rules(self) -> Global___SetExitRules: ...
+    @property
+    def set_admission(self) -> Global___SetAdmission: ...
     def __init__(
         self,
         *,
@@ -1380,12 +1906,20 @@ class Request(google.protobuf.message.Message):
         http_request: Global___HttpRequest | None = ...,
         find_dht_node: Global___FindDhtNode | None = ...,
         drain: Global___Drain | None = ...,
+        own_buckets: Global___OwnBuckets | None = ...,
+        meet_peers: Global___MeetPeers | None = ...,
+        hand_packet: Global___HandPacket | None = ...,
+        look_up_swarm: Global___LookUpSwarm | None = ...,
+        reach_peer: Global___ReachPeer | None = ...,
+        link_rendezvous: Global___LinkRendezvous | None = ...,
+        set_exit_rules: Global___SetExitRules | None = ...,
+        set_admission: Global___SetAdmission | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -1410,6 +1944,14 @@ class Reply(google.protobuf.message.Message):
     HTTP_REQUEST_FIELD_NUMBER: builtins.int
     FIND_DHT_NODE_FIELD_NUMBER: builtins.int
     DRAIN_FIELD_NUMBER: builtins.int
+    OWN_BUCKETS_FIELD_NUMBER: builtins.int
+    MEET_PEERS_FIELD_NUMBER: builtins.int
+    HAND_PACKET_FIELD_NUMBER: builtins.int
+    LOOK_UP_SWARM_FIELD_NUMBER: builtins.int
+    REACH_PEER_FIELD_NUMBER: builtins.int
+    LINK_RENDEZVOUS_FIELD_NUMBER: builtins.int
+    SET_EXIT_RULES_FIELD_NUMBER: builtins.int
+    SET_ADMISSION_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -1440,6 +1982,22 @@ class Reply(google.protobuf.message.Message):
     def find_dht_node(self) -> Global___DhtNode: ...
     @property
     def drain(self) -> Global___Drained: ...
+    @property
+    def own_buckets(self) -> Global___BucketsOwned: ...
+    @property
+    def meet_peers(self) -> Global___PeersMet: ...
+    @property
+    def hand_packet(self) -> Global___PacketTaken: ...
+    @property
+    def look_up_swarm(self) -> Global___SwarmLookedUp: ...
+    @property
+    def reach_peer(self) -> Global___PeerReached: ...
+    @property
+    def link_rendezvous(self) -> Global___RendezvousLinked: ...
+    @property
+    def set_exit_rules(self) -> Global___ExitRulesSet: ...
+    @property
+    def set_admission(self) -> Global___AdmissionSet: ...
     def __init__(
         self,
         *,
@@ -1458,12 +2016,20 @@ class Reply(google.protobuf.message.Message):
         http_request: Global___HttpResponse | None = ...,
         find_dht_node: Global___DhtNode | None = ...,
         drain: Global___Drained | None = ...,
+        own_buckets: Global___BucketsOwned | None = ...,
+        meet_peers: Global___PeersMet | None = ...,
+        hand_packet: Global___PacketTaken | None = ...,
+        look_up_swarm: Global___SwarmLookedUp | None = ...,
+        reach_peer: Global___PeerReached | None = ...,
+        link_rendezvous: Global___RendezvousLinked | None = ...,
+        set_exit_rules: Global___ExitRulesSet | None = ...,
+        set_admission: Global___AdmissionSet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "monitor", b"monitor", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -50,6 +50,7 @@ class CarriedState(NamedTuple):
     exits: int = 0
     relayed_bytes: int = 0
     exited_bytes: int = 0
+    joined: int = 0  # circuits, since it started
 
 
 NOTHING_CARRIED = CarriedState()
@@ -249,8 +250,7 @@ class SyncState:
         )
         self.counters.update(frame.counters)
         if frame.HasField("carried"):
-            carried = frame.carried
-            self.carried = CarriedState(carried.relays, carried.exits, carried.relayed_bytes, carried.exited_bytes)
+            self.carried = _state(CarriedState, frame.carried)
         _apply(self.relays, {relay.circuit_id: _state(RelayState, relay) for relay in frame.relays}, frame.lost_relays)
         _apply(self.exits, {exit_.circuit_id: _state(ExitState, exit_) for exit_ in frame.exits}, frame.lost_exits)
         _apply(self.swarms, {swarm.infohash: _swarm_state(swarm) for swarm in frame.swarms}, frame.lost_swarms)

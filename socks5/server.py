@@ -16,10 +16,9 @@ from twisted.internet.protocol import DatagramProtocol, Factory
 from twisted.internet.protocol import Protocol as StreamProtocol
 
 from socks5.address import Address, AddressType, Socks5Error
-from socks5.group import ReusePortGroup, SteeringError, enlarge_buffers
 from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
 from socks5.messages import ReplyCode, join_udp_request, split_udp_request
-from socks5.steering import OWN_SOCKET
+from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, enlarge_buffers
 
 LOOPBACK = "127.0.0.1"
 MAX_ASSOCIATIONS = 64

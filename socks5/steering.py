@@ -12,7 +12,7 @@ group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
 
 An IPv4 address with port 1024 is the other end of an end-to-end circuit, whose
 id the address is (py-ipv8 tunnel.py, CIRCUIT_ID_PORT). The id's first byte is
-the slot of the child that has the circuit, and slot n has socket n + 1.
+the slot of the child that has the circuit.
 """
 
 import struct
@@ -20,29 +20,35 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from socks5.address import AddressType
+from steering.bpf import (
+    ADD,
+    ADD_X,
+    JEQ,
+    JGE,
+    JUMP,
+    LD_BYTE,
+    LD_HALF,
+    LD_WORD,
+    MUL,
+    RET,
+    RET_A,
+    RSH,
+    TAX,
+    Instruction,
+    choose,
+    ret,
+)
+from steering.group import OWN_SOCKET, socket_of_slot
 
 BUCKET_BITS = 8
 BUCKETS = 1 << BUCKET_BITS
-OWN_SOCKET = 0
 END_TO_END_PORT = 1024
 
 _WORD = (1 << 32) - 1
 _GOLDEN = 0x9E3779B1
 
-# linux/filter.h, bpf_common.h: code, and what it does with the accumulator A and X
-_LD_WORD, _LD_HALF, _LD_BYTE = 0x20, 0x28, 0x30  # A = packet[k], big endian
-_TAX = 0x07  # X = A
-_ADD, _ADD_X = 0x04, 0x0C  # A += k, A += X
-_MUL = 0x24  # A *= k
-_RSH = 0x74  # A >>= k
-_JUMP = 0x05  # skip k
-_JEQ, _JGE = 0x15, 0x35  # skip jt or jf
-_RET, _RET_A = 0x06, 0x16  # return k, return A
-
 _ATYP_AT = 3
 _ADDRESS_AT = 4
-
-Instruction = tuple[int, int, int, int]  # code, jt, jf, k: struct sock_filter
 
 
 def bucket_of(address: bytes) -> int:
@@ -58,10 +64,6 @@ def bucket_of(address: bytes) -> int:
     return ((total & _WORD) * _GOLDEN & _WORD) >> (32 - BUCKET_BITS)
 
 
-def socket_of_slot(slot: int) -> int:
-    return slot + 1
-
-
 def end_to_end_slot(address: bytes) -> int | None:
     """The slot of the child that has an end-to-end circuit; None for all other addresses, encoded."""
     is_one = address[0] == AddressType.IPV4 and int.from_bytes(address[5:7], "big") == END_TO_END_PORT
@@ -73,38 +75,28 @@ def _hash_at(loads: Sequence[tuple[int, int]]) -> list[Instruction]:
     (first, at), *rest = loads
     program: list[Instruction] = [(first, 0, 0, _ADDRESS_AT + at)]
     for load, offset in rest:
-        program += [(_TAX, 0, 0, 0), (load, 0, 0, _ADDRESS_AT + offset), (_ADD_X, 0, 0, 0)]
-    return [*program, (_MUL, 0, 0, _GOLDEN), (_RSH, 0, 0, 32 - BUCKET_BITS)]
+        program += [(TAX, 0, 0, 0), (load, 0, 0, _ADDRESS_AT + offset), (ADD_X, 0, 0, 0)]
+    return [*program, (MUL, 0, 0, _GOLDEN), (RSH, 0, 0, 32 - BUCKET_BITS)]
 
 
 _HASHES = {
-    AddressType.IPV4: _hash_at([(_LD_WORD, 0), (_LD_HALF, 4)]),
-    AddressType.IPV6: _hash_at([(_LD_WORD, 0), (_LD_WORD, 4), (_LD_WORD, 8), (_LD_WORD, 12), (_LD_HALF, 16)]),
-    AddressType.DOMAIN: _hash_at([(_LD_BYTE, 0), (_LD_HALF, 1)]),
+    AddressType.IPV4: _hash_at([(LD_WORD, 0), (LD_HALF, 4)]),
+    AddressType.IPV6: _hash_at([(LD_WORD, 0), (LD_WORD, 4), (LD_WORD, 8), (LD_WORD, 12), (LD_HALF, 16)]),
+    AddressType.DOMAIN: _hash_at([(LD_BYTE, 0), (LD_HALF, 1)]),
 }
-
-
-def _choose(runs: Sequence[tuple[int, int]]) -> list[Instruction]:
-    """A binary search of A over (first bucket, socket index) runs."""
-    if len(runs) == 1:
-        return [(_RET, 0, 0, runs[0][1])]
-    middle = len(runs) // 2
-    left, right = _choose(runs[:middle]), _choose(runs[middle:])
-    # Conditional jumps reach 255 instructions, the unconditional one any.
-    return [(_JGE, 0, 1, runs[middle][0]), (_JUMP, 0, 0, len(left)), *left, *right]
 
 
 def _end_to_end(sockets: int) -> list[Instruction]:
     """Return the socket of an end-to-end address's slot, if it has one; go on with all others."""
     found: list[Instruction] = [
-        (_LD_BYTE, 0, 0, _ADDRESS_AT),
-        (_ADD, 0, 0, socket_of_slot(0)),
-        (_JGE, 1, 0, sockets),
-        (_RET_A, 0, 0, 0),
-        (_RET, 0, 0, OWN_SOCKET),
+        (LD_BYTE, 0, 0, _ADDRESS_AT),
+        (ADD, 0, 0, socket_of_slot(0)),
+        (JGE, 1, 0, sockets),
+        (RET_A, 0, 0, 0),
+        (RET, 0, 0, OWN_SOCKET),
     ]
-    check_port: list[Instruction] = [(_LD_HALF, 0, 0, _ADDRESS_AT + 4), (_JEQ, 0, len(found), END_TO_END_PORT), *found]
-    return [(_LD_BYTE, 0, 0, _ATYP_AT), (_JEQ, 0, len(check_port), AddressType.IPV4), *check_port]
+    check_port: list[Instruction] = [(LD_HALF, 0, 0, _ADDRESS_AT + 4), (JEQ, 0, len(found), END_TO_END_PORT), *found]
+    return [(LD_BYTE, 0, 0, _ATYP_AT), (JEQ, 0, len(check_port), AddressType.IPV4), *check_port]
 
 
 def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
@@ -115,13 +107,13 @@ def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
             runs.append((bucket, index))
     # One search for all three kinds: the kernel gives a program little memory (net.core.optmem_max).
     hashes = list(_HASHES.items())
-    nobody: list[Instruction] = [(_RET, 0, 0, OWN_SOCKET)]
+    nobody: list[Instruction] = [(RET, 0, 0, OWN_SOCKET)]
     left = sum(2 + len(find) for _, find in hashes) + len(nobody)
-    whole: list[Instruction] = [*_end_to_end(sockets), (_LD_BYTE, 0, 0, _ATYP_AT)]
+    whole: list[Instruction] = [*_end_to_end(sockets), (LD_BYTE, 0, 0, _ATYP_AT)]
     for kind, find in hashes:
         left -= 2 + len(find)
-        whole += [(_JEQ, 0, len(find) + 1, kind), *find, (_JUMP, 0, 0, left)]
-    return [*whole, *nobody, *_choose(runs)]
+        whole += [(JEQ, 0, len(find) + 1, kind), *find, (JUMP, 0, 0, left)]
+    return [*whole, *nobody, *choose([(first, ret(index)) for first, index in runs])]
 
 
 class BucketTable:

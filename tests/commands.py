@@ -1,10 +1,10 @@
 """Running the program as its users do: as a process, from outside."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -45,7 +45,10 @@ class Command:
                 self._line.clear()
                 await self._line.wait()
 
-        return await asyncio.wait_for(wait(), timeout_s)
+        try:
+            return await asyncio.wait_for(wait(), timeout_s)
+        except TimeoutError:
+            raise AssertionError(f"no such line in {timeout_s} s: {self.lines}") from None
 
     async def until_downloaded(self, megabytes, timeout_s=60):
         """When the progress says that at least this much is there."""
@@ -58,7 +61,10 @@ class Command:
 
     async def ended(self, timeout_s=90):
         """(exit code, last line of stdout as JSON, lines of stderr)."""
-        output = await asyncio.wait_for(self.process.stdout.read(), timeout_s)
+        try:
+            output = await asyncio.wait_for(self.process.stdout.read(), timeout_s)
+        except TimeoutError:
+            raise AssertionError(f"still running after {timeout_s} s, and said: {self.lines[-20:]}") from None
         await self.process.wait()
         await self._reader
         lines = output.decode().splitlines()
@@ -70,14 +76,16 @@ class Command:
         return [me, *me.children(recursive=True)]
 
     def pool_children(self):
-        return [
-            process
-            for process in psutil.Process(self.pid).children()
-            if process.status() != psutil.STATUS_ZOMBIE and "--child" in process.cmdline()
-        ]
+        return [process for process in psutil.Process(self.pid).children() if is_pool_child(process)]
 
 
-@asynccontextmanager
+def is_pool_child(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE and "--child" in process.cmdline()
+    return False
+
+
+@contextlib.asynccontextmanager
 async def command(*arguments, program=MODULE, environment=None, **options):
     """Start `tunnel-pool ARGUMENTS`; whatever is left of it is killed at the end."""
     process = await asyncio.create_subprocess_exec(
@@ -96,8 +104,10 @@ async def command(*arguments, program=MODULE, environment=None, **options):
         yield running
     finally:
         if process.returncode is None:
-            family = running.family()
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, and we have not heard of it yet
+                family = running.family()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             psutil.wait_procs(family, timeout=3)
         await process.wait()
         await running._reader

@@ -16,6 +16,7 @@ from tests import network
 from tunnel_pool import runner
 
 ASYNC_TEST_TIMEOUT_S = 100
+ENDS_BEFORE_S = 20  # a timeout of a test's own: what it opened is closed in order
 
 settings.register_profile("fast", max_examples=100, deadline=None)
 settings.register_profile("deep", max_examples=5000, deadline=None)
@@ -28,7 +29,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     loop = runner.install()
-    loop.run_until_complete(asyncio.wait_for(pyfuncitem.obj(**arguments), ASYNC_TEST_TIMEOUT_S))
+    own = pyfuncitem.get_closest_marker("timeout")
+    timeout_s = own.args[0] - ENDS_BEFORE_S if own is not None else ASYNC_TEST_TIMEOUT_S
+    loop.run_until_complete(asyncio.wait_for(pyfuncitem.obj(**arguments), timeout_s))
     return True
 
 

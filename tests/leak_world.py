@@ -1,6 +1,6 @@
 """A world of its own, and a client in it behind one wire that is listened to.
 
-leak_world.py SOURCE FOLDER [kill]     SOURCE: http, udp, dht, hidden
+leak_world.py SOURCE FOLDER [kill|daemon]     SOURCE: http, udp, dht
 
 Runs in a network namespace that `unshare` made. The client is in another, with
 a name server that is not there; a veth pair is all that joins them. Every frame
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import libtorrent as lt
 
-from tests.commands import MODULE, command
+from tests.commands import MODULE, ROOT, command
 from tests.network import until
 from tests.swarms import OPENTRACKER, announce, dht_nodes, http_tracker, opentracker
 from tunnel_pool.swarm import EXIT_NET, RELAY_NET, LocalSwarm, same_bytes
@@ -146,7 +146,8 @@ class Wire:
 async def find_seeder(source, swarm, stack):
     """Put the swarm's seeder where it is to be found; returns the link and further arguments of the download."""
     infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
-    link = f"magnet:?xt=urn:btih:{infohash.hex()}"
+    # A DHT node that whoever made the link named: libtorrent would ask the name server for it.
+    link = f"magnet:?xt=urn:btih:{infohash.hex()}&dht=nobody.example:6881"
     if source in ("http", "udp"):
         if OPENTRACKER is None:
             tracker, _ = await stack.enter_async_context(http_tracker(TRACKER))
@@ -185,7 +186,7 @@ async def seed_in_dht(sessions, places, swarm, infohash):
     await until(announced, what="the seeder in the DHT")
 
 
-async def scenario(source, folder, kill):
+async def scenario(source, folder, how):
     client = Client(folder)
     try:
         await until(client.join, what="the client's namespace")
@@ -197,26 +198,30 @@ async def scenario(source, folder, kill):
         (folder / "world-hosts").write_text(f"127.0.0.1 localhost\n{TRACKER} {TRACKERS_NAME}\n{DHT[0]} {DHT_NAME}\n")
         run("mount", "--bind", str(folder / "world-hosts"), "/etc/hosts")
         async with AsyncExitStack() as stack:
-            return await downloaded(source, folder, client, kill, stack)
+            return await downloaded(source, folder, client, how, stack)
     finally:
         client.close()
 
 
-async def downloaded(source, folder, client, kill, stack):
-    size_bytes = (192 if kill else 4) << 20
+async def downloaded(source, folder, client, how, stack):
+    size_bytes = (192 if how == "kill" else 4) << 20
     swarm = await stack.enter_async_context(
         LocalSwarm(size_bytes, seeders=1, exits=2, relays=1, log_level="error", net=NET)
     )
     link, more = await find_seeder(source, swarm, stack)
     wire = Wire(client.mac)
-    arguments = ["--workers=2", f"--save={folder}", f"--state={folder / 'state'}", "--json", *more]
+    arguments = ["--workers=2", f"--state={folder / 'state'}", "--json", *more]
     arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private"]
-    arguments += [f"--community-id={swarm.community_id.hex()}", link]
-    download = await stack.enter_async_context(command("download", *arguments, program=[*client.enter, *MODULE]))
+    arguments += [f"--community-id={swarm.community_id.hex()}"]
+    arguments += [f"--folder={folder}", "--rpc=127.0.0.1:0"] if how == "daemon" else [f"--save={folder}", link]
+    name = "daemon" if how == "daemon" else "download"
+    download = await stack.enter_async_context(command(name, *arguments, program=[*client.enter, *MODULE]))
     silence = None
-    if kill:
+    if how == "kill":
         await download.until_downloaded(4)
         silence = await kill_all_children(download, wire)
+    elif how == "daemon":
+        await download_by_daemon(download, link, client)
     code, report, lines = await download.ended()
     # By host: py-ipv8 tries an introduced peer's other port at its address, too.
     hosts = {node.host for node in swarm.nodes}
@@ -231,6 +236,31 @@ async def downloaded(source, folder, client, kill, stack):
         "unseen": wire.dropped(),
         "lines": lines[-3:],
     }
+
+
+async def download_by_daemon(daemon, link, client):
+    """Ask it for the torrent, and when it is there to end."""
+    line = await daemon.until_line(lambda line: "clients find them at" in line)
+    asking = [
+        *client.enter,
+        "env",
+        f"PYTHONPATH={ROOT}",
+        sys.executable,
+        "-m",
+        "tests.tunnel_pool.daemon.ask",
+        line.split("/")[2],
+    ]
+
+    async def ask(method, parameters):
+        answer = await asyncio.to_thread(run, *asking, method, json.dumps(parameters))
+        return json.loads(answer)
+
+    await ask("torrent_add", {"filename": link})
+    async with asyncio.timeout(60):
+        done = [{"percent_done": 1.0}]
+        while (await ask("torrent_get", {"fields": ["percent_done"]}))["torrents"] != done:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    await ask("session_close", {})
 
 
 def is_word_to(where, hosts):
@@ -254,5 +284,5 @@ async def kill_all_children(download, wire):
 
 
 if __name__ == "__main__":
-    result = asyncio.run(scenario(sys.argv[1], Path(sys.argv[2]), "kill" in sys.argv[3:]))
+    result = asyncio.run(scenario(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""))
     print(json.dumps(result))

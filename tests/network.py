@@ -1,6 +1,7 @@
 """Real nodes on loopback for tests: exits and relays in this process, an echo outside the tunnels."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
@@ -13,6 +14,7 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_RELAY,
     PEER_FLAG_SPEED_TEST,
 )
+from prometheus_client.parser import text_string_to_metric_families
 
 from overlay.config import HostPort, OverlayConfig
 from overlay.node import open_overlay
@@ -69,14 +71,18 @@ async def network(exits=1, relays=0, allow_private=True):
 
 
 @asynccontextmanager
-async def tunnels(kind, bootstrap=(), workers=2, circuits=2, start_method=StartMethod.SPAWN, **more):
-    """Running tunnels of the kind: "plain" in this process, "pooled" over children."""
+async def tunnels(
+    kind, bootstrap=(), workers=2, circuits=2, *, start_method=StartMethod.SPAWN, shares_port=True, **more
+):
+    """Running tunnels of the kind: "plain" in this process, "pooled" over children, "ported": with a port each."""
     config = make_config(bootstrap=bootstrap, **more)
     if kind == "plain":
         opened = await open_overlay(config)
         opened.settings.max_circuits = circuits
     else:
-        opened = PooledTunnelCommunity(config, range(workers), circuits, start_method=start_method)
+        opened = PooledTunnelCommunity(
+            config, range(workers), circuits, start_method=start_method, shares_port=kind == "pooled"
+        )
         await opened.start()
     try:
         yield opened
@@ -107,7 +113,8 @@ class Echo:
     def _readable(self):
         data, source = self.sock.recvfrom(65535)
         self.received.append((data, source))
-        self.sock.sendto(data, source)
+        with contextlib.suppress(OSError):  # the way back is gone
+            self.sock.sendto(data, source)
 
     def __enter__(self):
         return self
@@ -120,3 +127,9 @@ class Echo:
 def dht_like(text):
     """A datagram that an exit lets pass: it looks like a DHT message."""
     return b"d1:t" + str(len(text)).encode() + b":" + text + b"e"
+
+
+def metrics_in(text):
+    """What Prometheus reads: values by name and labels."""
+    families = text_string_to_metric_families(text)
+    return {(sample.name, *sorted(sample.labels.items())): sample.value for f in families for sample in f.samples}

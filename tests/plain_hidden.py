@@ -2,7 +2,7 @@
 
 plain_hidden.py seed|download HOST HOPS TORRENT FOLDER NODE_PORT@NODE_HOST...
 
-Libtorrent and the SOCKS5 server are ours, py-ipv8 has none. Prints a JSON line when it
+Libtorrent is ours, and the SOCKS5 server too where py-ipv8's endpoint has none. Prints a JSON line when it
 is linked or introduced, and one when the download is complete; ends with stdin.
 """
 
@@ -16,7 +16,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
 from socks5.server import Socks5Server
-from tests.plain_node import open_plain
+from tests.plain_node import is_rust, open_plain
 from tunnel_pool import runner
 from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.hidden import lookup_hash
@@ -38,11 +38,16 @@ async def take_part(role, host, hops, files, nodes):
     from twisted.internet import reactor
 
     community = await open_plain(host, set(), PlainHidden, HiddenTunnelSettings)
-    dispatcher = Dispatcher(community, hops)
-    connect(community, [dispatcher])
-    server = Socks5Server(reactor, dispatcher)
-    session = TorrentSession(server.listen(), folder / "resume")
-    session.on_listening = server.set_usual_client
+    if is_rust():
+        endpoint = community.endpoint
+        session = TorrentSession(endpoint.create_socks5_server(0, hops), folder / "resume")
+        session.on_listening = lambda port: endpoint.set_udp_associate_default_remote(("127.0.0.1", port), hops)
+    else:
+        dispatcher = Dispatcher(community, hops)
+        connect(community, [dispatcher])
+        server = Socks5Server(reactor, dispatcher)
+        session = TorrentSession(server.listen(), folder / "resume")
+        session.on_listening = server.set_usual_client
     session.start()
     while len(community.candidates) < len(nodes):
         for node in nodes:
@@ -65,7 +70,8 @@ async def take_part(role, host, hops, files, nodes):
             await session.wait_changed(0.2)
         say(done_bytes=session.statuses[0].done_bytes)
     await session.stop()
-    await server.close()
+    if not is_rust():
+        await server.close()
     await community.unload()
     return {"ok": True}
 

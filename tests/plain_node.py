@@ -1,5 +1,7 @@
 """A node of plain pyipv8: its TunnelCommunity on its own endpoint, none of our code.
 
+With PLAIN_ENDPOINT=rust in the environment, on ipv8-rust-tunnels' endpoint.
+
 plain_node.py exit HOST              be an exit; prints its port, ends with stdin
 plain_node.py client HOST HOPS ECHO_HOST ECHO_PORT NODE_PORT@NODE_HOST...
                                      build a circuit through the nodes, exit a datagram, print what comes back
@@ -7,6 +9,7 @@ plain_node.py client HOST HOPS ECHO_HOST ECHO_PORT NODE_PORT@NODE_HOST...
 
 import asyncio
 import json
+import os
 import sys
 
 from ipv8.keyvault.crypto import default_eccrypto
@@ -20,15 +23,29 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
+from ipv8_rust_tunnels.endpoint import Endpoint as RustEndpoint
 
 
 class PlainCommunity(TunnelCommunity):
     community_id = bytes(range(20))
 
 
+def is_rust():
+    return os.environ.get("PLAIN_ENDPOINT") == "rust"
+
+
+async def open_endpoint(host):
+    if is_rust():
+        endpoint = RustEndpoint(0, host, 1)
+        endpoint.open()
+    else:
+        endpoint = UDPEndpoint(0, host)
+        await endpoint.open()
+    return endpoint
+
+
 async def open_plain(host, flags, community_class=PlainCommunity, settings_class=TunnelSettings):
-    endpoint = UDPEndpoint(0, host)
-    await endpoint.open()
+    endpoint = await open_endpoint(host)
     key = default_eccrypto.generate_key("curve25519")
     settings = settings_class(
         my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=Network()
@@ -63,7 +80,7 @@ async def be_client(host, hops, echo, nodes):
     community.send_data(circuit.hop.address, circuit.circuit_id, echo, ("0.0.0.0", 0), b"d1:t5:helloe")
     origin, data = await asyncio.wait_for(answers.get(), 10)
     print(json.dumps({"origin": list(origin), "data": data.decode(), "hops": len(circuit.hops)}), flush=True)
-    await community.unload()
+    os._exit(0)  # ipv8-rust-tunnels' threads now and then abort an interpreter that ends (SIGABRT)
 
 
 if __name__ == "__main__":

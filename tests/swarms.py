@@ -16,7 +16,7 @@ from yarl import URL
 
 from tests.network import until, unused_host
 from tunnel_pool.seeder import seeder_settings
-from tunnel_pool.session import PRIVATE_DHT
+from tunnel_pool.session_settings import PRIVATE_DHT
 from tunnel_pool.swarm import free_port
 
 

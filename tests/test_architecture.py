@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("child", "overlay", "packet_engine", "rpc", "socks5", "tunnel_pool")
+PACKAGES = ("child", "overlay", "packet_engine", "rpc", "socks5", "steering", "tunnel_pool")
 MAY_IMPORT = {
-    "child": {"overlay", "packet_engine", "rpc", "socks5"},
-    "overlay": {"packet_engine", "rpc"},
+    "child": {"overlay", "packet_engine", "rpc", "socks5", "steering"},
+    "overlay": {"packet_engine", "rpc", "steering"},
     "packet_engine": set(),
     "rpc": set(),
-    "socks5": set(),
-    "tunnel_pool": {"overlay", "packet_engine", "rpc", "socks5"},
+    "socks5": {"steering"},
+    "steering": set(),
+    "tunnel_pool": {"overlay", "packet_engine", "rpc", "socks5", "steering"},
 }
 PURE = [
     "rpc/calls.py",
@@ -27,8 +28,20 @@ PURE = [
     "socks5/handshake.py",
     "socks5/messages.py",
     "socks5/steering.py",
+    "steering/bpf.py",
     "overlay/backoff.py",
     "overlay/balance.py",
+    "overlay/bucket.py",
+    "overlay/admission.py",
+    "steering/cells.py",
+    "tunnel_pool/daemon/guard.py",
+    "tunnel_pool/daemon/hops.py",
+    "tunnel_pool/daemon/queue.py",
+    "tunnel_pool/daemon/record.py",
+    "tunnel_pool/daemon/settings.py",
+    "tunnel_pool/daemon/transmission/names.py",
+    "tunnel_pool/node/policy.py",
+    "tunnel_pool/node/rates.py",
     "overlay/sticky.py",
     "tunnel_pool/pool/owners.py",
     "tunnel_pool/pool/policy.py",

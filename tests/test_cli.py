@@ -86,9 +86,29 @@ async def test_a_port_in_use(tmp_path, name, workers):
     assert line == f"tunnel-pool {name}: cannot listen on UDP {address}: Address already in use"
 
 
+@pytest.mark.slow
+async def test_a_state_is_one_programs_at_a_time(tmp_path):
+    common = [f"--state={tmp_path}", "--bootstrap=none", "--workers=0", f"--listen={unused_host()}:0"]
+    async with command("node", *common) as first:
+        await first.until_line(lambda line: "listening on" in line)
+        for name, *more in (("node",), ("download", INFOHASH, f"--save={tmp_path}")):
+            code, _, line = await fails(name, *more, *common, "--log-level=error")
+            assert code == 1
+            assert (
+                line == f"tunnel-pool {name}: another tunnel-pool has its state in {tmp_path}; give each one a --state"
+            )
+        first.process.terminate()
+        await first.process.wait()
+    async with command("node", *common) as again:
+        await again.until_line(lambda line: "listening on" in line)
+
+
+@pytest.mark.slow
 async def test_too_few_ports_or_nodes():
     for name in ("node", "demo"):
-        code, _, line = await fails(name, "--listen=127.0.0.1:65535", "--workers=2", "--bootstrap=none")
+        code, _, line = await fails(
+            name, "--listen=127.0.0.1:65535", "--workers=2", "--steering=off", "--bootstrap=none"
+        )
         assert code == 2
         assert "65535" in line
     code, _, line = await fails("demo", "--hops=3", "--exits=1", "--relays=1")
@@ -149,7 +169,7 @@ async def test_a_peer_that_is_not_there_is_waited_for_until_ctrl_c(tmp_path):
 @pytest.mark.parametrize("name", ["demo", "download", "seed", "node"])
 def test_help_names_every_option(name, capsys):
     with pytest.raises(SystemExit) as ended:
-        make_parser().parse_args([name, "--help"])
+        make_parser([name]).parse_args([name, "--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     options = ["--workers", "--json", "--log-level"]
@@ -158,6 +178,7 @@ def test_help_names_every_option(name, capsys):
     assert "with-parent" not in text
 
 
+@pytest.mark.slow
 async def test_a_reader_that_leaves_early_is_no_traceback(tmp_path):
     async with command("demo", "--size=1", "--workers=0", "--json") as demo:
         demo.process.stdout._transport.close()

@@ -17,9 +17,13 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.serialization import default_serializer
 
 from overlay.community import NOWHERE
+from tests.marks import KINDS_AND_ENGINES
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
 
-pytestmark = [pytest.mark.parametrize("kind", ["plain", "pooled"]), pytest.mark.usefixtures("engine")]
+pytestmark = [
+    pytest.mark.usefixtures("engine"),
+    KINDS_AND_ENGINES,
+]
 
 
 async def ready_circuit(client, hops=1):

@@ -17,9 +17,12 @@ from tests.network import until
 SCRIPT = [str(Path(sysconfig.get_path("scripts")) / "tunnel-pool")]
 
 
-def gone(processes, timeout_s):
-    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
-    return not alive
+# The kernel ends them; with a busy disk a killed process may take seconds over the pages it had mapped.
+GONE_WITHIN_S = 20
+
+
+def left_of(processes):
+    return psutil.wait_procs(processes, timeout=GONE_WITHIN_S)[1]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,7 @@ def gone(processes, timeout_s):
     [
         (MODULE, 0, 1),
         pytest.param(SCRIPT, 2, 1, marks=pytest.mark.slow),
-        (MODULE, 2, 2),
+        pytest.param(MODULE, 2, 2, marks=pytest.mark.slow),
         pytest.param(SCRIPT, 1, 3, marks=pytest.mark.slow),
     ],
 )
@@ -50,9 +53,8 @@ async def test_a_file_comes_in_through_circuits(program, workers, hops):
 
 
 # A stopped child is noticed after some seconds: the slower engine is still busy then.
-@pytest.mark.parametrize(
-    ("how", "engine"), [(signal.SIGKILL, "auto"), pytest.param(signal.SIGSTOP, "python", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "engine"), [(signal.SIGKILL, "auto"), (signal.SIGSTOP, "python")])
 async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes_on(how, engine):
     async with command("demo", "--workers=3", "--size=250", "--json", f"--engine={engine}") as demo:
         await demo.until_downloaded(10)
@@ -81,10 +83,10 @@ async def test_nothing_survives_a_killed_main_process(stopped):
         if stopped:
             os.kill(demo.pool_children()[0].pid, signal.SIGSTOP)
         os.kill(demo.pid, signal.SIGKILL)
-        assert await asyncio.to_thread(gone, family, 2)
+        assert not await asyncio.to_thread(left_of, family)
 
 
-@pytest.mark.parametrize("when", ["building", "downloading"])
+@pytest.mark.parametrize("when", ["building", pytest.param("downloading", marks=pytest.mark.slow)])
 async def test_ctrl_c_ends_everything(when):
     async with command("demo", "--workers=2", "--size=500", "--json", start_new_session=True) as demo:
         if when == "downloading":
@@ -99,7 +101,7 @@ async def test_ctrl_c_ends_everything(when):
         assert report == {"ok": False, "error": "interrupted"}
         assert lines[-1] == "tunnel-pool demo: interrupted"
         assert "Traceback" not in "\n".join(lines)
-        assert await asyncio.to_thread(gone, family, 2)
+        assert not await asyncio.to_thread(left_of, family)
         assert time.monotonic() - pressed_s < 10
 
 

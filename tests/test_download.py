@@ -45,6 +45,7 @@ def arguments_for(swarm, what, folder, *more):
     return [*arguments, f"--community-id={swarm.community_id.hex()}", *more]
 
 
+@pytest.mark.slow
 async def test_a_magnet_link_with_a_tracker(tmp_path):
     """Metadata, tracker and peers: all through the circuits."""
     size_bytes = 10 << 20

@@ -24,14 +24,23 @@ from tunnel_pool.torrents import parse_torrent, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions
 
 PLAIN = [sys.executable, "-m", "tests.plain_hidden"]
-REBUILT_WITHIN_S = 30
+# Each of these waits for several rounds of asking, of which one in a while fails: they show that it comes
+# about at all, on a busy machine too.
+REBUILT_WITHIN_S = 120
+pytestmark = pytest.mark.timeout(3 * REBUILT_WITHIN_S)
 
 
 @asynccontextmanager
-async def relays(number, size_mb=4, exits=0):
+async def relays(number, size_mb=4, exits=0, node_workers=0):
     """A network without an exit, unless a plain peer needs one to ask through, and a file to seed."""
     async with LocalSwarm(
-        size_mb << 20, seeders=0, exits=exits, relays=number, log_level="error", community_id=COMMUNITY_ID
+        size_mb << 20,
+        seeders=0,
+        exits=exits,
+        relays=number,
+        log_level="error",
+        community_id=COMMUNITY_ID,
+        node_workers=node_workers,
     ) as swarm:
         yield swarm
 
@@ -42,6 +51,7 @@ def network_arguments(swarm, host, state):
         f"--bootstrap={','.join(map(str, swarm.nodes))}",
         f"--community-id={swarm.community_id.hex()}",
         f"--state={state}",
+        "--allow-private",  # they relay for each other, too
     ]
 
 
@@ -74,15 +84,16 @@ async def test_a_hidden_seed_and_a_hidden_download_with_no_exit_between(hops, tm
             code, report, lines = await download.ended()
         assert code == 0, lines
         assert same_bytes(swarm.file, tmp_path / swarm.file.name)
-        circuits = {circuit["type"]: circuit for circuit in report["circuits"]}
-        assert set(circuits) == {"LOOKUP", "RP_DOWNLOADER"}
-        assert circuits["RP_DOWNLOADER"]["hops"] == hops + 1
-        assert circuits["RP_DOWNLOADER"]["bytes"] > swarm.file.stat().st_size
+        assert {circuit["type"] for circuit in report["circuits"]} == {"LOOKUP", "RP_DOWNLOADER"}
+        end_to_end = [circuit for circuit in report["circuits"] if circuit["type"] == "RP_DOWNLOADER"]
+        assert {circuit["hops"] for circuit in end_to_end} == {hops + 1}
+        assert sum(circuit["bytes"] for circuit in end_to_end) > swarm.file.stat().st_size
         seed.process.terminate()
         await asyncio.wait_for(seed.process.wait(), 20)
         assert seed.process.returncode == 0
 
 
+@pytest.mark.slow
 async def test_a_second_start_does_not_hash_again(tmp_path):
     async with relays(2, size_mb=1) as swarm:
         links = []
@@ -114,7 +125,7 @@ async def test_what_the_user_changed_is_not_mended_with_what_others_send(tmp_pat
         ("/", 1, "name a file or folder in it"),
         ("/no/such/file", 1, "No such file or directory"),
         ("empty", 1, "there is nothing in it"),
-        (".", 2, "with our key; choose another --state"),
+        pytest.param(".", 2, "with our key; choose another --state", marks=pytest.mark.slow),
     ],
 )
 async def test_what_cannot_be_seeded_is_one_line(path, code, said, tmp_path):
@@ -154,7 +165,7 @@ def kill_owner(client, infohash):
     return slot
 
 
-async def downloaded(client, swarm, folder, timeout_s=60):
+async def downloaded(client, swarm, folder, timeout_s=REBUILT_WITHIN_S):
     async with asyncio.timeout(timeout_s):
         await client.wait_finished(lambda client: None)
     assert same_bytes(swarm.file, folder / swarm.file.name)
@@ -187,8 +198,7 @@ async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
         async with client(swarm, 10, tmp_path) as seeder:
             seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
             await until(lambda: seeder.introduction_points)
-            async with asyncio.timeout(REBUILT_WITHIN_S):
-                await downloader.wait_first_circuit(lambda client: None)
+            await downloader.wait_first_circuit(lambda client: None)
             await downloaded(downloader, swarm, tmp_path)
 
 
@@ -222,12 +232,13 @@ async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side
 # Plain pyipv8 on the other side
 
 
-async def plain(role, swarm, folder):
+@asynccontextmanager
+async def plain(role, swarm, folder, endpoint="python", number=12):
     nodes = [f"{node.port}@{node.host}" for node in swarm.nodes]
-    return await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *PLAIN,
         role,
-        host_of(swarm, 12),
+        host_of(swarm, number),
         "1",
         str(swarm.torrent),
         str(folder),
@@ -235,26 +246,30 @@ async def plain(role, swarm, folder):
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
+        env={**os.environ, "PLAIN_ENDPOINT": endpoint},
     )
+    try:
+        yield process
+        process.stdin.close()
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
-async def said(process, timeout_s=60):
+async def said(process, timeout_s=REBUILT_WITHIN_S):
     return json.loads(await asyncio.wait_for(process.stdout.readline(), timeout_s))
 
 
 @pytest.mark.slow
 async def test_we_download_from_a_plain_hidden_seeder(tmp_path):
-    async with relays(3, exits=1) as swarm:
-        seeder = await plain("seed", swarm, swarm.file.parent)
-        try:
-            assert (await said(seeder))["introduced"]
-            async with client(swarm, 11, tmp_path) as downloader:
-                downloader.download(torrent_of(swarm)[0], tmp_path)
-                await downloader.wait_first_circuit(lambda client: None)
-                await downloaded(downloader, swarm, tmp_path)
-        finally:
-            seeder.stdin.close()
-            assert await seeder.wait() == 0
+    async with relays(3, exits=1) as swarm, plain("seed", swarm, swarm.file.parent) as seeder:
+        assert (await said(seeder))["introduced"]
+        async with client(swarm, 11, tmp_path) as downloader:
+            downloader.download(torrent_of(swarm)[0], tmp_path)
+            await downloader.wait_first_circuit(lambda client: None)
+            await downloaded(downloader, swarm, tmp_path)
 
 
 @pytest.mark.slow
@@ -262,13 +277,23 @@ async def test_a_plain_hidden_downloader_finds_us(tmp_path):
     async with relays(3, exits=1) as swarm, client(swarm, 10, tmp_path) as seeder:
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
         await until(lambda: seeder.introduction_points)
-        downloader = await plain("download", swarm, tmp_path)
-        try:
+        async with plain("download", swarm, tmp_path) as downloader:
             assert (await said(downloader))["done_bytes"] == swarm.file.stat().st_size
             assert same_bytes(swarm.file, tmp_path / swarm.file.name)
-        finally:
-            downloader.stdin.close()
-            assert await downloader.wait() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("endpoint", ["python", "rust"])
+async def test_plain_peers_meet_at_nodes_of_several_children(endpoint, tmp_path):
+    """Introduction points, look-ups and rendezvous of strangers, each at nodes of two children at one port."""
+    async with (
+        relays(2, exits=1, node_workers=2, size_mb=1) as swarm,
+        plain("seed", swarm, swarm.file.parent, endpoint) as seeder,
+    ):
+        assert (await said(seeder))["introduced"]
+        async with plain("download", swarm, tmp_path, endpoint, number=13) as downloader:
+            assert (await said(downloader))["done_bytes"] == swarm.file.stat().st_size
+            assert same_bytes(swarm.file, tmp_path / swarm.file.name)
 
 
 def test_the_hash_that_is_looked_up_is_triblers():

@@ -42,11 +42,13 @@ async def world(source, folder, *more):
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("source", ["http", "udp", "dht"])
-async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, tmp_path):
+@pytest.mark.parametrize(
+    ("source", "how"), [("http", ""), ("udp", ""), ("dht", ""), ("http", "daemon"), ("dht", "daemon")]
+)
+async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, how, tmp_path):
     if source == "udp" and OPENTRACKER is None:
         pytest.skip("apt-get install opentracker")
-    result = await world(source, tmp_path)
+    result = await world(source, tmp_path, how)
     assert result["code"] == 0, result
     assert result["verified"]
     assert result["to_nodes"] > 100  # trains of datagrams, seen before they are cut
@@ -63,3 +65,23 @@ async def test_with_every_child_dead_nothing_leaves_and_then_it_goes_on(tmp_path
     assert all(where in HARMLESS or where.startswith("1 ") for where in result["while_childless"])
     assert set(result["elsewhere"]) <= HARMLESS
     assert result["unseen"] == 0
+
+
+async def exit_with_two_wires(*arguments):
+    process = await asyncio.create_subprocess_exec(
+        *UNSHARE, sys.executable, "-m", "tests.device_world", *map(str, arguments),
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, errors = await asyncio.wait_for(process.communicate(), 95)
+    assert process.returncode == 0, errors.decode()[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+async def test_a_node_whose_device_is_taken_away_sends_nothing_elsewhere_and_goes_on_when_it_is_back(tmp_path):
+    result = await exit_with_two_wires(tmp_path)
+    assert (result["while_gone"], result["in_all"]) == (0, 0)
+
+
+async def test_without_the_device_named_it_would(tmp_path):
+    result = await exit_with_two_wires(tmp_path, "unbound")
+    assert result["while_gone"] > 0

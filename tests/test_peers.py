@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from tunnel_pool.swarm import LocalSwarm, free_port, same_bytes
 PLAIN = [sys.executable, str(Path(__file__).parent / "plain_node.py")]
 
 
+@pytest.mark.slow
 async def test_we_download_through_a_plain_exit(tmp_path):
     plain = await asyncio.create_subprocess_exec(
         *PLAIN, "exit", host := unused_host(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -40,7 +42,7 @@ async def download_through(host, port, tmp_path):
         assert sum(circuit["bytes"] for circuit in report["circuits"]) > size_bytes
 
 
-async def plain_client_through(tmp_path, hops, workers):
+async def plain_client_through(tmp_path, hops, workers, endpoint="python"):
     """A plain client over `hops` of our nodes, the last an exit; returns what it printed and the exit's host."""
     hosts = [unused_host() for _ in range(hops)]
     ports = [free_port(host) for host in hosts]
@@ -62,6 +64,7 @@ async def plain_client_through(tmp_path, hops, workers):
                 *map(str, echo.address),
                 *nodes,
                 stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "PLAIN_ENDPOINT": endpoint},
             )
             output, _ = await asyncio.wait_for(client.communicate(), 60)
             assert client.returncode == 0
@@ -75,7 +78,8 @@ async def test_a_plain_client_exits_through_our_node(tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_plain_client_exits_through_our_pooled_relay_and_exit(tmp_path):
-    answer, echo, exit_host = await plain_client_through(tmp_path, hops=2, workers=1)
-    assert answer == {"origin": list(echo.address), "data": "d1:t5:helloe", "hops": 2}
+@pytest.mark.parametrize("endpoint", ["python", "rust"])
+async def test_a_plain_client_takes_our_pooled_nodes_as_first_hop_middle_and_exit(endpoint, tmp_path):
+    answer, echo, exit_host = await plain_client_through(tmp_path, hops=3, workers=2, endpoint=endpoint)
+    assert answer == {"origin": list(echo.address), "data": "d1:t5:helloe", "hops": 3}
     assert [source[0] for _, source in echo.received] == [exit_host]

@@ -90,6 +90,7 @@ async def rest_api(community):
     await runner.cleanup()
 
 
+@pytest.mark.slow
 async def test_py_ipv8s_rest_views_answer_from_the_pool():
     async with network(exits=1, relays=2) as nodes, tunnels("pooled", [address_of(n) for n in nodes]) as pooled:
         pooled.build_tunnels(1)
@@ -113,6 +114,7 @@ async def test_py_ipv8s_rest_views_answer_from_the_pool():
             assert (await get(f"/swarms/{INFOHASH.hex()}/size"))["swarm_size"] >= 0
 
 
+@pytest.mark.slow
 async def test_what_children_do_for_others_is_shown_and_can_be_ended():
     async with network(exits=1, relays=1) as nodes:
         known = [address_of(node) for node in nodes]
@@ -139,6 +141,7 @@ async def test_what_children_do_for_others_is_shown_and_can_be_ended():
                 await client.unload()
 
 
+@pytest.mark.slow
 async def test_a_relayed_circuit_is_shown_and_can_be_ended():
     async with network(exits=1, relays=0) as nodes:
         known = [address_of(node) for node in nodes]

@@ -42,7 +42,7 @@ async def downloads(swarm, tmp_path, link, *more, workers=2):
     return report
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 async def test_peers_from_an_http_tracker(workers, tmp_path):
     async with swarm() as opened, http_tracker() as (tracker, asked):
         await announce(tracker, infohash_of(opened), opened.seeders[0])
@@ -53,6 +53,7 @@ async def test_peers_from_an_http_tracker(workers, tmp_path):
         assert set(asked) <= {exit_.host for exit_ in opened.exits}
 
 
+@pytest.mark.slow
 async def test_names_of_trackers_are_resolved_at_the_exit(tmp_path):
     """`localhost` is another machine's business: with a proxy, libtorrent hands names on."""
     async with swarm() as opened, http_tracker() as (tracker, asked):

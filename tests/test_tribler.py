@@ -63,6 +63,7 @@ async def shut_down(running):
     return last
 
 
+@pytest.mark.slow
 async def test_a_download_by_exits(tmp_path):
     async with swarm_of(seeders=1, exits=2, relays=0) as swarm, tribler(swarm, tmp_path) as running:
         finished = await said(running)
@@ -123,7 +124,7 @@ async def test_a_hidden_seed_that_our_download_finds(tmp_path):
         ([], "set PYTHONPATH=/path/to/tribler/src", 1),
         (["--workers=0"], "--workers 0 is Tribler by itself", 2),
         (["--workers=3..2"], "'3..2' has more at least than at most", 2),
-        (["--listen=127.0.0.1:65535", "--workers=1..2"], "leaves no ports for 2 workers", 2),
+        (["--listen=127.0.0.1:65535", "--workers=1..2", "--steering=off"], "leaves no ports for 2 workers", 2),
     ],
 )
 async def test_what_can_not_start_says_why_in_one_line(arguments, message, code):

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from overlay.community import PoolTunnelCommunity
+from overlay.messages import address_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
 from socks5.address import encode_address
-from socks5.group import ReusePortGroup
 from socks5.messages import join_udp_request
 from socks5.server import Association
-from socks5.steering import BUCKETS, OWN_SOCKET, BucketTable, bucket_of, end_to_end_slot, socket_of_slot
+from socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
+from steering.bpf import ret
+from steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address, Tunnels
 
@@ -127,7 +129,7 @@ class SteeredCarrier:
             for slot in steered.asked:
                 if slot in self._pool.working():
                     message = pb.Dissociate(association_id=association.id)
-                    self._pool.call(slot, "dissociate", message).add_done_callback(lambda future: future.exception())
+                    self._pool.tell(slot, "dissociate", message)
 
     def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
         """A datagram for a bucket that nobody has, or that has just been given away."""
@@ -182,13 +184,13 @@ class SteeredCarrier:
         try:
             while len(steered.group.sockets) <= socket_of_slot(slot):
                 steered.group.add()
-            self._pool.give_socket(slot, association.id, steered.group.sockets[socket_of_slot(slot)])
+            self._pool.give(slot, association.id, steered.group.sockets[socket_of_slot(slot)])
         except OSError as error:
             self._refused(steered, slot, str(error.strerror))
             return
         assert association.client is not None
-        host, port = association.client
-        message = pb.Associate(association_id=association.id, hops=self._hops, client=pb.Address(host=host, port=port))
+        client = address_message(association.client)
+        message = pb.Associate(association_id=association.id, hops=self._hops, client=client)
 
         def answered(future: "Future[pb.Associated]") -> None:
             error = future.exception()
@@ -212,11 +214,11 @@ class SteeredCarrier:
         owners = steered.table.owners
         indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
         try:
-            steered.group.steer(indexes)
+            steered.group.steer(program(indexes, len(steered.group.sockets)))
         except OSError as error:  # no memory for the program (net.core.optmem_max)
             logger.warning("Datagrams pass through the main process from now on: %s", error.strerror)
             steered.steers = False
-            steered.group.steer([OWN_SOCKET] * BUCKETS)
+            steered.group.steer(ret(OWN_SOCKET))
 
 
 def carrier_for(tunnels: Tunnels, hops: int, on_lost: OnLost) -> Carrier | None:

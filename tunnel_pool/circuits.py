@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
@@ -19,11 +18,13 @@ from ipv8.peer import Peer
 from overlay.backoff import Backoff
 from overlay.community import PoolTunnelSettings
 from overlay.config import SLOT_SHIFT, slot_of
+from overlay.messages import peer_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
-from tunnel_pool.hidden import peer_message
+from steering.cells import BUCKETS, random_id
 from tunnel_pool.pool.policy import ChildState, Load, least_loaded, share_out
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.shared_port import SharedPort
 
 BUILD_INTERVAL_S = 0.5
 EXPECTED_S = 3.0  # so long a child that starts, or looks for peers, has circuits kept for it
@@ -40,6 +41,7 @@ class PooledCircuits:
     my_peer: Peer
     find_circuits: Callable[..., list[Circuit]]
     on_circuit_removed: Callable[[Circuit, str], None]
+    port: SharedPort | None
     _children_changed: Callable[[], None]
     _loop: asyncio.AbstractEventLoop
 
@@ -160,7 +162,7 @@ class PooledCircuits:
 
     def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None) -> int | None:
         """The least loaded of the children that know an exit to use."""
-        able = self.pool.running() if required_exit is not None else self._able_slots(exit_flags)
+        able = self._slots_with_ids() if required_exit is not None else self._able_slots(exit_flags)
         loads = {slot: [0, 0] for slot in able}
         recent_s = time.time() - 5
         for circuit in self.circuits.values():
@@ -174,13 +176,18 @@ class PooledCircuits:
         """The children that know an exit with these flags."""
         return [
             slot
-            for slot in self.pool.running()
+            for slot in self._slots_with_ids()
             if any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
         ]
 
+    def _slots_with_ids(self) -> list[int]:
+        """The children that have circuit ids to give: on a shared port a new one has none for a moment."""
+        return [slot for slot in self.pool.running() if self.port is None or slot in self.port.buckets.owners]
+
     def _unused_circuit_id(self, slot: int) -> int:
+        buckets = range(BUCKETS) if self.port is None else self.port.buckets.buckets_of(slot)
         while True:
-            circuit_id = slot << SLOT_SHIFT | secrets.randbits(SLOT_SHIFT)
+            circuit_id = random_id(slot, SLOT_SHIFT, buckets)
             if circuit_id not in self.circuits:
                 return circuit_id
 

@@ -1,7 +1,6 @@
 """Torrents of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
 
 import asyncio
-import ipaddress
 import logging
 import math
 import time
@@ -18,8 +17,8 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLA
 
 from overlay.config import slot_of
 from socks5.server import Socks5Server
-from tunnel_pool.community import SYNC_INTERVAL_S
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.dht_entry import DhtEntry
 from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.hidden import lookup_hash
@@ -30,8 +29,6 @@ from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 RESUME_DIR = "resume"
 FIRST_CIRCUIT_POLL_S = 0.02
 MAX_CIRCUITS_SEEN = 1000
-DHT_RETRY_S = 1.0
-DHT_AGAIN_S = 10.0
 HINT_AFTER_S = 20
 
 logger = logging.getLogger(__name__)
@@ -88,7 +85,8 @@ class TorrentClient:
             if self._exits:
                 self.tunnels.build_tunnels(self.hops)
             if self._dht_nodes:
-                entering = asyncio.get_running_loop().create_task(self._enter_dht())
+                entry = DhtEntry(self.tunnels, self.hops, self._session, self._dht_nodes)
+                entering = asyncio.get_running_loop().create_task(entry.keep())
                 stack.callback(entering.cancel)
             self._stack = stack.pop_all()
         return self
@@ -109,31 +107,6 @@ class TorrentClient:
         """Seed hidden what lies complete in the folder. Raises UserError."""
         self._session.add(parameters, folder, seed=True)
         self.tunnels.join_swarm(lookup_hash(swarm_hash_of(parameters)), self.hops, seeding=True)
-
-    async def _enter_dht(self) -> None:
-        """Tell libtorrent of the first nodes, again and again.
-
-        It forgets all nodes when it learns another external address, as it does with every new exit.
-        """
-        entries: dict[Address, Address] = {}
-        while True:
-            if self.tunnels.find_circuits(hops=self.hops):
-                for node in self._dht_nodes:
-                    address = entries.get(node) or await self._dht_address(node)
-                    if address is not None:
-                        entries[node] = address
-                        self._session.add_dht_node(address)
-            await asyncio.sleep(DHT_RETRY_S)
-            if entries:
-                self._session.ask_dht()
-                await asyncio.sleep(DHT_AGAIN_S)
-
-    async def _dht_address(self, node: Address) -> Address | None:
-        try:
-            ipaddress.ip_address(node[0])
-        except ValueError:
-            return await self.tunnels.find_dht_node(node[0], node[1], self.hops)
-        return node
 
     def _on_linked(self, infohash: str, peer: Address) -> None:
         self._linked.setdefault(infohash, set()).add(peer)
@@ -175,7 +148,8 @@ class TorrentClient:
 
     async def settle(self) -> None:
         """Return when the circuits' last bytes have been told."""
-        await asyncio.sleep(2 * SYNC_INTERVAL_S)
+        if (pool := pool_of(self.tunnels)) is not None:
+            await pool.told()
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a torrent's status has changed, or the time is up. Raises UserError."""

@@ -1,11 +1,14 @@
 """A TunnelCommunity whose circuits live in the children of a pool."""
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message import Message
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.crypto import TunnelCrypto
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
@@ -20,17 +23,25 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
+from overlay.admission import Admission
 from overlay.community import NOWHERE, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig, slot_of
 from overlay.discovery import MAX_PEERS
+from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
+from overlay.limits import LimitsMemory
+from overlay.messages import address_message
 from rpc import control_pb2 as pb
+from rpc.errors import RemoteError
+from rpc.sockets import LIMITS_MEMORY
 from rpc.sync import CarriedState, CircuitState, PeerState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 from tunnel_pool.circuits import PooledCircuits
 from tunnel_pool.hidden import PooledHiddenServices
 from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.policy import FINAL_STATES
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.questions import PooledQuestions
+from tunnel_pool.shared_port import SharedPort
 from tunnel_pool.speed_test import PooledEndpoint
 from tunnel_pool.surface import refuse_the_rest
 
@@ -61,8 +72,13 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         command: Sequence[str] | None = None,
         own_keys: Mapping[int, bytes] | None = None,
         start_method: StartMethod = StartMethod.SPAWN,
+        shares_port: bool = False,
+        limits: LimitsMemory | None = None,
     ) -> None:
-        """`config` is what each child gets, but for its slot and port, and its key where `own_keys` has one."""
+        """`config` is what each child gets, but for its slot, and its port unless all share one (Linux).
+
+        With ports of their own, children that `own_keys` names have those.
+        """
         PooledCircuits.__init__(self)
         PooledHiddenServices.__init__(self)
         PooledQuestions.__init__(self)
@@ -92,12 +108,20 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
+        self.port: SharedPort | None = None
+        self._shares_port = shares_port
+        self._limits = limits
         self.scaler: Scaler | None = None  # when there is one, it is stopped with us
         self._loop = asyncio.get_running_loop()
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method)
+        self._told_share = self._admission_message()
 
     async def start(self) -> None:
         """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
+        if self._shares_port:
+            self.port = await SharedPort.open(self._config, self.pool, self.pool.records)
+            self.port.front.first_hops_of_children = lambda: {c.hop.peer for c in self.circuits.values() if c.hop}
+            self.port.front.missing = lambda: any(self.tunnels_ready(hops) < 1 for hops in self.circuits_needed)
         await self.pool.start()
         if self.pool.running():  # it may have been stopped meanwhile
             self._build_regularly()
@@ -110,11 +134,13 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
             self._builder.cancel()
         self.circuits_needed.clear()
         await self.pool.stop()
+        if self.port is not None:
+            await self.port.close()
         await self.shutdown_task_manager()
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, here and in the children."""
-        return self.pool.dropped() + self.drops
+        return self.pool.dropped() + self.drops + (self.port.dropped() if self.port is not None else Counter())
 
     def carried(self) -> CarriedState:
         return self.pool.carried()
@@ -171,21 +197,59 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self._take_swarms_back(slot)
 
     def _tell_of_draining(self, slot: int, on: bool) -> None:
-        told = self.pool.call(slot, "drain", pb.Drain(on=on))
-        told.add_done_callback(lambda future: future.exception())  # it has died: then nothing is left to drain
+        self.pool.tell(slot, "drain", pb.Drain(on=on))
+        if self.port is not None:
+            self.port.pool_changed()
+        self._share_admission()
         self._share_swarms()
         self._children_changed()
+
+    def set_exit_rules(self, rules: ExitRules) -> None:
+        """From now on these hold, in children that are yet to come, too."""
+        self._config = replace(self._config, exit_rules=rules)
+        self._tell_all("set_exit_rules", pb.SetExitRules(rules=exit_rules_message(rules)))
+
+    def set_admission(self, admission: Admission) -> None:
+        """From now on this holds, of the node as a whole."""
+        self._config = replace(self._config, admission=admission)
+        self._share_admission()
+
+    def _share_admission(self, newcomer: int | None = None) -> None:
+        """A child's share of what the node admits is another when there are more children or fewer."""
+        before, self._told_share = self._told_share, self._admission_message()
+        message = pb.SetAdmission(admission=self._told_share)
+        if self._told_share != before:
+            self._tell_all("set_admission", message)
+        elif newcomer is not None:
+            self.pool.tell(newcomer, "set_admission", message)
+
+    def _admission_message(self) -> pb.Admission:
+        records = self.pool.records.values()
+        joining = sum(record.state not in FINAL_STATES and not record.unwanted for record in records)
+        return pb.Admission(**asdict(self._config.admission.share(max(1, joining))))
+
+    def _tell_all(self, name: str, message: Message) -> None:
+        for slot in self.pool.working():
+            self.pool.tell(slot, name, message)
 
     # What the pool tells (PoolListener)
 
     def child_ready(self, slot: int) -> None:
         logger.info("Child %d is ready", slot)
+        # What was said while it started it has not heard.
+        self.pool.tell(slot, "set_exit_rules", pb.SetExitRules(rules=exit_rules_message(self._config.exit_rules)))
+        self._share_admission(newcomer=slot)
+        if self.port is not None:
+            self.port.child_ready(slot)
         self._share_swarms()
         self._children_changed()
 
     def child_gone(self, slot: int, how: str) -> None:
+        if self.port is not None:
+            self.port.child_gone(slot)
         for circuit_id in [circuit_id for circuit_id in self.circuits if slot_of(circuit_id) == slot]:
             self._forget_circuit(circuit_id, f"child {slot} is gone: {how}")
+        self._share_admission()
         self._share_swarms()
         self._children_changed()
 
@@ -204,6 +268,15 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
             self._mirror(picture.circuits[circuit_id])
         if circuit_ids:
             self._children_changed()
+
+    def routes_changed(self, slot: int) -> None:
+        if self.port is not None:
+            self.port.introduced(slot)
+
+    async def called(self, slot: int, name: str, message: Any) -> Message:
+        if self.port is None:
+            raise RemoteError(pb.ERROR_UNIMPLEMENTED, f"call {name} is for children that share a port")
+        return await self.port.called(slot, name, message)
 
     def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
         self.mirror_swarms(self.pool.pictures[slot], infohashes)
@@ -250,6 +323,8 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
     @property
     def my_estimated_wan(self) -> UDPv4Address:
         """For py-ipv8's REST views."""
+        if self.port is not None:
+            return UDPv4Address(*self.port.front.my_estimated_wan)
         addresses = [address for slot in self.pool.working() if (address := self.pool.listen_address(slot))]
         return UDPv4Address(*addresses[0]) if addresses else UDPv4Address(*NOWHERE)
 
@@ -275,25 +350,55 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         config = self._config
         port = config.listen.port + slot if config.listen.port else 0
         known = dict.fromkeys([*(HostPort(*peer.address) for peer in self.candidates), *config.known_peers])
-        return pb.Create(
+        own_keys = {} if self._shares_port else self._public_keys
+        message = pb.Create(
             slot=slot,
-            member_key=self._own_keys.get(slot, config.member_key),
-            sibling_keys=[key for other, key in self._public_keys.items() if other != slot],
-            listen=pb.Address(host=config.listen.host, port=port),
+            member_key=self._own_keys[slot] if slot in own_keys else config.member_key,
+            sibling_keys=[key for other, key in own_keys.items() if other != slot],
+            listen=address_message((config.listen.host, port)),
             community_id=config.community_id,
             peer_flags=config.peer_flags,
             bootstrap_default=config.bootstrap_default,
-            bootstrap=[pb.Address(host=host, port=port) for host, port in config.bootstrap],
+            bootstrap=map(address_message, config.bootstrap),
             allow_private=config.allow_private,
-            known_peers=[pb.Address(host=host, port=port) for host, port in list(known)[:MAX_KNOWN_PEERS]],
+            known_peers=map(address_message, list(known)[:MAX_KNOWN_PEERS]),
             sync_interval_s=SYNC_INTERVAL_S,
             log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
-            max_joined_circuits=config.max_joined_circuits,
+            admission=self._admission_message(),
             engine=config.engine.value,
+            exit_rules=exit_rules_message(config.exit_rules),
+            device=config.device,
+            exit_host=config.exit_from.host,
+            exit_first_port=config.exit_from.ports[0],
+            exit_last_port=config.exit_from.ports[1],
         )
+        if self._limits is not None:
+            message.limited = True
+            with contextlib.suppress(OSError):
+                self.pool.give(slot, LIMITS_MEMORY, self._limits)
+        if self.port is not None:
+            self.port.prepare_child(slot, message)
+        return message
 
 
 def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
     if address.kind is AddressType.IPV6:
         return UDPv6Address(address.host, address.port)
     return UDPv4Address(address.host, address.port)
+
+
+def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
+    message = pb.ExitRules(
+        denied=rules.denied.pack(ADDRESS_BYTES),
+        denied_ports=rules.denied_ports.pack(PORT_BYTES),
+        max_destinations=rules.max_destinations,
+        max_unanswered=rules.max_unanswered,
+        new_per_s=rules.new_per_s,
+    )
+    if rules.protocols is not None:
+        message.protocols = int(rules.protocols)
+    if rules.allowed is not None:
+        message.allowed = rules.allowed.pack(ADDRESS_BYTES)
+    if rules.allowed_ports is not None:
+        message.allowed_ports = rules.allowed_ports.pack(PORT_BYTES)
+    return message

@@ -19,6 +19,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 
 from overlay.hidden import END_TO_END, end_to_end_address
+from overlay.messages import peer_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
 from rpc.sync import SyncState
@@ -181,11 +182,6 @@ class PooledHiddenServices:
                 task = asyncio.ensure_future(result)
                 self._callbacks.add(task)
                 task.add_done_callback(self._callbacks.discard)
-
-
-def peer_message(peer: Peer) -> pb.PeerInfo:
-    address = pb.Address(host=peer.address[0], port=peer.address[1])
-    return pb.PeerInfo(public_key=peer.public_key.key_to_bin(), address=address)
 
 
 def _asked_by_its_child(*arguments: object) -> Any:

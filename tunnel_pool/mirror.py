@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 
 from ipv8.messaging.anonymization.tunnel import Circuit, Hop, IntroductionPoint, RelayRoute, RoutingObject, Swarm
-from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
+from overlay.messages import introduction_point
 from rpc.sync import ExitState, PeerState, RelayState, SwarmState, SyncState
 
 PeerOf = Callable[[PeerState], Peer]
@@ -55,10 +55,7 @@ def _bring_statistics(route: RoutingObject, state: RelayState | ExitState) -> No
 
 def update_swarm(swarm: Swarm, state: SwarmState, circuits: dict[int, Circuit]) -> None:
     """Bring what the swarm's child knows into py-ipv8's object."""
-    points = {}
-    for point in state.introduction_points:
-        peer = Peer(point.public_key, UDPv4Address(point.host, point.port))
-        points[point.seeder_key] = IntroductionPoint(peer, point.seeder_key, point.source, point.last_seen)
+    points = {point.seeder_key: introduction_point(point) for point in state.introduction_points}
     swarm.intro_points = list(points.values())
     swarm.last_lookup = state.last_lookup
     swarm.transfer_history = [state.past_bytes_up, state.past_bytes_down]

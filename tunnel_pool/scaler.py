@@ -7,7 +7,7 @@ import time
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASON_UNNEEDED, Circuit
 
 from overlay.backoff import Recent
-from overlay.config import slot_of
+from overlay.config import MAX_SLOTS, slot_of
 from overlay.hidden import END_TO_END
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.measure import CpuMeter
@@ -17,6 +17,7 @@ from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, Scalin
 INTERVAL_S = 1.0
 QUIET_S = 5.0  # so long a circuit that carries datagrams may pause
 TRIMMED_AT_ONCE = 8
+FAILED_AGAIN_S = 60.0
 QUIET_BYTES_PER_S = 1000  # pings and keep-alives are no more
 
 STARTING_STATES = (ChildState.WAITING, ChildState.STARTING)
@@ -35,11 +36,27 @@ class Scaler:
         self._circuits_follow = circuits_follow
         self._cpu = CpuMeter()
         self._bytes: dict[int, int] = {}  # by circuit id, at the last look
+        self._next_failed_s = time.monotonic() + FAILED_AGAIN_S
         self._busy = Recent[int](QUIET_S)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
         self._task.cancel()
+
+    @property
+    def workers(self) -> WorkerRange:
+        return self._policy.workers
+
+    @workers.setter
+    def workers(self, workers: WorkerRange) -> None:
+        """From now on; children are started or drained for it one a second."""
+        self._policy.workers = workers
+
+    def drain(self, slot: int) -> None:
+        """This child is to go, whatever the others have to do; another follows where the range wants one."""
+        logger.info("Child %d is drained, as was asked: nothing new is given to it", slot)
+        self._policy.drain(slot, time.monotonic())
+        self._community.drain(slot)
 
     async def _run(self) -> None:
         while True:
@@ -85,10 +102,15 @@ class Scaler:
 
     def _grow(self) -> None:
         in_use = self._pool.working() + self._pool.in_state(*STARTING_STATES, ChildState.ENDING)
-        # A slot that failed comes last: what was wrong may have passed.
+        # A slot that failed comes last, and not at once: what was wrong may have passed.
         failed = self._pool.in_state(ChildState.FAILED)
-        unused = [slot for slot in range(self._policy.workers.most) if slot not in in_use and slot not in failed]
-        unused += failed
+        most = self._policy.workers.most
+        if self._community.port is not None:  # its successor need not wait for its port
+            most = min(MAX_SLOTS, most + len(self._policy.unwanted))
+        unused = [slot for slot in range(most) if slot not in in_use and slot not in failed]
+        if not unused and time.monotonic() >= self._next_failed_s:
+            self._next_failed_s = time.monotonic() + FAILED_AGAIN_S
+            unused = failed
         if unused:
             logger.info("Another child is needed: %d is started", unused[0])
             self._pool.open_slots(unused[:1])
@@ -122,8 +144,10 @@ class Scaler:
 
 
 def keep_scaled(community: PooledTunnelCommunity, workers: WorkerRange, circuits_follow: bool = False) -> None:
-    """Give a community that has started its Scaler, if its range wants one."""
-    if workers.is_elastic and community.pool.running():  # it may have been stopped meanwhile
+    """Give a community that has started a Scaler, or the one that it has another range."""
+    if community.scaler is not None:
+        community.scaler.workers = workers
+    elif community.pool.running():  # it may have been stopped meanwhile
         community.scaler = Scaler(community, ScalingPolicy(workers), circuits_follow)
 
 

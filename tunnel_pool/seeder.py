@@ -13,7 +13,7 @@ from pathlib import Path
 import libtorrent as lt
 
 from rpc.lifeline import die_with_parent
-from tunnel_pool.session import SOCKET_BUFFER_BYTES
+from tunnel_pool.session_settings import SOCKET_BUFFER_BYTES
 
 SAMPLE_S = 0.25
 

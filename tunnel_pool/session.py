@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -12,81 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import libtorrent as lt
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_ID_PORT
 
 from tunnel_pool.contract import Address
 from tunnel_pool.errors import UserError
 from tunnel_pool.files import write_atomically
+from tunnel_pool.libtorrent_session import LibtorrentSession
+from tunnel_pool.lost_peers import drop_and_reconnect, is_end_to_end
+from tunnel_pool.session_settings import anonymous_settings
 from tunnel_pool.torrents import infohash_of
 
 POLL_S = 0.2
 RESUME_INTERVAL_S = 5.0
 RECONNECT_S = 2.0
 STOP_TIMEOUT_S = 5.0
-SOCKET_BUFFER_BYTES = 4_000_000
 
 logger = logging.getLogger(__name__)
-
-
-# Every node of a private swarm is in the same network, and knows itself by a loopback address.
-PRIVATE_DHT = {
-    "dht_ignore_dark_internet": False,
-    "dht_restrict_routing_ips": False,
-    "dht_restrict_search_ips": False,
-    "dht_prefer_verified_node_ids": False,
-}
-
-
-def anonymous_settings(socks_port: int, dht: bool = False, private: bool = False) -> dict[str, Any]:
-    """libtorrent settings under which its only way out is the SOCKS5 server on `socks_port`.
-
-    uTP, UDP trackers and the DHT go by UDP ASSOCIATE, HTTP trackers by CONNECT.
-    What could pass by the proxy is off: port mapping, LSD, TCP with peers, and
-    look-ups of names; the DHT's first nodes are named by `add_dht_node` alone.
-    With `private`, the DHT takes nodes of private networks.
-    """
-    return {
-        **(PRIVATE_DHT if private else {}),
-        "listen_interfaces": "127.0.0.1:0",
-        "anonymous_mode": True,
-        "force_proxy": True,
-        "proxy_type": int(lt.proxy_type_t.socks5),
-        "proxy_hostname": "127.0.0.1",
-        "proxy_port": socks_port,
-        "proxy_hostnames": True,
-        "proxy_peer_connections": True,
-        "proxy_tracker_connections": True,
-        "enable_outgoing_tcp": False,
-        "enable_incoming_tcp": False,
-        "enable_outgoing_utp": True,
-        "enable_incoming_utp": True,
-        "enable_upnp": False,
-        "enable_natpmp": False,
-        "enable_lsd": False,
-        "enable_dht": dht,
-        "dht_bootstrap_nodes": "",
-        "enable_ip_notifier": False,
-        # Without these uTP loses datagrams in the sockets and runs at a tenth.
-        "recv_socket_buffer_size": SOCKET_BUFFER_BYTES,
-        "send_socket_buffer_size": SOCKET_BUFFER_BYTES,
-        # Peers share exits' addresses.
-        "allow_multiple_connections_per_ip": True,
-        "mixed_mode_algorithm": 0,
-        "rate_limit_ip_overhead": False,
-        # A dead circuit looks like a silent peer: notice it and come back over another.
-        "piece_timeout": 5,
-        "request_timeout": 10,
-        "peer_timeout": 30,
-        "min_reconnect_time": 1,
-        "max_failcount": 100,
-        "connection_speed": 50,
-        "tick_interval": 100,  # ms; peers are connected to at a tick
-        "alert_mask": int(
-            lt.alert.category_t.error_notification
-            | lt.alert.category_t.status_notification
-            | lt.alert.category_t.storage_notification
-        ),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +51,7 @@ class _Torrent:
     saving: bool = False
 
 
-class TorrentSession:
+class TorrentSession(LibtorrentSession):
     """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
 
     def __init__(self, socks_port: int, resume_dir: Path, dht: bool = False, private: bool = False) -> None:
@@ -124,20 +63,13 @@ class TorrentSession:
                 unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
-        self._session = lt.session(anonymous_settings(socks_port, dht, private))  # type: ignore[call-overload]
-        self._session.set_peer_class_filter(_all_alike())
+        super().__init__(anonymous_settings(socks_port, dht, private))
         # By the hash each was added with, and by handle: libtorrent's best hash
         # of a hybrid torrent changes when its metadata arrives.
         self._torrents: dict[str, _Torrent] = {}
         self._by_handle: dict[lt.torrent_handle, _Torrent] = {}
         self._changed = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
-        self._poller: asyncio.Task[None] | None = None
-        self._stopped = False
-        self.on_listening: Callable[[int], None] = lambda port: None  # the UDP port that its datagrams come from
-
-    def start(self) -> None:
-        self._poller = asyncio.get_running_loop().create_task(self._poll_forever())
 
     @property
     def statuses(self) -> list[TorrentStatus]:
@@ -158,6 +90,7 @@ class TorrentSession:
         else:
             parameters = self._resumed(infohash, parameters, save_dir)
         parameters.save_path = str(save_dir)
+        parameters.dht_nodes = []  # of a magnet link or torrent: libtorrent would look their names up itself
         # upload_mode is how libtorrent stands still after a full disk.
         stopped = lt.torrent_flags.paused | lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode
         parameters.flags &= ~stopped
@@ -182,12 +115,6 @@ class TorrentSession:
         if torrent is not None and not self._stopped:
             torrent.peers.add(peer)
             torrent.handle.connect_peer(peer)
-
-    def add_dht_node(self, node: Address) -> None:
-        """A node to start from. Raises ValueError for a name, which libtorrent would look up itself."""
-        host = str(ipaddress.ip_address(node[0]))
-        if not self._stopped:
-            self._session.add_dht_node((host, node[1]))
 
     def set_download_limit(self, bytes_per_s: int) -> None:
         """Of all torrents together; 0: none."""
@@ -218,34 +145,12 @@ class TorrentSession:
                 raise UserError(torrent.error)
 
     def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
-        """Destinations have lost their circuit: peers among them are dropped and asked for again.
-
-        End-to-end peers are not: with another circuit they have another address.
-
-        They would know us by another exit's address from now on, and libtorrent
-        would notice only by time-outs. A filter on their addresses, set and
-        lifted, is libtorrent's way to drop peers at once.
-        """
+        """Destinations have lost their circuit: peers among them are dropped and asked for again."""
         if self._stopped:
             return
-        lost_hosts: set[str] = set()
-        connected = []
         for torrent in self._torrents.values():
-            torrent.peers -= {peer for peer in torrent.peers if peer[1] == CIRCUIT_ID_PORT and is_lost(peer)}
-            peers = [peer.ip for peer in torrent.handle.get_peer_info()]
-            lost_hosts.update(peer[0] for peer in peers if is_lost(peer))
-            connected += [(torrent, peer) for peer in peers]
-        if not lost_hosts:
-            return
-        blocked = lt.ip_filter()
-        for host in lost_hosts:
-            blocked.add_rule(host, host, 1)
-        self._session.set_ip_filter(blocked)
-        self._session.set_ip_filter(lt.ip_filter())
-        # The filter knows addresses only: others behind a lost one come back, too.
-        for torrent, peer in connected:
-            if peer[0] in lost_hosts and not (peer[1] == CIRCUIT_ID_PORT and is_lost(peer)):
-                torrent.handle.connect_peer(peer)
+            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
+        drop_and_reconnect(self._session, [torrent.handle for torrent in self._torrents.values()], is_lost)
 
     async def stop(self) -> None:
         """Save every torrent's state, then end the session."""
@@ -261,10 +166,7 @@ class TorrentSession:
             await asyncio.sleep(0.02)
         if self._writes:
             await asyncio.wait(self._writes)
-        # The destructor waits for trackers and disk: not on the loop.
-        holder = [self._session]
-        del self._session
-        await asyncio.to_thread(holder.clear)
+        await self._end()
 
     # Resume data
 
@@ -346,8 +248,7 @@ class TorrentSession:
                 case "torrent_finished_alert":
                     self._request_save(self._by_handle[alert.handle], 0)
                 case "listen_succeeded_alert":
-                    if alert.socket_type in (lt.socket_type_t.udp, lt.socket_type_t.utp_ssl):
-                        self.on_listening(alert.port)
+                    self._listening(alert)
                 case "file_error_alert":
                     self._on_file_error(self._by_handle[alert.handle], alert)
 
@@ -376,14 +277,6 @@ class TorrentSession:
             finished=status.has_metadata and status.is_finished,
         )
         self._changed.set()
-
-
-def _all_alike() -> lt.ip_filter:
-    """libtorrent lifts all limits for peers with private addresses; nobody behind a tunnel is near."""
-    classes = lt.ip_filter()
-    for first, last in (("0.0.0.0", "255.255.255.255"), ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")):  # noqa: S104
-        classes.add_rule(first, last, 1 << lt.session.global_peer_class_id)
-    return classes
 
 
 def _is_complete(saved: lt.add_torrent_params) -> bool:

@@ -96,6 +96,7 @@ class LocalSwarm:
         node_command: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         net: str | None = None,
+        node_workers: int = 0,
     ) -> None:
         """`more_nodes` are in the network, but not of our making. `net`: the first two numbers of all addresses.
 
@@ -113,6 +114,7 @@ class LocalSwarm:
         # A network of its own, too: nobody else's node answers to it.
         self.community_id = community_id or secrets.token_bytes(COMMUNITY_ID_BYTES)
         self._more_nodes = more_nodes
+        self._node_workers = node_workers
         self.seeders: list[HostPort] = []
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
         self._command = own_executable()
@@ -205,7 +207,7 @@ class LocalSwarm:
 
     async def _spawn_node(self, address: HostPort, *more: str) -> asyncio.subprocess.Process:
         others = ",".join(str(node) for node in self.nodes if node != address) or "none"
-        arguments = [*more, "--workers=0", f"--listen={address}", f"--bootstrap={others}"]
+        arguments = [*more, f"--workers={self._node_workers}", f"--listen={address}", f"--bootstrap={others}"]
         arguments += [f"--community-id={self.community_id.hex()}", "--allow-private"]
         arguments += [f"--state={self._folder / f'node-{address.host}'}", f"--with-parent={os.getpid()}"]
         return await self._spawn([*self._node_command, *arguments], stdout=asyncio.subprocess.DEVNULL)

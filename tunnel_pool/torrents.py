@@ -17,13 +17,18 @@ def parse_torrent(what: str) -> lt.add_torrent_params:
     """The parameters to add it with. Raises UserError, naming what is wrong."""
     if not what:
         raise UserError("no torrent file, magnet link or infohash: an empty word")
+    return parse_link(what) or _parse_file(Path(what))
+
+
+def parse_link(what: str) -> lt.add_torrent_params | None:
+    """Of a magnet link or an infohash; None when it is neither. Raises UserError."""
     if what.startswith("magnet:"):
         return _parse_magnet(what, what)
     if _INFOHASH.fullmatch(what):
         # BEP 9: v1 as btih; v2 (BEP 52) as a multihash, 1220 for SHA-256.
         topic = f"urn:btih:{what}" if len(what) == 40 else f"urn:btmh:1220{what}"
         return _parse_magnet(f"magnet:?xt={topic}", what)
-    return _parse_file(Path(what))
+    return None
 
 
 def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:

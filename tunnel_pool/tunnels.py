@@ -14,12 +14,17 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_SPEED_TEST,
 )
 
+from overlay.admission import NO_MORE_THAN_USUAL, Admission
 from overlay.community import PoolTunnelCommunity
-from overlay.config import MAX_SLOTS, TRIBLER_COMMUNITY_ID, HostPort, OverlayConfig
+from overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
+from overlay.endless import register_endless
+from overlay.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
 from overlay.http import PEER_FLAG_EXIT_HTTP
+from overlay.limits import LimitsMemory
 from overlay.node import open_overlay
 from overlay.udp import CannotBindError
 from packet_engine import EngineChoice, EngineMissingError, choose
+from steering.group import can_steer
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
@@ -29,12 +34,20 @@ from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import circuits_for, keep_scaled
+from tunnel_pool.state import cannot_keep_state
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104
 EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP})
+# What others look for an exit by; one that lets only a part of BitTorrent out does not call itself an exit for it.
+FLAGS_OF_PROTOCOLS = {
+    BITTORRENT_FLAG_PROTOCOLS: PEER_FLAG_EXIT_BT,
+    Protocol.IPV8: PEER_FLAG_EXIT_IPV8,
+    Protocol.HTTP: PEER_FLAG_EXIT_HTTP,
+}
 EXITS_FILE = "exits-{}.dat"
 KEY_FILE = "member_key{}.bin"
+NO_PROTOCOL = Protocol(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +61,17 @@ class NodeOptions:
     bootstrap: tuple[HostPort, ...] = ()
     community_id: bytes = TRIBLER_COMMUNITY_ID
     allow_private: bool = False
-    exit: bool = False
+    exit_protocols: Protocol = NO_PROTOCOL
+    exit_rules: ExitRules = NO_RULES
+    admission: Admission = NO_MORE_THAN_USUAL
     engine: EngineChoice = EngineChoice.AUTO
-    steering: bool = True  # clients' datagrams past the main process, where the system can do that
+    steering: bool = True  # the kernel gives each child its datagrams, clients' and cells, where it can
     circuits: int = 0  # per hop count; 0: enough for the workers
     serves: bool = False  # whether it is there for others: a node, not a download
     start_method: StartMethod = StartMethod.SPAWN
+    limits: LimitsMemory | None = None
+    device: str = ""
+    exit_from: ExitFrom = ANY_SOURCE
 
 
 def physical_cores() -> int:
@@ -76,7 +94,7 @@ def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
         key = new_member_key()
         write_atomically(path, key)
     except OSError as error:
-        raise UserError(f"cannot keep state in {state_dir}: {error.strerror}; choose another with --state") from None
+        raise cannot_keep_state(state_dir, error) from None
     except ValueError:
         raise UserError(f"{path} is not a member key; move it away to get a new one") from None
     return key
@@ -87,18 +105,24 @@ def pool_of(tunnels: Tunnels) -> ProcessPool | None:
     return tunnels.pool if isinstance(tunnels, PooledTunnelCommunity) else None
 
 
+def shares_port(workers: WorkerRange, steering: bool) -> bool:
+    """Whether the children are one node to others, at one port."""
+    return workers.most > 0 and steering and can_steer()
+
+
 def peer_flags(options: NodeOptions) -> frozenset[int]:
     """What the node offers to others.
 
     Peers of this network know a key at one address, the last that it spoke
     from. The children of a download share a key, so that none takes another
-    as a hop, and speak from several ports: circuits through them would break.
+    as a hop; where they speak from several ports, circuits through them would break.
     """
     flags = {PEER_FLAG_SPEED_TEST}
-    if options.serves or options.workers.most < 2:
+    if options.serves or options.workers.most < 2 or shares_port(options.workers, options.steering):
         flags.add(PEER_FLAG_RELAY)
-    if options.exit:
-        flags |= EXIT_FLAGS
+    for protocol, flag in FLAGS_OF_PROTOCOLS.items():
+        if protocol in options.exit_protocols:
+            flags.add(flag)
     return frozenset(flags)
 
 
@@ -118,11 +142,16 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         bootstrap_default=options.bootstrap_default,
         bootstrap=options.bootstrap,
         allow_private=options.allow_private,
+        exit_rules=options.exit_rules,
+        device=options.device,
+        exit_from=options.exit_from,
+        admission=options.admission,
         engine=engine,
         known_peers=read_exits(exits_path),
+        limits=options.limits.fileno() if options.limits is not None else None,
     )
     tunnels = await (_open_pool if options.workers.most > 0 else _open_plain)(options, config)
-    tunnels.register_task("remember exits", remember_exits, tunnels, exits_path)
+    register_endless(tunnels, "remember exits", remember_exits, tunnels, exits_path)
     return tunnels
 
 
@@ -137,15 +166,24 @@ async def _open_plain(options: NodeOptions, config: OverlayConfig) -> PoolTunnel
 
 async def _open_pool(options: NodeOptions, config: OverlayConfig) -> PooledTunnelCommunity:
     least, most = options.workers
-    own_keys = {slot: load_member_key(options.state_dir, slot) for slot in range(most)} if options.serves else None
+    shared = shares_port(options.workers, options.steering)
+    several = options.serves and not shared
+    own_keys = {slot: load_member_key(options.state_dir, slot) for slot in range(most)} if several else None
     max_circuits = options.circuits or circuits_for(least)
     pooled = PooledTunnelCommunity(
-        config, range(least), max_circuits, own_keys=own_keys, start_method=options.start_method
+        config,
+        range(least),
+        max_circuits,
+        own_keys=own_keys,
+        start_method=options.start_method,
+        shares_port=shared,
+        limits=options.limits,
     )
     try:
         await pooled.start()
     except BaseException:
         await pooled.unload()
         raise
-    keep_scaled(pooled, options.workers, circuits_follow=not options.circuits)
+    if options.workers.is_elastic:
+        keep_scaled(pooled, options.workers, circuits_follow=not options.circuits)
     return pooled

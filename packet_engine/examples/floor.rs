@@ -44,14 +44,14 @@ fn measure_seal() -> Outcome<f64> {
 /// Both sides of the socket pair: the kernel's work and the copies, per datagram.
 fn measure_socket(send_trains: bool, receive_trains: bool) -> Outcome<f64> {
     let loopback: SocketAddr = "127.0.0.1:0".parse()?;
-    let (from, to): (OwnedFd, OwnedFd) = (bind_udp(loopback)?, bind_udp(loopback)?);
+    let (from, to): (OwnedFd, OwnedFd) = (bind_udp(loopback, None)?, bind_udp(loopback, None)?);
     if receive_trains && !enable_gro(to.as_raw_fd()) {
         return Err("this kernel has no UDP_GRO".into());
     }
     let address = std::net::UdpSocket::from(to.try_clone()?).local_addr()?;
     let (mut postman, mut inbox, mut outbox) = (Postman::default(), Inbox::default(), Outbox::default());
     for _ in 0..TRAIN {
-        outbox.push(Via::Tunnel, address, 0..CELL_BYTES);
+        outbox.push(Via::Tunnel, address, 7, 0..CELL_BYTES);
     }
     let max_segment = if send_trains { usize::from(u16::MAX) } else { 0 };
     let mail = outbox.sorted(&[]);

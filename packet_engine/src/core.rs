@@ -1,6 +1,6 @@
 //! What happens to each datagram: pure decisions on bytes, tables and the time; no I/O.
 //!
-//! Datagrams that leave are written into `out`, what Python is to hear into `events`, frames for
+//! Datagrams that leave go through `gate`, what Python is to hear into `events`, frames for
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,18 +8,30 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::address::{self, Destination, NOWHERE};
-use crate::cell::{self, Header, Kind, Prefix, DATA_ID, EXTEND_ID, MESSAGE_AT};
+use crate::cell::{
+    self, Header, Kind, Prefix, CREATE_ID, DATA_ID, EXTEND_ID, HTTP_REQUEST_ID, HTTP_RESPONSE_ID, MESSAGE_AT,
+    TEST_REQUEST_ID,
+};
 use crate::counters::{Counters, Drop};
+use crate::gate::{Gate, Way};
+use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
-use crate::outbox::{Outbox, Via, MAX_DATAGRAM_BYTES};
+use crate::limits::Class;
+use crate::outbox::{Via, MAX_DATAGRAM_BYTES};
 use crate::policy::ExitPolicy;
 use crate::routes::{Circuit, Purpose, Routes};
+use crate::rules::ExitRules;
+use crate::shaper::Toll;
 use crate::stream::{self, Frame};
 
 /// Packets of one round that wait for Python; more are dropped and counted.
 const MAX_PACKETS_BYTES: usize = 1 << 20;
 /// Frames that wait for the data stream; more are dropped and counted (rpc/streams.py, PENDING_BYTES).
 pub const MAX_STREAM_BYTES: usize = 1 << 20;
+
+/// Of a circuit that ends here, for Python: speed tests are the most of them.
+const MESSAGES_PER_S: u64 = 1000;
+const MESSAGES_BURST_NS: u64 = 1_000_000_000;
 
 /// The port that stands for "the other end of the circuit whose id is the address" (py-ipv8 tunnel.py).
 const CIRCUIT_ID_PORT: u16 = 1024;
@@ -49,15 +61,17 @@ pub struct Core {
     pub settings: Settings,
     pub routes: Routes,
     pub counters: Arc<Counters>,
-    pub out: Outbox,
+    pub gate: Gate,
     pub events: Vec<Event>,
     packets_bytes: usize,
     /// Frames for the main process, as rpc/data.py describes them; None without a data stream.
     pub stream: Option<Vec<u8>>,
-    /// Exits that need their sockets before `out` is sent.
+    /// Exits that need their sockets before the outbox is sent.
     pub to_enable: Vec<u32>,
     /// Milliseconds since the epoch.
     pub now_ms: u64,
+    pub rules: ExitRules,
+    pub handshakes: Handshakes,
 }
 
 /// What is put around a payload to make it a data message.
@@ -125,6 +139,13 @@ fn end_to_end_id(address: Destination<'_>) -> Option<u32> {
     }
 }
 
+fn check_relay_early(settings: &Settings, header: Header, message_id: u8) -> Result<(), Drop> {
+    if (message_id == EXTEND_ID && !header.relay_early) || settings.max_relay_early == 0 {
+        return Err(Drop::CellRelayEarlyMissing);
+    }
+    Ok(())
+}
+
 fn circuit_layers(circuit: &Circuit) -> impl DoubleEndedIterator<Item = (&SessionKeys, Direction)> {
     let hops = circuit.layers.iter().map(|keys| (keys.as_ref(), Direction::Forward));
     let end = circuit.end_to_end.iter().map(|(keys, direction)| (keys.as_ref(), *direction));
@@ -141,13 +162,15 @@ impl Core {
         Self {
             settings,
             routes: Routes::default(),
+            gate: Gate::new(Arc::clone(&counters)),
             counters,
-            out: Outbox::default(),
             events: Vec::new(),
             packets_bytes: 0,
             stream: None,
             to_enable: Vec::new(),
             now_ms: 0,
+            rules: ExitRules::default(),
+            handshakes: Handshakes::default(),
         }
     }
 
@@ -222,18 +245,15 @@ impl Core {
 
     fn plain_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &[u8]) -> Result<(), Drop> {
         let id = datagram.get(MESSAGE_AT).ok_or(Drop::CellMalformed)?;
-        self.check_relay_early(header, *id)?;
+        check_relay_early(&self.settings, header, *id)?;
         if !self.settings.no_crypto.contains(id) {
             return Err(Drop::CellNotEncrypted);
         }
-        self.packet_for_python(from, datagram);
-        Ok(())
-    }
-
-    fn check_relay_early(&self, header: Header, message_id: u8) -> Result<(), Drop> {
-        if (message_id == EXTEND_ID && !header.relay_early) || self.settings.max_relay_early == 0 {
-            return Err(Drop::CellRelayEarlyMissing);
+        if *id == CREATE_ID {
+            let is_neighbour = self.routes.has_neighbour(from.ip(), self.now_ms);
+            self.handshakes.admit(from.ip(), is_neighbour, self.gate.now_ns)?;
         }
+        self.packet_for_python(from, datagram);
         Ok(())
     }
 
@@ -267,7 +287,9 @@ impl Core {
         }
         let onwards =
             Header { circuit_id: next.next_id, plaintext: false, relay_early: header.relay_early && !next.rendezvous };
-        let sealed = MESSAGE_AT..datagram.len();
+        let received_bytes = datagram.len();
+        let sealed = MESSAGE_AT..received_bytes;
+        let way = Way::tunnel(next.to, next.next_id);
         let sent_bytes = if next.rendezvous || next.direction == Direction::Forward {
             let mut message = next.keys.open(Direction::Forward, datagram, sealed)?;
             if next.rendezvous {
@@ -275,16 +297,19 @@ impl Core {
                 message = back.seal(Direction::Backward, datagram, message).ok_or(Drop::CellTooLarge)?;
             }
             let packet = finish(datagram, &self.settings.prefix, onwards, &message)?;
-            self.out.push_received(Via::Tunnel, next.to, place + packet.start..place + packet.end);
-            packet.len()
+            let toll = Toll::inwards(Class::Relayed, next.next_id, packet.len(), received_bytes);
+            let sent_bytes = packet.len();
+            self.gate.send_received(toll, way, datagram, packet, place);
+            sent_bytes
         } else {
             // A layer more, for which there is no room where the cell lies.
-            let slot = self.out.slot();
+            let slot = self.gate.outbox.slot();
             let text = copy(slot, headroom(1), datagram.get(sealed).ok_or(Drop::CellMalformed)?)?;
             let message = next.keys.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?;
             let packet = finish(slot, &self.settings.prefix, onwards, &message)?;
             let sent_bytes = packet.len();
-            self.out.push(Via::Tunnel, next.to, packet);
+            let toll = Toll::inwards(Class::Relayed, next.next_id, sent_bytes, received_bytes);
+            self.gate.send(toll, way, packet);
             sent_bytes
         };
         next.stats.sent(sent_bytes);
@@ -319,7 +344,7 @@ impl Core {
         }
         let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
         let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
-        self.check_relay_early(header, id)?;
+        check_relay_early(&self.settings, header, id)?;
         circuit.stats.active(self.now_ms);
         circuit.stats.received(received_bytes);
         if id != DATA_ID {
@@ -360,7 +385,9 @@ impl Core {
         let address_bytes = address::write_socks5(origin, &mut address).ok_or(Drop::CellDataMalformed)?;
         let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
         let packet = put_socks5(datagram, message.start + data.payload.start..message.end, address)?;
-        self.out.push_received(Via::Client(association), client, place + packet.start..place + packet.end);
+        let toll = Toll::inwards(Class::Own, header.circuit_id, 0, received_bytes);
+        let way = Way { via: Via::Client(association), to: client, circuit_id: 0 };
+        self.gate.send_received(toll, way, datagram, packet, place);
         Ok(())
     }
 
@@ -421,10 +448,11 @@ impl Core {
             return Err(Drop::CircuitNotReady);
         }
         let around = Envelope { destination, origin: NOWHERE };
-        let slot = self.out.slot();
+        let slot = self.gate.outbox.slot();
         let message = place_data(slot, headroom(circuit_layers(circuit).count()), &around, payload)?;
         let (to, packet) = seal_for_circuit(slot, &self.settings, circuit_id, circuit, message, false)?;
-        self.out.push(Via::Tunnel, to, packet);
+        let toll = Toll::outwards(Class::Own, circuit_id, packet.len(), 0);
+        self.gate.send(toll, Way::tunnel(to, circuit_id), packet);
         Ok(())
     }
 
@@ -441,30 +469,61 @@ impl Core {
         let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..datagram.len())?;
         let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
         let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
-        self.check_relay_early(header, id)?;
-        if id != DATA_ID {
-            return self.cell_for_python(from, header, datagram, &message);
-        }
-        let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
-        let Destination::Ip(to) = data.destination else {
-            // A name: Python resolves it and comes back with `exit_send`.
-            return self.cell_for_python(from, header, datagram, &message);
+        check_relay_early(&self.settings, header, id)?;
+        let data =
+            if id == DATA_ID { cell::parse_data(text).map_err(|_| Drop::CellDataMalformed).map(Some)? } else { None };
+        let Some((data, to)) = data.and_then(|data| match data.destination {
+            Destination::Ip(to) => Some((data, to)),
+            Destination::Name(..) => None,
+        }) else {
+            return self.exit_cell_for_python(from, header, datagram, &message, id);
         };
         let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
         if !exit.enabled && from.ip() != exit.previous_hop.ip() {
             return Err(Drop::ExitForeignSource);
         }
         let to = self.let_out(header.circuit_id, to, payload)?;
-        let start = place + message.start + data.payload.start;
-        self.out.push_received(Via::Exit(header.circuit_id), to, start..start + payload.len());
+        let toll = Toll::inwards(Class::Exited, header.circuit_id, payload.len(), datagram.len());
+        let start = message.start + data.payload.start;
+        let bytes = start..start + payload.len();
+        self.gate.send_received(toll, Way::exit(to, header.circuit_id), datagram, bytes, place);
         Ok(())
+    }
+
+    /// A message, or a datagram to a name, which Python resolves and comes back with to `exit_send`.
+    fn exit_cell_for_python(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        message: &Range<usize>,
+        id: u8,
+    ) -> Result<(), Drop> {
+        let exit = self.routes.exits.get_mut(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+        // Python answers to where the cell came from: nobody is to be flooded through us.
+        if from.ip() != exit.previous_hop.ip() {
+            return Err(Drop::ExitForeignSource);
+        }
+        if !exit.messages.permits(self.gate.now_ns) {
+            return Err(Drop::ExitTooManyMessages);
+        }
+        exit.messages.take(1, MESSAGES_PER_S, MESSAGES_BURST_NS, self.gate.now_ns);
+        match id {
+            EXTEND_ID => self.handshakes.admit(from.ip(), true, self.gate.now_ns)?,
+            DATA_ID | TEST_REQUEST_ID | HTTP_REQUEST_ID => {
+                self.gate.pay(Toll::inwards(Class::Exited, header.circuit_id, 0, datagram.len()))?;
+            }
+            _ => {}
+        }
+        self.cell_for_python(from, header, datagram, message)
     }
 
     /// Let a datagram out, as Python asks for once a name is resolved.
     pub fn exit_send(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) {
         let outcome = self.let_out(circuit_id, to, payload).and_then(|to| {
-            let written = copy(self.out.slot(), 0, payload)?;
-            self.out.push(Via::Exit(circuit_id), to, written);
+            let toll = Toll::inwards(Class::Exited, circuit_id, payload.len(), 0);
+            let written = copy(self.gate.outbox.slot(), 0, payload)?;
+            self.gate.send(toll, Way::exit(to, circuit_id), written);
             Ok(())
         });
         self.counted(outcome);
@@ -478,14 +537,17 @@ impl Core {
             return Err(Drop::ExitNotOffered);
         }
         policy.destination(to)?;
-        policy.content(payload, &self.settings.prefix)?;
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        self.rules.destination(to)?;
+        policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
+        exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
         if !exit.enabled {
             exit.enabled = true;
             self.to_enable.push(circuit_id);
         }
         exit.stats.sent(payload.len());
         exit.stats.active(self.now_ms);
-        Ok(SocketAddr::new(to.ip().to_canonical(), to.port()))
+        Ok(to)
     }
 
     /// An answer from outside to an exit's socket.
@@ -495,16 +557,20 @@ impl Core {
     }
 
     fn carry_back(&mut self, circuit_id: u32, from: SocketAddr, payload: &[u8]) -> Result<(), Drop> {
-        let exit = self.routes.exits.get(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(Drop::UnknownCircuit)?;
         exit.stats.received(payload.len());
-        self.settings.policy.content(payload, &self.settings.prefix)?;
+        let policy = &self.settings.policy;
+        policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
+        exit.contacts.answered(from, self.gate.now_ns);
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
-        let slot = self.out.slot();
+        let slot = self.gate.outbox.slot();
         let message = place_data(slot, headroom(1), &around, payload)?;
         let layer = exit.keys.seal(Direction::Backward, slot, message).ok_or(Drop::CellTooLarge)?;
         let header = Header { circuit_id, plaintext: false, relay_early: false };
         let packet = finish(slot, &self.settings.prefix, header, &layer)?;
-        self.out.push(Via::Tunnel, exit.previous_hop, packet);
+        let to = exit.previous_hop;
+        let toll = Toll::outwards(Class::Exited, circuit_id, packet.len(), payload.len());
+        self.gate.send(toll, Way::tunnel(to, circuit_id), packet);
         Ok(())
     }
 
@@ -512,8 +578,8 @@ impl Core {
 
     /// A packet as it is.
     pub fn send_packet(&mut self, to: SocketAddr, packet: &[u8]) {
-        let outcome = sendable(to).and_then(|()| copy(self.out.slot(), 0, packet));
-        let outcome = outcome.map(|written| self.out.push(Via::Tunnel, to, written));
+        let outcome = sendable(to).and_then(|()| copy(self.gate.outbox.slot(), 0, packet));
+        let outcome = outcome.map(|written| self.gate.outbox.push(Via::Tunnel, to, 0, written));
         self.counted(outcome);
     }
 
@@ -526,7 +592,7 @@ impl Core {
 
     fn send_cell_checked(&mut self, to: SocketAddr, id: u32, plaintext: bool, message: &[u8]) -> Result<(), Drop> {
         let routes = &self.routes;
-        let slot = self.out.slot();
+        let slot = self.gate.outbox.slot();
         let header = Header { circuit_id: id, plaintext, relay_early: false };
         let packet = if let Some(circuit) = routes.circuits.get(&id) {
             let layers = if plaintext { 0 } else { circuit_layers(circuit).count() };
@@ -557,7 +623,14 @@ impl Core {
         if let (Some(relay), false) = (routes.relays.get(&id), routes.circuits.contains_key(&id)) {
             relay.stats.sent(packet.len());
         }
-        self.out.push(Via::Tunnel, to, packet);
+        if routes.exits.contains_key(&id) {
+            // Answers to speed tests and HTTP requests are as large as datagrams, and as many.
+            let over_tcp = if message.first() == Some(&HTTP_RESPONSE_ID) { message.len() } else { 0 };
+            let toll = Toll::outwards(Class::Exited, id, packet.len(), over_tcp);
+            self.gate.send(toll, Way::tunnel(to, id), packet);
+        } else {
+            self.gate.outbox.push(Via::Tunnel, to, id, packet);
+        }
         Ok(())
     }
 }

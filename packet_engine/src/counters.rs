@@ -43,8 +43,14 @@ reasons! {
     CircuitForeignSource = "circuit_foreign_source",
     ExitContentRefused = "exit_content_refused",
     ExitDestinationRefused = "exit_destination_refused",
+    ExitNetworkDenied = "exit_network_denied",
+    ExitPortDenied = "exit_port_denied",
+    ExitUnanswered = "exit_unanswered",
+    ExitTooManyDestinations = "exit_too_many_destinations",
+    ExitNewDestinationsTooFast = "exit_new_destinations_too_fast",
     ExitNotOffered = "exit_not_offered",
     ExitForeignSource = "exit_foreign_source",
+    ExitTooManyMessages = "exit_too_many_messages",
     ExitNoIpv4Socket = "exit_no_ipv4_socket",
     ExitNoIpv6Socket = "exit_no_ipv6_socket",
     UdpReceiveError = "udp_receive_error",
@@ -57,6 +63,10 @@ reasons! {
     DataInMalformed = "data_in_malformed",
     DataInUnknownCircuit = "data_in_unknown_circuit",
     DataOutFull = "data_out_full",
+    HandshakesOfSource = "handshakes_of_source",
+    HandshakesTooMany = "handshakes_too_many",
+    LimitDelay = "limit_delay",
+    LimitQueueFull = "limit_queue_full",
 }
 
 impl Counters {

@@ -36,6 +36,8 @@ pub enum Lies {
 pub struct Entry {
     pub via: Via,
     pub to: SocketAddr,
+    /// The circuit id of a cell, 0 otherwise.
+    pub circuit_id: u32,
     pub lies: Lies,
     /// Its bytes in that buffer.
     pub at: Range<usize>,
@@ -58,7 +60,8 @@ impl<'a> Mail<'a> {
     }
 }
 
-/// Entries of one socket to one destination, all of one size but the last, which may be shorter.
+/// Entries of one socket to one destination, all of one size but the last, which may be shorter. Cells
+/// of one circuit: the receiver's kernel may give each circuit to another process, but a train to one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Train {
     pub entries: Range<usize>,
@@ -99,16 +102,16 @@ impl Outbox {
     }
 
     /// Send what was written to `slot[written]`.
-    pub fn push(&mut self, via: Via, to: SocketAddr, written: Range<usize>) {
+    pub fn push(&mut self, via: Via, to: SocketAddr, circuit_id: u32, written: Range<usize>) {
         let at = self.used + written.start..self.used + written.end;
         self.used = at.end;
-        self.entries.push(Entry { via, to, lies: Lies::InArena, at });
+        self.entries.push(Entry { via, to, circuit_id, lies: Lies::InArena, at });
     }
 
     /// Send what lies at these bytes of the inbox.
-    pub fn push_received(&mut self, via: Via, to: SocketAddr, at: Range<usize>) {
+    pub fn push_received(&mut self, via: Via, to: SocketAddr, circuit_id: u32, at: Range<usize>) {
         self.uses_inbox = true;
-        self.entries.push(Entry { via, to, lies: Lies::InInbox, at });
+        self.entries.push(Entry { via, to, circuit_id, lies: Lies::InInbox, at });
     }
 
     /// Whether something leaves from the inbox, so that nothing may be received into it.
@@ -116,9 +119,9 @@ impl Outbox {
         self.uses_inbox
     }
 
-    /// Everything, ordered by socket and destination, first come first served within each.
+    /// Everything, ordered by socket, destination and circuit, first come first served within each.
     pub fn sorted<'a>(&'a mut self, inbox: &'a [u8]) -> Mail<'a> {
-        self.entries.sort_by_key(|entry| (entry.via, entry.to));
+        self.entries.sort_by_key(|entry| (entry.via, entry.to, entry.circuit_id));
         Mail { entries: &self.entries, arena: &self.arena, inbox }
     }
 
@@ -143,8 +146,13 @@ pub fn trains<'a>(
         if segment_bytes <= max_segment_bytes(first.to) && segment_bytes > 0 {
             while let Some(next) = entries.get(end) {
                 let bytes = next.at.len();
-                let same = next.via == first.via && next.to == first.to && bytes > 0 && bytes <= segment_bytes;
-                if !same || end - start == MAX_SEGMENTS || total + bytes > MAX_DATAGRAM_BYTES {
+                let same = (next.via, next.to, next.circuit_id) == (first.via, first.to, first.circuit_id);
+                if !same
+                    || bytes == 0
+                    || bytes > segment_bytes
+                    || end - start == MAX_SEGMENTS
+                    || total + bytes > MAX_DATAGRAM_BYTES
+                {
                     break;
                 }
                 total += bytes;
@@ -167,7 +175,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry(to: u16, bytes: usize) -> Entry {
-        Entry { via: Via::Tunnel, to: SocketAddr::from(([127, 0, 0, 1], to)), lies: Lies::InArena, at: 0..bytes }
+        let to = SocketAddr::from(([127, 0, 0, 1], to));
+        Entry { via: Via::Tunnel, to, circuit_id: 7, lies: Lies::InArena, at: 0..bytes }
+    }
+
+    #[test]
+    fn circuits_travel_apart() {
+        let of = |circuit_id| Entry { circuit_id, ..entry(1, 9) };
+        let cut: Vec<_> = trains(&[of(1), of(1), of(2), of(2)], |_| 100).map(|train| train.entries).collect();
+        assert_eq!(cut, [0..2, 2..4]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::cell::Prefix;
 use crate::counters::Drop;
+use crate::rules::{BITTORRENT, DHT, IPV8, UDP_TRACKERS};
 
 pub const FLAG_RELAY: u16 = 1;
 pub const FLAG_EXIT_BT: u16 = 2;
@@ -28,8 +29,12 @@ fn could_be_dht(data: &[u8]) -> bool {
     matches!(data, [b'd', .., b'e'])
 }
 
-fn could_be_bittorrent(data: &[u8]) -> bool {
-    could_be_utp(data) || could_be_udp_tracker(data) || could_be_dht(data)
+fn could_be_any_of(protocols: u8, data: &[u8]) -> bool {
+    let may = |protocol: u8| protocols & protocol != 0;
+    (may(BITTORRENT) && could_be_utp(data))
+        || (may(UDP_TRACKERS) && could_be_udp_tracker(data))
+        || (may(DHT) && could_be_dht(data))
+        || (may(IPV8) && could_be_ipv8(data))
 }
 
 /// A message of an overlay: version 1 or 2 of py-ipv8's prefix, and a message id.
@@ -61,12 +66,11 @@ impl ExitPolicy {
         self.own_messages || self.peer_flags & (FLAG_RELAY | FLAG_EXIT_BT | FLAG_EXIT_IPV8) != 0
     }
 
-    pub fn content(&self, data: &[u8], prefix: &Prefix) -> Result<(), Drop> {
-        let allowed = (self.peer_flags & FLAG_EXIT_BT != 0 && could_be_bittorrent(data))
+    /// `protocols` are those that the rules or the peer flags let out (rules.rs).
+    pub fn content(&self, data: &[u8], prefix: &Prefix, protocols: u8) -> Result<(), Drop> {
+        let allowed = could_be_any_of(protocols, data)
             || (could_be_ipv8(data)
-                && (self.peer_flags & FLAG_EXIT_IPV8 != 0
-                    || (self.own_messages && data.starts_with(prefix))
-                    || is_of_hidden_services(data, prefix)));
+                && ((self.own_messages && data.starts_with(prefix)) || is_of_hidden_services(data, prefix)));
         allowed.then_some(()).ok_or(Drop::ExitContentRefused)
     }
 
@@ -133,8 +137,8 @@ mod tests {
         #[test]
         fn no_content_panics(data in prop::collection::vec(any::<u8>(), 0..40)) {
             let policy = ExitPolicy { peer_flags: FLAG_EXIT_BT, own_messages: false, allow_private: false };
-            let allowed = policy.content(&data, &[0; 22]).is_ok();
-            prop_assert_eq!(allowed, could_be_bittorrent(&data));
+            let allowed = policy.content(&data, &[0; 22], BITTORRENT | DHT).is_ok();
+            prop_assert_eq!(allowed, could_be_utp(&data) || could_be_dht(&data));
         }
 
         #[test]

@@ -1,5 +1,6 @@
 //! The Python face: packet_engine/_native.pyi says what each call means.
 
+use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -14,11 +15,13 @@ use crate::cell::{Prefix, PREFIX_BYTES};
 use crate::core::{Event, Settings};
 use crate::counters::RouteStats;
 use crate::keys::{Direction, HalfParts, SessionKeys};
+use crate::limits;
 use crate::policy::ExitPolicy;
 use crate::routes::{Association, Circuit, Exit, Purpose, Relay};
+use crate::rules::{Contacts, ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
-use crate::sys::{duplicate, set_nonblocking};
-use crate::worker::Worker;
+use crate::sys::{duplicate, set_nonblocking, SharedWords};
+use crate::worker::{ExitFrom, Worker};
 
 type Address = (String, u16);
 type HalfArguments = (Vec<u8>, Vec<u8>, u64);
@@ -102,6 +105,39 @@ impl EngineSettings {
     }
 }
 
+#[pyclass(frozen, name = "ExitRules")]
+struct PackedRules(ExitRules);
+
+#[pymethods]
+impl PackedRules {
+    #[new]
+    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        protocols: Option<u8>,
+        denied: &[u8],
+        allowed: Option<&[u8]>,
+        denied_ports: &[u8],
+        allowed_ports: Option<&[u8]>,
+        max_destinations: u32,
+        max_unanswered: u32,
+        new_per_s: u32,
+    ) -> PyResult<Self> {
+        let addresses = |packed| Ranges::of_addresses(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
+        let ports = |packed| Ranges::of_ports(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
+        Ok(Self(ExitRules {
+            protocols,
+            denied: addresses(denied)?,
+            allowed: allowed.map(addresses).transpose()?,
+            denied_ports: ports(denied_ports)?,
+            allowed_ports: allowed_ports.map(ports).transpose()?,
+            max_destinations,
+            max_unanswered,
+            new_per_s,
+        }))
+    }
+}
+
 #[pyclass(frozen)]
 struct Engine {
     shared: Arc<Shared>,
@@ -117,13 +153,27 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (socket, exit_ip, settings, trains=true))]
-    fn new(socket: RawFd, exit_ip: &str, settings: &EngineSettings, trains: bool) -> PyResult<Self> {
-        let exit_ip = exit_ip.parse().map_err(|_| PyValueError::new_err("exit_ip is no IP address"))?;
+    #[pyo3(signature = (socket, exit_ip, settings, trains=true, takes_trains=true, exit_ports=(0, 0), device=""))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        socket: RawFd,
+        exit_ip: &str,
+        settings: &EngineSettings,
+        trains: bool,
+        takes_trains: bool,
+        exit_ports: (u16, u16),
+        device: &str,
+    ) -> PyResult<Self> {
+        let exit_from = ExitFrom {
+            ip: exit_ip.parse().map_err(|_| PyValueError::new_err("exit_ip is no IP address"))?,
+            first_port: exit_ports.0,
+            last_port: exit_ports.1,
+            device: if device.is_empty() { None } else { Some(CString::new(device)?) },
+        };
         let shared = Arc::new(Shared::new()?);
         let tunnel = duplicate(socket)?;
         set_nonblocking(tunnel.as_raw_fd())?;
-        let mut worker = Worker::new(tunnel, exit_ip, settings.0.clone(), trains, shared.clone())?;
+        let mut worker = Worker::new(tunnel, exit_from, settings.0.clone(), trains, takes_trains, shared.clone())?;
         let thread = std::thread::Builder::new().name("packet engine".to_owned()).spawn({
             let shared = shared.clone();
             move || {
@@ -147,6 +197,23 @@ impl Engine {
 
     fn configure(&self, settings: &EngineSettings) {
         self.command(Command::Configure(settings.0.clone()));
+    }
+
+    fn set_exit_rules(&self, rules: &PackedRules) {
+        self.command(Command::SetExitRules(rules.0.clone()));
+    }
+
+    fn set_handshakes(&self, per_s: u32, per_source_per_s: u32) {
+        self.command(Command::SetHandshakes { per_s, per_source_per_s });
+    }
+
+    fn set_limits(&self, memory: RawFd, slot: u8) -> PyResult<()> {
+        let memory = SharedWords::map(memory, limits::WORDS)?;
+        if limits::Limits::new(memory.clone(), slot).is_none() {
+            return Err(PyValueError::new_err("limits of another version"));
+        }
+        self.command(Command::SetLimits { memory, slot });
+        Ok(())
     }
 
     fn send(&self, to: Address, packet: &[u8]) -> PyResult<()> {
@@ -238,6 +305,8 @@ impl Engine {
             previous_hop: address(&previous_hop)?,
             keys: keys.0.clone(),
             enabled: false,
+            contacts: Contacts::default(),
+            messages: limits::OwnBucket::default(),
             stats: stats.0.clone(),
         };
         self.command(Command::SetExit(circuit_id, exit));
@@ -316,6 +385,7 @@ impl std::ops::Drop for Engine {
 
 /// Whether an exit with this policy lets a datagram go to an address; the counter's name when not.
 #[pyfunction]
+#[pyo3(signature = (payload, to, prefix, peer_flags, own_messages, allow_private, rules=None))]
 fn exit_refusal(
     payload: &[u8],
     to: Address,
@@ -323,10 +393,16 @@ fn exit_refusal(
     peer_flags: u16,
     own_messages: bool,
     allow_private: bool,
+    rules: Option<&PackedRules>,
 ) -> PyResult<Option<&'static str>> {
     let prefix = prefix_of(prefix)?;
     let policy = ExitPolicy { peer_flags, own_messages, allow_private };
-    let outcome = policy.destination(address(&to)?).and_then(|()| policy.content(payload, &prefix));
+    let rules = rules.map_or_else(ExitRules::default, |rules| rules.0.clone());
+    let to = address(&to)?;
+    let outcome = policy
+        .destination(to)
+        .and_then(|()| rules.destination(to))
+        .and_then(|()| policy.content(payload, &prefix, rules.protocols_or(peer_flags)));
     Ok(outcome.err().map(|reason| reason.name()))
 }
 
@@ -335,6 +411,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Engine>()?;
     module.add_class::<EngineSettings>()?;
     module.add_class::<Keys>()?;
+    module.add_class::<PackedRules>()?;
     module.add_class::<Stats>()?;
     module.add_function(wrap_pyfunction!(exit_refusal, module)?)?;
     Ok(())

@@ -1,12 +1,14 @@
 //! The routing tables: circuits of ours, relays and exits for others, SOCKS5 associations.
 
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::counters::RouteStats;
 use crate::keys::{Direction, SessionKeys};
+use crate::limits::OwnBucket;
+use crate::rules::Contacts;
 use crate::sticky::StickyMap;
 
 /// py-ipv8's CIRCUIT_TYPE_*, as far as it matters here.
@@ -64,6 +66,8 @@ pub struct Exit {
     pub keys: Arc<SessionKeys>,
     /// Its sockets are open, or about to be.
     pub enabled: bool,
+    pub contacts: Contacts,
+    pub messages: OwnBucket,
     pub stats: Arc<RouteStats>,
 }
 
@@ -81,9 +85,24 @@ pub struct Routes {
     /// By the order they were opened in: the newest client of a hop count gets what comes in.
     pub associations: Vec<(u32, Association)>,
     pub sticky: HashMap<u8, StickyMap>,
+    neighbours: HashSet<IpAddr>,
+    neighbours_ms: u64,
 }
 
+/// How old what `has_neighbour` knows may be.
+const NEIGHBOURS_MS: u64 = 1000;
+
 impl Routes {
+    /// Whether circuits that are relayed or end here come from this address.
+    pub fn has_neighbour(&mut self, ip: IpAddr, now_ms: u64) -> bool {
+        if now_ms.saturating_sub(self.neighbours_ms) >= NEIGHBOURS_MS {
+            self.neighbours_ms = now_ms;
+            let exits = self.exits.values().map(|exit| exit.previous_hop.ip());
+            self.neighbours = self.relays.values().map(|relay| relay.to.ip()).chain(exits).collect();
+        }
+        self.neighbours.contains(&ip)
+    }
+
     pub fn association(&mut self, id: u32) -> Option<&mut Association> {
         self.associations.iter_mut().find(|(other, _)| *other == id).map(|(_, association)| association)
     }

@@ -140,6 +140,7 @@ mod tests {
         let entry = |port| Entry {
             via: Via::Tunnel,
             to: SocketAddr::from(([127, 0, 0, 1], port)),
+            circuit_id: 0,
             lies: Lies::InArena,
             at: 0..1,
         };

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::core::{Event, Settings};
 use crate::counters::{Counters, Drop};
 use crate::routes::{Association, Circuit, Exit, Relay};
-use crate::sys::Bell;
+use crate::rules::ExitRules;
+use crate::sys::{Bell, SharedWords};
 
 /// What Python asks of the engine; carried out in the order asked.
 pub enum Command {
     Configure(Settings),
+    SetExitRules(ExitRules),
     SendPacket {
         to: SocketAddr,
         packet: Vec<u8>,
@@ -50,6 +52,15 @@ pub enum Command {
     ClientDatagram {
         association: u32,
         datagram: Vec<u8>,
+    },
+    SetHandshakes {
+        per_s: u32,
+        per_source_per_s: u32,
+    },
+    /// Of the node, in memory that its children share.
+    SetLimits {
+        memory: SharedWords,
+        slot: u8,
     },
     Stop,
 }

@@ -2,6 +2,7 @@
 //! unsafe code of the crate is here.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -9,6 +10,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::outbox::{Mail, Train};
 
@@ -74,8 +78,64 @@ pub fn set_timer_slack(nanoseconds: u64) {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds, 0, 0, 0) };
 }
 
+/// Nanoseconds of CLOCK_MONOTONIC, which all processes share.
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours to write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+struct Mapping {
+    start: *mut libc::c_void,
+    words: usize,
+}
+
+// SAFETY: the memory is reached through atomics alone.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl std::ops::Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by SharedWords::map with this length, and unmapped once.
+        unsafe { libc::munmap(self.start, self.words * size_of::<u64>()) };
+    }
+}
+
+/// Words that other processes write and read, too.
+#[derive(Clone)]
+pub struct SharedWords(Arc<Mapping>);
+
+impl SharedWords {
+    /// The first words of a file in memory, which must be that long.
+    pub fn map(fd: RawFd, words: usize) -> io::Result<Self> {
+        Self::new(fd, libc::MAP_SHARED, words)
+    }
+
+    pub fn anonymous(words: usize) -> io::Result<Self> {
+        Self::new(-1, libc::MAP_SHARED | libc::MAP_ANONYMOUS, words)
+    }
+
+    fn new(fd: RawFd, flags: i32, words: usize) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses a free place.
+        let start = unsafe { libc::mmap(null_mut(), words * size_of::<u64>(), protection, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(Arc::new(Mapping { start, words })))
+    }
+
+    pub fn get(&self, at: usize) -> Option<&AtomicU64> {
+        // SAFETY: within the mapping, which lives as long as we do, and aligned, as pages are.
+        (at < self.0.words).then(|| unsafe { &*self.0.start.cast::<AtomicU64>().add(at) })
+    }
+}
+
 /// A bound, non-blocking UDP socket with large buffers.
-pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+pub fn bind_udp(address: SocketAddr, device: Option<&CStr>) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is passed.
@@ -86,6 +146,13 @@ pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
     }
     if address.is_ipv6() {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+    }
+    if let Some(device) = device {
+        let size = device.to_bytes_with_nul().len() as libc::socklen_t;
+        // SAFETY: `device` lives through the call and `size` is its size.
+        checked(unsafe {
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, device.as_ptr().cast(), size)
+        })?;
     }
     let mut name = Name::default();
     name.set(address);
@@ -393,11 +460,12 @@ impl Epoll {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
-    /// Wait until something is ready; the tokens of what is.
-    pub fn wait(&mut self) -> io::Result<impl Iterator<Item = u64> + '_> {
+    /// Wait until something is ready, or so long, in whole milliseconds; the tokens of what is.
+    pub fn wait(&mut self, at_most: Option<Duration>) -> io::Result<impl Iterator<Item = u64> + '_> {
         let room = i32::try_from(self.ready.len()).unwrap_or(i32::MAX);
+        let timeout = at_most.map_or(-1, |time| i32::try_from(time.as_millis()).unwrap_or(i32::MAX));
         // SAFETY: `ready` has room for as many events.
-        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.ready.as_mut_ptr(), room, -1) };
+        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.ready.as_mut_ptr(), room, timeout) };
         let count = checked(count)?.unsigned_abs() as usize;
         Ok(self.ready.iter().take(count).map(|event| event.u64))
     }

@@ -1,6 +1,7 @@
 //! The engine's thread: it owns the sockets and the tables, and does all the I/O around `Core`.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -10,17 +11,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::{Core, Event, Settings};
 use crate::counters::Drop;
+use crate::limits::Limits;
 use crate::outbox::Via;
 use crate::sender::Sender;
+use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
 use crate::stream::FrameReader;
-use crate::sys::{bind_udp, enable_gro, has_gso, set_timer_slack, Epoll, Inbox};
+use crate::sys::{bind_udp, enable_gro, has_gso, monotonic_ns, set_timer_slack, Epoll, Inbox};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
 /// lets some gather, as network cards do (interrupt moderation); an idle one answers at once.
 const PAUSE: Duration = Duration::from_micros(200);
 const BUSY_WAIT: Duration = Duration::from_micros(100);
 const WORTHWHILE: usize = 32;
+/// How often what waits for a limit is looked at.
+const SHAPER_PERIOD: Duration = Duration::from_millis(1);
 const TIMER_SLACK_NS: u64 = 1_000;
 
 #[derive(Clone, Copy)]
@@ -63,6 +68,17 @@ impl Token {
     }
 }
 
+/// Where what exits leaves from; ports from 0 to 0 are any, no device is any.
+pub struct ExitFrom {
+    pub ip: IpAddr,
+    pub first_port: u16,
+    pub last_port: u16,
+    pub device: Option<CString>,
+}
+
+/// How many ports are tried before an exit goes without a socket.
+const PORT_TRIES: u64 = 64;
+
 struct ExitSockets {
     v4: Option<OwnedFd>,
     v6: Option<OwnedFd>,
@@ -90,7 +106,7 @@ pub struct Worker {
     inbox: Inbox,
     sender: Sender,
     tunnel: OwnedFd,
-    exit_ip: IpAddr,
+    exit_from: ExitFrom,
     exits: HashMap<u32, ExitSockets>,
     clients: HashMap<u32, OwnedFd>,
     stream_in: Option<FrameReader>,
@@ -101,18 +117,22 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// `tunnel` is a bound, non-blocking socket; exits leave from `exit_ip`.
+    /// `tunnel` is a bound, non-blocking socket.
+    /// With `takes_trains`, the kernel may join what comes to it.
     pub fn new(
         tunnel: OwnedFd,
-        exit_ip: IpAddr,
+        exit_from: ExitFrom,
         settings: Settings,
         may_send_trains: bool,
+        takes_trains: bool,
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add_reader(shared.wake.as_raw_fd(), Token::Wake.pack())?;
         epoll.add_reader(tunnel.as_raw_fd(), Token::Tunnel.pack())?;
-        enable_gro(tunnel.as_raw_fd());
+        if takes_trains {
+            enable_gro(tunnel.as_raw_fd());
+        }
         Ok(Self {
             core: Core::new(settings, shared.counters.clone()),
             shared,
@@ -120,7 +140,7 @@ impl Worker {
             inbox: Inbox::default(),
             sender: Sender::new(may_send_trains && has_gso(tunnel.as_raw_fd())),
             tunnel,
-            exit_ip,
+            exit_from,
             exits: HashMap::new(),
             clients: HashMap::new(),
             stream_in: None,
@@ -138,16 +158,22 @@ impl Worker {
             ready.clear();
             self.served = 0;
             let waiting = Instant::now();
-            match self.epoll.wait() {
+            match self.epoll.wait(self.core.gate.is_waiting().then_some(SHAPER_PERIOD)) {
                 Ok(tokens) => ready.extend(tokens.filter_map(Token::unpack)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
             let waited = waiting.elapsed();
             self.core.now_ms = now_ms();
+            self.core.gate.now_ns = monotonic_ns();
+            // What Python said before a datagram came holds for it.
+            if let Some(wake) = ready.iter().position(|token| matches!(token, Token::Wake)) {
+                ready.swap(0, wake);
+            }
             for token in &ready {
                 self.serve(*token)?;
             }
+            self.release();
             self.flush();
             self.flush_stream();
             if !self.core.events.is_empty() {
@@ -198,7 +224,7 @@ impl Worker {
 
     /// One batch from a socket, each datagram to `handle` with its place in the inbox.
     fn receive(&mut self, fd: RawFd, handle: impl Fn(&mut Core, SocketAddr, &mut [u8], usize)) {
-        if self.core.out.uses_inbox() {
+        if self.core.gate.outbox.uses_inbox() {
             self.flush();
         }
         match self.inbox.receive(fd) {
@@ -220,7 +246,7 @@ impl Worker {
     }
 
     fn make_room(&mut self) {
-        if !self.core.out.has_room() {
+        if !self.core.gate.outbox.has_room() {
             self.flush();
         }
     }
@@ -231,6 +257,7 @@ impl Worker {
         let core = &mut self.core;
         match command {
             Command::Configure(settings) => core.settings = settings,
+            Command::SetExitRules(rules) => core.rules = rules,
             Command::SendPacket { to, packet } => core.send_packet(to, &packet),
             Command::SendCell { to, circuit_id, plaintext, message } => {
                 core.send_cell(to, circuit_id, plaintext, &message);
@@ -259,6 +286,9 @@ impl Worker {
                 core.routes.relays.remove(&id);
             }
             Command::SetExit(id, mut exit) => {
+                if let Some(before) = core.routes.exits.remove(&id) {
+                    exit.contacts = before.contacts;
+                }
                 exit.enabled = self.exits.contains_key(&id);
                 core.routes.exits.insert(id, exit);
             }
@@ -282,6 +312,11 @@ impl Worker {
                     None => core.counters.count(Drop::Socks5ForeignSource),
                 }
             }
+            Command::SetHandshakes { per_s, per_source_per_s } => {
+                core.handshakes.per_s = per_s;
+                core.handshakes.per_source_per_s = per_source_per_s;
+            }
+            Command::SetLimits { memory, slot } => core.gate.shaper = Limits::new(memory, slot).map(Shaper::new),
             Command::Stop => self.stopped = true,
         }
         Ok(())
@@ -298,14 +333,29 @@ impl Worker {
 
     // Out
 
+    /// Let go what waited for a limit.
+    fn release(&mut self) {
+        if !self.core.gate.is_waiting() {
+            return;
+        }
+        self.core.gate.now_ns = monotonic_ns();
+        self.core.gate.share_out();
+        while self.core.gate.release() {
+            self.flush();
+        }
+        if !self.core.gate.is_waiting() {
+            self.core.gate.share_out();
+        }
+    }
+
     fn open_exits(&mut self) {
         for id in std::mem::take(&mut self.core.to_enable) {
-            let both = self.exit_ip.is_unspecified();
+            let both = self.exit_from.ip.is_unspecified();
             let v6 = |worker: &Self| {
                 worker.open_exit(Ipv6Addr::UNSPECIFIED.into(), Token::Exit6(id), Drop::ExitNoIpv6Socket)
             };
             let sockets = ExitSockets {
-                v4: self.open_exit(self.exit_ip, Token::Exit4(id), Drop::ExitNoIpv4Socket),
+                v4: self.open_exit(self.exit_from.ip, Token::Exit4(id), Drop::ExitNoIpv4Socket),
                 v6: both.then(|| v6(self)).flatten(),
             };
             match self.core.routes.exits.get_mut(&id) {
@@ -318,7 +368,7 @@ impl Worker {
     }
 
     fn open_exit(&self, ip: IpAddr, token: Token, reason: Drop) -> Option<OwnedFd> {
-        let opened = bind_udp(SocketAddr::new(ip, 0)).and_then(|socket| {
+        let opened = self.bind_exit(ip).and_then(|socket| {
             self.epoll.add_reader(socket.as_raw_fd(), token.pack())?;
             enable_gro(socket.as_raw_fd());
             Ok(socket)
@@ -326,9 +376,25 @@ impl Worker {
         opened.inspect_err(|_| self.core.counters.count(reason)).ok()
     }
 
+    /// On a free port of those that exits have.
+    fn bind_exit(&self, ip: IpAddr) -> io::Result<OwnedFd> {
+        let ExitFrom { first_port, last_port, device, .. } = &self.exit_from;
+        let count = u64::from(last_port.saturating_sub(*first_port)) + 1;
+        let start = monotonic_ns() % count;
+        let mut outcome = Err(io::Error::from(ErrorKind::AddrInUse));
+        for attempt in 0..PORT_TRIES.min(count) {
+            let port = first_port.saturating_add(u16::try_from((start + attempt) % count).unwrap_or(0));
+            outcome = bind_udp(SocketAddr::new(ip, port), device.as_deref());
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
     /// Send everything in the outbox.
     fn flush(&mut self) {
-        if self.core.out.is_empty() {
+        if self.core.gate.outbox.is_empty() {
             return;
         }
         self.open_exits();
@@ -338,9 +404,9 @@ impl Worker {
             Via::Client(id) => clients.get(&id).map(AsRawFd::as_raw_fd),
             Via::Exit(id) => exits.get(&id)?.towards(to).map(AsRawFd::as_raw_fd),
         };
-        let mail = self.core.out.sorted(self.inbox.bytes());
+        let mail = self.core.gate.outbox.sorted(self.inbox.bytes());
         self.sender.send_all(&mail, &self.core.counters, socket_for);
-        self.core.out.clear();
+        self.core.gate.outbox.clear();
     }
 
     // The data stream

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, Drop};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
+use packet_engine::limits::OwnBucket;
 use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Association, Circuit, Exit, Purpose, Relay};
+use packet_engine::rules::Contacts;
 use proptest::prelude::*;
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
@@ -77,7 +79,14 @@ fn relay() -> Core {
 
 fn exit() -> Core {
     let mut core = core(2);
-    let exit = Exit { previous_hop: address("198.51.100.1:1"), keys: keys(2), enabled: false, stats: Arc::default() };
+    let exit = Exit {
+        previous_hop: address("198.51.100.1:1"),
+        keys: keys(2),
+        enabled: false,
+        contacts: Contacts::default(),
+        messages: OwnBucket::default(),
+        stats: Arc::default(),
+    };
     core.routes.exits.insert(THEIRS, exit);
     core
 }
@@ -88,9 +97,9 @@ fn sent(core: &mut Core) -> Vec<(Via, SocketAddr, Vec<u8>)> {
 }
 
 fn sent_with(core: &mut Core, inbox: &[u8]) -> Vec<(Via, SocketAddr, Vec<u8>)> {
-    let mail = core.out.sorted(inbox);
+    let mail = core.gate.outbox.sorted(inbox);
     let sent = mail.entries.iter().map(|entry| (entry.via, entry.to, mail.bytes(entry).to_vec())).collect();
-    core.out.clear();
+    core.gate.outbox.clear();
     sent
 }
 
@@ -180,6 +189,25 @@ fn before_it_is_linked_nothing_goes_over_an_end_to_end_circuit() {
     assert!(sent(&mut downloader).is_empty());
     assert_eq!(downloader.counters.get(Drop::NoCircuit), 1);
     assert_eq!(downloader.counters.get(Drop::CircuitNotReady), 1);
+}
+
+#[test]
+fn messages_for_an_exit_come_from_its_previous_hop_and_so_many_a_second() {
+    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    exit.gate.now_ns = 1_000_000_000_000;
+    client.routes.circuits[&OURS].relay_early_count.set(8);
+    let mut message = || {
+        client.send_cell(address("198.51.100.9:9"), OURS, false, &[6, 1, 2]);
+        let (_, _, cell) = one(sent(&mut client));
+        one(passed(&mut relay, "198.51.100.9:9", &cell)).2
+    };
+    passed(&mut exit, "203.0.113.9:1", &message());
+    assert_eq!((exit.events.len(), exit.counters.get(Drop::ExitForeignSource)), (0, 1));
+    for _ in 0..2_500 {
+        passed(&mut exit, "198.51.100.1:1", &message());
+    }
+    assert_eq!(exit.events.len() as u64 + exit.counters.get(Drop::ExitTooManyMessages), 2_500);
+    assert!((1_000..=1_001).contains(&exit.events.len()), "{}", exit.events.len());
 }
 
 #[test]

@@ -15,10 +15,11 @@ from ipv8.messaging.anonymization.tunnel import (
 
 from overlay.hidden import CIRCUIT_TYPE_LOOKUP, WatchedSwarm, end_to_end_address, end_to_end_circuit_id, is_linked
 from overlay.node import open_overlay
+from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import address_of, make_config, network, until
 
 INFOHASH = b"h" * 20
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]
 
 
 @asynccontextmanager
@@ -149,6 +150,7 @@ def test_addresses_of_circuits():
     assert end_to_end_circuit_id("example.org", CIRCUIT_ID_PORT) is None
 
 
+@pytest.mark.slow
 async def test_look_ups_that_find_nobody_become_rare():
     async with relays(2) as nodes, member(nodes) as downloader:
         downloader.watch([WatchedSwarm(INFOHASH, 1, False)])
@@ -161,6 +163,30 @@ async def test_look_ups_that_find_nobody_become_rare():
         await until(lambda: time.time() - swarm.last_lookup < 5)
         swarm.last_lookup = time.time() - 6
         assert not downloader._is_lookup_due(swarm)
+
+
+@pytest.mark.slow
+async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monkeypatch):
+    """The end of a circuit may look up well, and yet nothing comes back by it."""
+    monkeypatch.setattr("overlay.hidden.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("overlay.hidden.LOOKUP_RETRY_S", 0.5)
+    async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        heard = asyncio.Event()
+
+        async def keep_silent(*arguments):
+            heard.set()
+
+        seeder.decode_map_private[CreateE2EPayload.msg_id] = keep_silent
+        downloader.watch([WatchedSwarm(INFOHASH, 1, False)])
+        await asyncio.wait_for(heard.wait(), 30)
+        (first,) = downloader.find_circuits(CIRCUIT_TYPE_LOOKUP)
+        await until(
+            lambda: (
+                {circuit.circuit_id for circuit in downloader.find_circuits(CIRCUIT_TYPE_LOOKUP)} - {first.circuit_id}
+            )
+        )
+        assert first.circuit_id not in downloader.circuits
 
 
 async def test_swarms_are_tended_by_one_loop_that_ends_with_the_last(monkeypatch):

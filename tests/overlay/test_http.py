@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import ipaddress
 
 import pytest
 from hypothesis import given
@@ -9,16 +10,16 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
 from overlay.bencode import is_bencoded
+from overlay.config import ExitFrom
+from overlay.exit_rules import ExitRules, network_ranges
 from overlay.http import (
     MAX_PARTS,
-    PART_BYTES,
     PEER_FLAG_EXIT_HTTP,
     HttpError,
     NoHttpExitError,
-    may_pass,
-    read_response,
-    unchunked,
+    RefusedError,
 )
+from overlay.http_answers import PART_BYTES, may_pass, read_response, unchunked
 from overlay.node import open_overlay
 from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
 
@@ -128,7 +129,7 @@ async def test_without_such_an_exit_there_is_none():
 
 
 @pytest.mark.parametrize(
-    ("response", "counter"), [(answer(b"<html></html>"), "http_refused"), (b"nonsense", "http_refused")]
+    ("response", "counter"), [(answer(b"<html></html>"), "http_answer_refused"), (b"nonsense", "http_answer_refused")]
 )
 async def test_an_exit_gives_nothing_else_back(response, counter):
     tracker, address = await server(response)
@@ -152,8 +153,64 @@ async def test_an_exit_connects_to_no_private_address():
             async with tunnels("plain", [address_of(exit_node)]) as client:
                 await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
                 asked = asyncio.ensure_future(client.perform_http_request(address, REQUEST))
-                await until(lambda: exit_node.dropped()["http_refused"] == 1)
+                await until(lambda: exit_node.dropped()["exit_destination_refused"] == 1)
                 asked.cancel()
+        finally:
+            await exit_node.unload()
+
+
+async def requests_to(exit_node, targets):
+    """A request to each, one after the other, over one circuit; returns how many were answered."""
+    async with tunnels("plain", [address_of(exit_node)]) as client:
+        await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
+        answered = 0
+        for target in targets:
+            refused = exit_node.dropped().total()
+            asked = asyncio.ensure_future(client.perform_http_request(target, REQUEST))
+            await until(lambda: asked.done() or exit_node.dropped().total() > refused)  # noqa: B023
+            answered += asked.done() and asked.exception() is None
+            asked.cancel()
+    return answered
+
+
+async def test_requests_leave_from_where_datagrams_do():
+    sources = []
+
+    async def note(reader, writer):
+        sources.append(writer.get_extra_info("peername"))
+        await serve(reader, writer, answer(TRACKER_ANSWER))
+
+    tracker = await asyncio.start_server(note, "127.0.0.1", 0)
+    port = tracker.sockets[0].getsockname()[1]
+    source = ExitFrom("127.0.0.77", (41000, 41003))
+    async with tracker:
+        exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True, exit_from=source))
+        try:
+            # More than there are ports: those of closed connections are used again. IPv6 would leave from elsewhere.
+            assert await requests_to(exit_node, [("127.0.0.1", port)] * 6 + [("::1", port)]) == 6
+            assert exit_node.dropped()["exit_destination_refused"] == 1
+        finally:
+            await exit_node.unload()
+    assert {host for host, _ in sources} == {"127.0.0.77"}
+    assert {port for _, port in sources} <= set(range(41000, 41004))
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("rules", "counter"),
+    [
+        (ExitRules(max_destinations=2), "exit_too_many_destinations"),
+        (ExitRules(denied=network_ranges([ipaddress.ip_network("127.0.0.3/32")])), "exit_network_denied"),
+    ],
+)
+async def test_the_rules_hold_for_requests(rules, counter):
+    tracker = await asyncio.start_server(lambda r, w: serve(r, w, answer(TRACKER_ANSWER)), "0.0.0.0", 0)
+    port = tracker.sockets[0].getsockname()[1]
+    async with tracker:
+        exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True, exit_rules=rules))
+        try:
+            assert await requests_to(exit_node, [(f"127.0.0.{number}", port) for number in (1, 2, 3)]) == 2
+            assert exit_node.dropped()[counter] == 1
         finally:
             await exit_node.unload()
 
@@ -173,8 +230,8 @@ async def test_an_exit_makes_one_get_request_and_says_nothing_else(request_):
     async with tracker:
         exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True))
         try:
-            with pytest.raises(ValueError, match="not one GET request"):
-                await exit_node._fetch(address, request_)
+            with pytest.raises(RefusedError, match="http_request_refused"):
+                await exit_node._fetch(None, address, request_)
         finally:
             await exit_node.unload()
 

@@ -80,7 +80,8 @@ async def test_a_replayed_cell_is_refused_and_counted(engine):
                 await until(lambda: len(echo.received) == 21)
 
 
-@pytest.mark.parametrize("engine_name", ["native", pytest.param("python", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine_name", ["native", "python"])
 async def test_a_download_through_a_bad_network(engine_name, tmp_path):
     size_bytes = 5 << 20
     async with LocalSwarm(size_bytes, seeders=1, exits=1, relays=0, log_level="error") as swarm:

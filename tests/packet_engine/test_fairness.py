@@ -39,6 +39,7 @@ def spread(values):
     return max(values) / min(values)
 
 
+@pytest.mark.slow
 async def test_bytes_per_circuit_are_within_a_factor_of_two_both_ways():
     outside = [bind_udp(unused_host(), 0) for _ in range(CIRCUITS)]
     client, served = bind_udp("127.0.0.1", 0), bind_udp("127.0.0.1", 0)

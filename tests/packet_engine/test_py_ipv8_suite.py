@@ -63,7 +63,7 @@ def move_to_native(node):
 
 
 def move_to_python(node):
-    endpoint = BatchedEndpoint(LOOPBACK, 0, Counter())
+    endpoint = BatchedEndpoint(bind_udp(LOOPBACK, 0), Counter())
     with contextlib.suppress(StopIteration):
         endpoint.open().send(None)  # it has nothing to wait for, and a node is made without a loop's help
     move_to(node, endpoint)

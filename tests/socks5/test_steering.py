@@ -8,17 +8,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from socks5.address import encode_address
-from socks5.group import ReusePortGroup, SteeringError
 from socks5.steering import (
     BUCKETS,
     END_TO_END_PORT,
-    OWN_SOCKET,
     BucketTable,
     bucket_of,
     end_to_end_slot,
     program,
-    socket_of_slot,
 )
+from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, socket_of_slot
 
 LOOPBACK = "127.0.0.1"
 MAX_INSTRUCTIONS = 1024  # a quarter of BPF_MAXINSNS; the kernel's own form must fit into net.core.optmem_max
@@ -56,14 +54,14 @@ def test_the_kernel_finds_the_bucket_that_we_find(group, client, address, index,
     others = random.Random(seed)
     indexes = [others.randrange(5) for _ in range(BUCKETS)]
     indexes[bucket_of(address)] = index
-    group.steer(indexes)
+    group.steer(program(indexes, len(group.sockets)))
     client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
     assert group.sockets[index].recv(2000).endswith(b"payload")
 
 
 @pytest.mark.parametrize("slot", [0, 3, 4, 255])
 def test_an_end_to_end_address_goes_to_the_child_that_has_the_circuit(group, client, slot):
-    group.steer([2] * BUCKETS)
+    group.steer(program([2] * BUCKETS, len(group.sockets)))
     address = encode_address(f"{slot}.5.6.7", END_TO_END_PORT)
     assert end_to_end_slot(address) == slot
     client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
@@ -79,7 +77,7 @@ def test_all_other_addresses_are_no_end_to_end_ones(address):
 
 @pytest.mark.parametrize("datagram", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x09" + bytes(30)])
 def test_what_has_no_destination_stays_with_the_server(group, client, datagram):
-    group.steer([1] * BUCKETS)
+    group.steer(program([1] * BUCKETS, len(group.sockets)))
     client.sendto(datagram, group.sockets[OWN_SOCKET].getsockname())
     assert group.sockets[OWN_SOCKET].recv(2000) == datagram
 
@@ -94,7 +92,7 @@ def test_no_two_groups_share_a_port():
 
 
 def test_drained(group, client):
-    group.steer([2] * BUCKETS)
+    group.steer(program([2] * BUCKETS, len(group.sockets)))
     for _ in range(3):
         client.sendto(b"\x00\x00\x00" + encode_address("1.2.3.4", 5), group.sockets[OWN_SOCKET].getsockname())
     assert group.discard(2) == 3

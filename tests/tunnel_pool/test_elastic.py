@@ -9,6 +9,7 @@ import psutil
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT
 
+from overlay.admission import Admission
 from overlay.config import HostPort, slot_of
 from rpc import control_pb2 as pb
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
@@ -64,6 +65,26 @@ async def test_a_draining_child_carries_on_but_gets_nothing_new():
         assert client.pool.restarts() == 0
         await asyncio.sleep(0.5)  # in which it would have been replaced
         assert client.pool.working() == [0]
+
+
+async def test_what_a_node_admits_is_shared_by_those_who_join():
+    async with tunnels("pooled", [], workers=2, flags=EXIT_FLAGS) as node:
+        await node.pool.all_settled()
+
+        def told():
+            return dict.fromkeys(node.pool.working(), node._told_share.circuits)
+
+        node.set_admission(Admission(circuits=100))
+        assert told() == {0: 50, 1: 50}
+        node.drain(1)
+        assert told()[0] == 100
+        node.resume(1)
+        assert told() == {0: 50, 1: 50}
+        node.drain(1)
+        node.pool.end(1, "it has been drained")
+        await until(lambda: node.pool.records[1].state is ChildState.STOPPED)
+        node.set_admission(Admission(circuits=200))
+        assert told() == {0: 200}
 
 
 async def test_a_draining_exit_goes_on_for_those_it_has_and_joins_no_more_until_it_is_taken_back():

@@ -17,10 +17,15 @@ class Tunnels:
         return Counter(a=2, b=3)
 
 
+class Node:
+    def carried(self, tunnels):
+        return tunnels.now.relayed_bytes, tunnels.now.exited_bytes
+
+
 def test_the_line_a_minute_tells_what_came_since_the_last(caplog):
     caplog.set_level(logging.INFO)
     tunnels = Tunnels()
-    report = _Report(tunnels)
+    report = _Report(Node(), tunnels)
     tunnels.now = CarriedState(relays=3, exits=1, relayed_bytes=7_000_000, exited_bytes=1_500_000)
     report.log()
     assert (

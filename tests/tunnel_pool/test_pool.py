@@ -87,7 +87,7 @@ async def test_a_port_in_use_is_said_at_once():
 async def test_children_listen_on_consecutive_ports():
     host = unused_host()
     port = free_port(host)
-    async with tunnels("pooled", workers=2, host=host, port=port) as client:
+    async with tunnels("ported", workers=2, host=host, port=port) as client:
         await client.pool.all_settled()
         assert [client.pool.listen_address(slot) for slot in range(2)] == [(host, port), (host, port + 1)]
 
@@ -137,22 +137,29 @@ async def test_a_serving_nodes_children_are_peers_of_their_own_and_never_offer_e
 
 
 @pytest.mark.parametrize(
-    ("workers", "serves", "relays"), [(0, False, True), (1, False, True), (2, False, False), (2, True, True)]
+    ("workers", "serves", "steering", "relays"),
+    [
+        (0, False, False, True),
+        (1, False, False, True),
+        (2, False, False, False),
+        (2, True, False, True),
+        (2, False, True, True),
+    ],
 )
-def test_who_relays(tmp_path, workers, serves, relays):
-    assert (
-        PEER_FLAG_RELAY in peer_flags(NodeOptions(WorkerRange(workers, workers), tmp_path, serves=serves))
-    ) is relays
+def test_who_relays(tmp_path, workers, serves, steering, relays):
+    options = NodeOptions(WorkerRange(workers, workers), tmp_path, serves=serves, steering=steering)
+    assert (PEER_FLAG_RELAY in peer_flags(options)) is relays
 
 
-async def test_no_circuit_of_ours_has_our_own_key_as_a_hop():
+@pytest.mark.parametrize("kind", ["pooled", pytest.param("ported", marks=pytest.mark.slow)])
+async def test_no_circuit_of_ours_has_our_own_key_as_a_hop(kind):
     """Four children that know each other, and a network that offers them as relays and exits."""
     host = unused_host()
     port = 20000 + os.getpid() % 20000
     async with network(exits=1, relays=2) as nodes:
         known = [*map(address_of, nodes), *(HostPort(host, port + slot) for slot in range(4))]
         async with tunnels(
-            "pooled", known, workers=4, circuits=12, host=host, port=port, flags=EXIT_FLAGS, allow_private=True
+            kind, known, workers=4, circuits=12, host=host, port=port, flags=EXIT_FLAGS, allow_private=True
         ) as client:
             me = client.my_peer.public_key.key_to_bin()
 

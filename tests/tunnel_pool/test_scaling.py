@@ -170,3 +170,25 @@ def test_whatever_comes_it_stays_within_its_range(phases):
             assert len(pool.draining) <= 1
             assert pool.count >= 2
             assert pool.count + len(pool.starting) <= 5
+
+
+def test_a_new_range_holds_at_once():
+    pool = Simulation(WorkerRange(2, 2))
+    pool.policy.workers = WorkerRange(4, 4)
+    pool.run(20, cores=0)
+    assert pool.count == 4
+    pool.policy.workers = WorkerRange(1, 1)
+    pool.run(20, cores=0)
+    assert (pool.count, pool.draining) == (1, [])
+
+
+def test_who_is_drained_because_somebody_said_so_goes_and_is_followed():
+    pool = Simulation(WorkerRange(2, 2), finishes=False)
+    pool.policy.drain(0, pool.now_s)
+    pool.running.remove(0)
+    pool.draining.append(0)
+    pool.run(10, cores=0)
+    assert (pool.running, pool.draining) == ([1, 2], [0])  # not taken back, and not hurried
+    pool.finishes = True
+    pool.run(2, cores=0)
+    assert (pool.running, pool.draining) == ([1, 2], [])

@@ -10,6 +10,7 @@ import pytest
 from socks5.address import encode_address
 from socks5.messages import UDP_HEADER_START, split_udp_request
 from socks5.server import Socks5Server
+from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.socks5.test_server import associate, udp_socket
 from tunnel_pool.carriage import carrier_for
@@ -100,6 +101,7 @@ async def test_the_main_process_sees_no_datagram_once_the_buckets_are_given_out(
         assert seen == []
 
 
+@ENGINES_PYTHON_SLOW
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_dead_childs_destinations_go_to_another_and_back_to_its_successor(engine, how):
     async with client_of("pooled", 2, True) as setup:

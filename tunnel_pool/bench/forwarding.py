@@ -13,7 +13,6 @@ lost in a full buffer. The neighbours send trains (UDP_SEGMENT) or not.
 import argparse
 import asyncio
 import socket
-import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,19 +30,15 @@ from packet_engine import EngineChoice
 from socks5.address import encode_address
 from socks5.messages import UDP_HEADER_START
 from tunnel_pool.bench.contenders import Contender
+from tunnel_pool.bench.datagrams import DATAGRAM, PAYLOAD_BYTES, RECEIVE_BYTES, TRAIN, UDP_GRO, send_train, waiting
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import LocalSwarm
 
-PAYLOAD_BYTES = 1300
-DATAGRAM = b"d" + bytes(PAYLOAD_BYTES - 2) + b"e"  # an exit takes it for a DHT message
-TRAIN = 40
 WINDOW = 400  # half a megabyte: fits into every buffer once raised, and into most that are not
 SMALL_WINDOW = 100  # for nodes with the system's default buffers, 208 KiB with the kernel's own overhead
 STALL_S = 0.05
 CIRCUIT_TIMEOUT_S = 30
 SCENARIOS = ("relay", "exit", "back")
-UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h
-RECEIVE_BYTES = 1 << 16
 
 Result = dict[str, Any]
 
@@ -134,23 +129,16 @@ class _Flow:
             sock.close()
 
     def send_datagrams(self, sock: socket.socket, to: tuple[str, int], datagram: bytes, number: int) -> None:
-        if not self._trains:
+        if self._trains:
+            send_train(sock, to, datagram, number)
+        else:
             for _ in range(number):
                 sock.sendto(datagram, to)
-            return
-        segment = [(socket.SOL_UDP, UDP_SEGMENT, struct.pack("@H", len(datagram)))]
-        for start in range(0, number, TRAIN):
-            sock.sendmsg([datagram * min(TRAIN, number - start)], segment, 0, to)
 
     @staticmethod
     def receive_datagrams(sock: socket.socket, size: int) -> int:
         """How many of `size` bytes have come."""
-        count = 0
-        try:
-            while True:
-                count += -(-len(sock.recv(RECEIVE_BYTES)) // size)
-        except BlockingIOError:
-            return count
+        return sum(1 for _ in waiting(sock, size))
 
     async def prepare(self) -> None:
         """Open the way before anything is counted."""
@@ -167,6 +155,14 @@ class _Flow:
 
 class _Forward(_Flow):
     """Client to outside."""
+
+    async def prepare(self) -> None:
+        """Exits of ours let few datagrams out to who never answers."""
+        self.send(1)
+        loop = asyncio.get_running_loop()
+        _, source = await asyncio.wait_for(loop.sock_recvfrom(self.outside, RECEIVE_BYTES), CIRCUIT_TIMEOUT_S)
+        self.outside.sendto(DATAGRAM, source)
+        await asyncio.wait_for(loop.sock_recv(self.client, RECEIVE_BYTES), CIRCUIT_TIMEOUT_S)
 
     def send(self, number: int) -> None:
         request = UDP_HEADER_START + encode_address(*self.outside.getsockname()) + DATAGRAM

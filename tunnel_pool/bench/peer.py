@@ -34,12 +34,13 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
 from overlay.config import HostPort
-from overlay.udp import BUFFER_BYTES
 from rpc.lifeline import die_with_parent
 from socks5.server import Socks5Server
+from steering.group import BUFFER_BYTES
 from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.log import set_up_logging
 from tunnel_pool.session import TorrentSession
 from tunnel_pool.torrents import parse_torrent
 
@@ -178,7 +179,7 @@ def main() -> int:
     arguments, _ = parser.parse_known_args()
     if arguments.with_parent is not None:
         die_with_parent(arguments.with_parent)
-    options.set_up_logging("critical")
+    set_up_logging("critical")
     ended = runner.run(be_node(arguments) if arguments.role == "node" else download(arguments))
     # The Rust endpoint's threads don't end by themselves.
     os._exit(0 if ended.result or ended.signal is signal.SIGTERM else 1)

@@ -18,7 +18,8 @@ from packet_engine import EngineChoice
 from tunnel_pool import runner
 from tunnel_pool.bench import forwarding
 from tunnel_pool.bench.contenders import BY_NAME
-from tunnel_pool.cli import options
+from tunnel_pool.bench.datagrams import PAYLOAD_BYTES
+from tunnel_pool.log import set_up_logging
 
 SCENARIOS = [(role, trains) for role in forwarding.SCENARIOS for trains in (True, False)]
 SECONDS = 5
@@ -100,7 +101,7 @@ def draw(profiles: dict[str, tuple[dict[str, float], float]], output: Path) -> N
         axis.barh(list(profiles), widths, left=list(left.values()), label=part)
         left = {name: before + width for (name, before), width in zip(left.items(), widths, strict=True)}
     axis.invert_yaxis()
-    axis.set_xlabel(f"microseconds of CPU a cell of {forwarding.PAYLOAD_BYTES} bytes of payload")
+    axis.set_xlabel(f"microseconds of CPU a cell of {PAYLOAD_BYTES} bytes of payload")
     axis.legend(fontsize=8)
     axis.set_title("The native engine: where a node's time goes (-plain: its neighbours send no trains)", fontsize=9)
     figure.savefig(output)
@@ -124,7 +125,7 @@ def main() -> int:
     if shutil.which("perf") is None:
         print("perf is needed: apt-get install linux-perf", file=sys.stderr)
         return 1
-    options.set_up_logging("error")
+    set_up_logging("error")
     return 0 if runner.run(run(arguments.output)).result else 1
 
 

@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from packet_engine import EngineChoice, is_built
-from tunnel_pool.bench import download, elastic, forwarding, idle, report, streams
+from tunnel_pool.bench import (
+    api,
+    download,
+    elastic,
+    floods,
+    forwarding,
+    idle,
+    limits,
+    report,
+    scaling,
+    seeks,
+    soak,
+    streams,
+)
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
 from tunnel_pool.errors import UsageError, UserError
@@ -17,11 +30,26 @@ from tunnel_pool.pool.scaling import WorkerRange
 STREAMS = "streams"
 IDLE = "idle"
 ELASTIC = "elastic"
-ALONE = (STREAMS, IDLE, ELASTIC)  # measured by themselves
-USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200}
-UNUSUAL = {
+LIMITS = "limits"
+FLOODS = "floods"
+SCALING = "scaling"
+SEEKS = "seeks"
+API = "api"
+STARTS = "starts"
+SOAK = "soak"
+OF_A_NODE = (LIMITS, FLOODS, SCALING)
+ALONE = (STREAMS, IDLE, ELASTIC, SEEKS, API, STARTS, SOAK, *OF_A_NODE)  # measured by themselves
+USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200, "runs": 3}
+UNUSUAL: dict[str, dict[str, Any]] = {
     IDLE: {"workers": WorkerRange(16, 16), "seconds": 60},
     ELASTIC: {"workers": WorkerRange(1, 3), "seconds": 40, "size": 3000},
+    LIMITS: {"seconds": 10},
+    FLOODS: {"seconds": 10},
+    SCALING: {"seconds": 10},
+    SEEKS: {"size": 800},
+    API: {"seconds": 10, "size": 1000},
+    STARTS: {"runs": 20},
+    SOAK: {"seconds": 1800},
 }
 DOWNLOADS = {f"download-{hops}": hops for hops in (1, 2, 3)}
 FORWARDING = {
@@ -42,6 +70,19 @@ Compare within one run: machines differ, and drift. Scenarios:
                         (--workers 16 --seconds 60)
   elastic               a pool that grows and shrinks under a load that comes and goes, by
                         itself (--workers 1..3 --seconds 40 --size 3000, Python engine)
+  limits                how well a node's limits hold: eight greedy circuits, 1 to 4 children, by
+                        itself (--seconds 10)
+  floods                what floods of handshakes, garbage, forged and replayed cells do to live
+                        circuits, by itself (--seconds 10)
+  scaling               a relay of 1 and 2 children on cores of their own, and of 1 to 1000
+                        circuits, by itself (--seconds 10)
+  seeks                 how soon a player has what it seeks in a file that downloads over one hop,
+                        by itself (--size 800)
+  api                   the daemon's answers under 1 to 200 requests a second for a list of 1000
+                        torrents, while it downloads, by itself (--seconds 10 --size 1000)
+  starts                the daemon's start with 0 and 1000 torrents, by itself (--runs 20)
+  soak                  memory and descriptors of a daemon that works for half an hour, by itself
+                        (--seconds 1800)
 Contenders:
 """ + "\n".join(f"  {contender.name:21} {contender.what}" for contender in ALL)
 
@@ -59,13 +100,9 @@ def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bench",
-        help="measure ours and its peers side by side",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     number = options.whole_number
     parser.add_argument(
         "scenario", nargs="*", metavar="SCENARIO", help=f"which to measure (default: {' '.join(DEFAULT_SCENARIOS)})"
@@ -73,7 +110,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--contenders", type=_names(tuple(BY_NAME)), metavar="NAME,NAME...", default=None, help="default: all"
     )
-    parser.add_argument("--runs", type=number(1, 100), default=3, metavar="R", help="default: %(default)s")
+    parser.add_argument("--runs", type=number(1, 100), metavar="R", help="default: 3")
     parser.add_argument("--size", type=number(1, 1 << 20), metavar="MB", help="of the file (default: 200)")
     parser.add_argument("--workers", type=options.workers, metavar="N", help="of our downloader (default: 1)")
     parser.add_argument("--seconds", type=number(1, 3600), help="of load a node or stream, or of idleness (default: 5)")
@@ -111,15 +148,11 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _run_alone(scenario: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    match scenario:
-        case "streams":
-            measured = await streams.measure(arguments.seconds)
-        case "idle":
-            measured = await idle.measure(max(arguments.workers.most, 1), arguments.seconds)
-        case _:
-            measured = await elastic.measure(arguments.workers, arguments.size, arguments.seconds)
-            if arguments.plot is not None:
-                elastic.draw(measured, arguments.plot)
+    if scenario in OF_A_NODE and not is_built():
+        raise UserError(f"{scenario} is measured on the native packet engine, which is not built")
+    measured = await MEASURE[scenario](arguments)
+    if arguments.plot is not None and scenario in DRAW:
+        DRAW[scenario](measured, arguments.plot)
     return {"ok": True, scenario: measured}
 
 
@@ -157,10 +190,30 @@ def _rows(scenario: str, contenders: list[Contender], arguments: argparse.Namesp
     ]
 
 
+MEASURE: dict[str, Callable[[argparse.Namespace], Awaitable[Any]]] = {
+    STREAMS: lambda arguments: streams.measure(arguments.seconds),
+    IDLE: lambda arguments: idle.measure(max(arguments.workers.most, 1), arguments.seconds),
+    ELASTIC: lambda arguments: elastic.measure(arguments.workers, arguments.size, arguments.seconds),
+    LIMITS: lambda arguments: limits.measure(arguments.seconds),
+    FLOODS: lambda arguments: floods.measure(arguments.seconds),
+    SCALING: lambda arguments: scaling.measure(arguments.seconds),
+    SEEKS: lambda arguments: seeks.measure(arguments.size, arguments.workers.most),
+    API: lambda arguments: api.measure(arguments.size, arguments.workers.most, arguments.seconds),
+    STARTS: lambda arguments: api.measure_starts(arguments.runs),
+    SOAK: lambda arguments: soak.measure(arguments.seconds),
+}
+DRAW: dict[str, Callable[[Any, Path], None]] = {ELASTIC: elastic.draw, SOAK: soak.draw}
 DESCRIBE: dict[str, Callable[[Any], str]] = {
     STREAMS: streams.describe,
     IDLE: idle.describe,
     ELASTIC: elastic.describe,
+    LIMITS: limits.describe,
+    FLOODS: floods.describe,
+    SCALING: scaling.describe,
+    SEEKS: seeks.describe,
+    API: api.describe,
+    STARTS: api.describe_starts,
+    SOAK: soak.describe,
 }
 
 

@@ -36,13 +36,9 @@ class _Outcome(NamedTuple):
     seen_by_seeders: list[list[str]]
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="a private swarm on loopback, and a download through it",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_workers_option(parser, default="2")
     options.add_hops_option(parser)
     number = options.whole_number

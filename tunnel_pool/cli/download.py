@@ -3,8 +3,11 @@
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import libtorrent as lt
 
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
@@ -12,6 +15,7 @@ from tunnel_pool.cli.report import run_report
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UserError
 from tunnel_pool.measure import Meter
+from tunnel_pool.state import state_of_our_own
 from tunnel_pool.torrents import parse_torrent
 
 DESCRIPTION = """Download torrents over onion-routed circuits.
@@ -22,13 +26,9 @@ Interrupted, it goes on where it was when started again with the same --state
 and --save."""
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "download",
-        help="download torrents anonymously",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("what", nargs="+", metavar="WHAT", help="a magnet link, a .torrent file or an infohash")
     parser.add_argument("--save", type=options.folder, default=Path(), metavar="DIR", help="where to (default: here)")
     parser.add_argument(
@@ -63,6 +63,14 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """The download's report. Raises UserError."""
     torrents = [parse_torrent(what) for what in arguments.what]
     folder = writable_folder(arguments.save)
+    with state_of_our_own(arguments.state.absolute()):
+        return await _download(arguments, torrents, folder)
+
+
+async def _download(
+    arguments: argparse.Namespace, torrents: Sequence[lt.add_torrent_params], folder: Path
+) -> dict[str, Any]:
+    """Raises UserError."""
     node = options.node_options(arguments)
     meter = Meter()
     async with TorrentClient(node, arguments.hops, dht_nodes=options.dht_nodes(arguments)) as client:

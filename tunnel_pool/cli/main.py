@@ -5,34 +5,59 @@
 """
 
 import argparse
+import importlib
 import io
 import json
 import logging
 import os
 import signal
 import sys
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
-from tunnel_pool import __version__, runner
-from tunnel_pool.cli import bench, demo, download, node, options, seed, seeder
+from tunnel_pool import __version__
+from tunnel_pool.cli.parser import OneLineParser
 from tunnel_pool.errors import UserError
+from tunnel_pool.log import set_up_logging
 
 EXIT_FAILED = UserError.exit_code
 EXIT_INTERRUPTED = 130
 
-COMMANDS: dict[str, ModuleType] = {"demo": demo, "download": download, "seed": seed, "node": node, "bench": bench}
+COMMANDS = {
+    "demo": "a private swarm on loopback, and a download through it",
+    "download": "download torrents anonymously",
+    "seed": "seed files hidden, until told to stop",
+    "daemon": "download and seed, driven by Transmission's clients, until told to stop",
+    "config": "check and show the daemon's configuration",
+    "top": "watch a daemon at work",
+    "status": "list a daemon's torrents",
+    "add": "add torrents to a daemon",
+    "remove": "remove torrents from a daemon",
+    "pause": "stop torrents of a daemon",
+    "resume": "start torrents of a daemon",
+    "node": "relay, and exit where asked, until told to stop",
+    "bench": "measure ours and its peers side by side",
+}
+# Those that are not in a module of their name.
+MODULES = dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote")
+SEEDER = "seeder"  # started by the demo, not by people
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = options.OneLineParser(
-        prog="tunnel-pool", description="The anonymous BitTorrent daemon that uses every core."
-    )
+def module_of(command: str) -> Any:
+    """Imported for the command that runs alone: what each needs takes a second in all."""
+    return importlib.import_module(f"tunnel_pool.cli.{MODULES.get(command, command)}")
+
+
+def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """For this command line: of its command it knows the options."""
+    parser = OneLineParser(prog="tunnel-pool", description="The anonymous BitTorrent daemon that uses every core.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS.values():
-        module.add_parser(commands)
-    seeder.add_parser(commands)
+    parsers = {name: commands.add_parser(name, help=what) for name, what in COMMANDS.items()}
+    parsers[SEEDER] = commands.add_parser(SEEDER)
+    asked = next((word for word in argv if not word.startswith("-")), "")
+    if asked in parsers:
+        module_of(asked).add_options(parsers[asked])
     return parser
 
 
@@ -44,11 +69,19 @@ def run(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    arguments = make_parser().parse_args(argv)
-    if arguments.command == "seeder":
-        return seeder.run(arguments)
-    options.set_up_logging(arguments.log_level)
+    parser = make_parser(argv)
+    arguments = parser.parse_args(argv)
+    command = module_of(arguments.command)
+    if arguments.command == SEEDER:
+        return int(command.run(arguments))
+    from tunnel_pool import runner  # and Twisted with it
+
     try:
+        if hasattr(command, "with_config"):
+            arguments = command.with_config(
+                arguments, lambda more: parser.parse_args([argv[0], *more, *argv[1:]]), argv[1:]
+            )
+        set_up_logging(arguments.log_level, getattr(arguments, "log_file", None))
         ended = runner.run(arguments.run(arguments))
     except UserError as error:
         return _end(arguments, {"ok": False, "error": str(error)}, error.exit_code)
@@ -68,7 +101,7 @@ def _end(arguments: argparse.Namespace, report: dict[str, Any], code: int) -> in
         if "error" in report:
             print(f"tunnel-pool {arguments.command}: {report['error']}", file=sys.stderr, flush=True)
         elif not arguments.json:
-            print(COMMANDS[arguments.command].describe(report), flush=True)
+            print(module_of(arguments.command).describe(report), flush=True)
         if arguments.json:
             print(json.dumps(report), flush=True)
     except OSError:

@@ -2,19 +2,18 @@
 
 import argparse
 import ipaddress
-import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import platformdirs
 
-from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
+from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UsageError
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores
+from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores, shares_port
 
 MAX_PORT = 0xFFFF
 DHT_NODES = (
@@ -23,13 +22,6 @@ DHT_NODES = (
     HostPort("dht.transmissionbt.com", 6881),
 )
 LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line; exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def workers(text: str) -> WorkerRange:
@@ -76,6 +68,31 @@ def peer_address(text: str) -> HostPort:
     if address.port == 0:
         raise argparse.ArgumentTypeError(f"{text!r} has no port")
     return address
+
+
+def destination(text: str) -> HostPort:
+    """IP:PORT, where the address may be IPv6, in brackets or not."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = HostPort(str(ipaddress.ip_address(host.strip("[]"))), int(port))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT") from None
+    if not 0 <= address.port <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
+    return address
+
+
+def exit_from(text: str) -> ExitFrom:
+    """IP, or IP:PORT-PORT."""
+    host, _, ports = text.partition(":")
+    try:
+        address = str(ipaddress.IPv4Address(host))
+        first, last = (int(part) for part in ports.split("-")) if ports else (0, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IPV4 or IPV4:PORT-PORT") from None
+    if ports and not 0 < first <= last <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} has no ports from 1 to 65535 in order")
+    return ExitFrom(address, (first, last))
 
 
 def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
@@ -138,6 +155,13 @@ def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
         help="of workers; spawn: a new process each; forkserver: forks of one that has everything loaded, which "
         "saves memory (Linux; default: %(default)s)",
     )
+    parser.add_argument(
+        "--steering",
+        choices=["auto", "off"],
+        default="auto",
+        help="auto: where the system can (Linux), workers share one UDP port, and the kernel hands each its datagrams, "
+        "the network's and libtorrent's; off: each has a port of its own, and the main process hands libtorrent's on",
+    )
 
 
 def add_engine_option(parser: argparse.ArgumentParser) -> None:
@@ -156,12 +180,6 @@ def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None
     )
     if exits:
         add_circuits_option(parser)
-    parser.add_argument(
-        "--steering",
-        choices=["auto", "off"],
-        default="auto",
-        help="auto: the kernel hands libtorrent's datagrams to the workers, where it can; off: the main process does",
-    )
 
 
 def add_dht_option(parser: argparse.ArgumentParser) -> None:
@@ -220,8 +238,9 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
         **default(
             ANYWHERE,
             None,
-            "UDP address; with N workers also the N-1 ports above (default: any address, any port)",
-            "UDP address of the downloader; with N workers also the N-1 ports above (default: one on loopback)",
+            "UDP address; with --steering off N workers take also the N-1 ports above (default: any address, any port)",
+            "UDP address of the downloader; with --steering off N workers take also the N-1 ports above (default: one "
+            "on loopback)",
         ),
     )
     add_bootstrap_option(parser, private_swarm)
@@ -259,11 +278,12 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
 def check_ports(arguments: argparse.Namespace) -> None:
     """Raises UsageError when the workers' ports would pass the last."""
     listen = arguments.listen
-    if listen and listen.port and listen.port + max(arguments.workers.most, 1) - 1 > MAX_PORT:
+    own_ports = not shares_port(arguments.workers, arguments.steering == "auto")
+    if own_ports and listen and listen.port and listen.port + max(arguments.workers.most, 1) - 1 > MAX_PORT:
         raise UsageError(f"--listen {listen} leaves no ports for {arguments.workers.most} workers")
 
 
-def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node: bool = False) -> NodeOptions:
+def node_options(arguments: argparse.Namespace) -> NodeOptions:
     """What add_network_options and add_workers_option were given."""
     bootstrap_default, addresses = arguments.bootstrap
     check_ports(arguments)
@@ -276,14 +296,7 @@ def node_options(arguments: argparse.Namespace, serves: bool = False, exit_node:
         community_id=arguments.community_id,
         allow_private=arguments.allow_private,
         engine=EngineChoice(arguments.engine),
-        exit=exit_node,
-        serves=serves,
         circuits=getattr(arguments, "circuits", 0),
-        steering=getattr(arguments, "steering", "auto") == "auto",
+        steering=arguments.steering == "auto",
         start_method=StartMethod(arguments.start_method),
     )
-
-
-def set_up_logging(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -19,7 +19,9 @@ from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.files import write_atomically
+from tunnel_pool.state import state_of_our_own
 from tunnel_pool.torrents import infohash_of, magnet_link, make_torrent
+from tunnel_pool.tunnels import NodeOptions
 
 TORRENTS_DIR = "torrents"
 CHECK_INTERVAL_S = 1.0
@@ -36,13 +38,9 @@ start with the same files is quick."""
 logger = logging.getLogger(__name__)
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "seed",
-        help="seed files hidden, until told to stop",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("path", nargs="+", type=_whole_path, metavar="PATH", help="a file or a folder")
     options.add_hops_option(parser, exits=False)
     options.add_workers_option(parser, default="auto")
@@ -61,11 +59,18 @@ def _whole_path(text: str) -> Path:
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs until it is stopped; the report is what it seeded. Raises UserError."""
     node = options.node_options(arguments)
+    for path in arguments.path:
+        if path.name and node.state_dir.is_relative_to(path):
+            raise UsageError(f"cannot seed {path}: {node.state_dir} is in it, with our key; choose another --state")
+    with state_of_our_own(node.state_dir):
+        return await _seed(arguments, node)
+
+
+async def _seed(arguments: argparse.Namespace, node: NodeOptions) -> dict[str, Any]:
+    """Raises UserError."""
     started_s = time.monotonic()
     seeded: dict[str, tuple[Path, lt.add_torrent_params]] = {}
     for path in dict.fromkeys(arguments.path):
-        if path.name and node.state_dir.is_relative_to(path):
-            raise UsageError(f"cannot seed {path}: {node.state_dir} is in it, with our key; choose another --state")
         torrent = await _torrent_of(path, node.state_dir / TORRENTS_DIR)
         seeded[infohash_of(torrent)] = path, torrent
     async with TorrentClient(node, arguments.hops, exits=False) as client:

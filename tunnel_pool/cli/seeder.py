@@ -1,11 +1,9 @@
 """tunnel-pool seeder: started by the demo, not by people."""
 
 import argparse
-from typing import Any
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("seeder")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("torrent")
     parser.add_argument("folder")
     parser.add_argument("host")

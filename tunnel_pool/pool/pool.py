@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from google.protobuf.message import Message
 
 from rpc import control_pb2 as pb
 from rpc.errors import RemoteError
-from rpc.sockets import give
+from rpc.sockets import HasDescriptor, give
 from rpc.sync import CarriedState, SyncState
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.command import StartMethod
@@ -57,6 +56,12 @@ class PoolListener(Protocol):
 
     def candidates_changed(self) -> None:
         """RPC_SYNC changed some child's candidates."""
+
+    def routes_changed(self, slot: int) -> None:
+        """RPC_SYNC changed the circuits that end at the child."""
+
+    async def called(self, slot: int, name: str, message: Any) -> Message:
+        """The answer to a call of a child's. Raises RemoteError."""
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None: ...
 
@@ -148,6 +153,7 @@ class ProcessPool:
             exits=sum(state.exits for state in states),
             relayed_bytes=sum(state.relayed_bytes for state in [*states, *past]),
             exited_bytes=sum(state.exited_bytes for state in [*states, *past]),
+            joined=sum(state.joined for state in [*states, *past]),
         )
 
     # Its life
@@ -211,13 +217,24 @@ class ProcessPool:
         """Call a child; the future ends with its result or a CallError."""
         return self._children[slot].call(name, message, timeout_s)
 
+    def tell(self, slot: int, name: str, message: Message) -> "asyncio.Future[Any]":
+        """A call whose failure is nothing to the caller: the child is gone then, or on its way."""
+        told = self.call(slot, name, message)
+        told.add_done_callback(lambda future: future.exception())
+        return told
+
+    async def told(self) -> None:
+        """Return when every child at work has told what has changed."""
+        calls = [self.call(slot, "heartbeat", pb.Heartbeat(tell=True)) for slot in self.working()]
+        await asyncio.gather(*calls, return_exceptions=True)
+
     def send_datagram(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> bool:
         child = self._children.get(slot)
         return child is not None and child.datagrams.send(circuit_id, address, payload)
 
-    def give_socket(self, slot: int, association_id: int, sock: socket.socket) -> None:
-        """Hand a child a socket, which it takes at the call that names the association. Raises OSError."""
-        give(self._children[slot].sockets, association_id, sock)
+    def give(self, slot: int, what: int, file: HasDescriptor) -> None:
+        """Hand a child a socket or memory, which it takes when a call needs it (rpc/sockets.py). Raises OSError."""
+        give(self._children[slot].sockets, what, file)
 
     # Deciding and doing
 
@@ -310,6 +327,8 @@ class ProcessPool:
                 self._listener.swarms_changed(child.slot, [swarm.infohash for swarm in message.swarms])
             if message.full or message.candidates or message.lost_candidates:
                 self._listener.candidates_changed()
+            if message.full or message.exits or message.lost_exits:
+                self._listener.routes_changed(child.slot)
         elif name == "circuit_dead":
             picture.forget(message.circuit_id)
             self._listener.circuit_died(child.slot, message)
@@ -318,6 +337,9 @@ class ProcessPool:
         elif name == "notify":
             level = logging.WARNING if message.level == pb.Notify.WARNING else logging.INFO
             logger.log(level, "child %d: %s", child.slot, message.text)
+
+    async def child_called(self, child: ChildProcess, name: str, message: Any) -> Message:
+        return await self._listener.called(child.slot, name, message)
 
     def child_sent_datagram(self, child: ChildProcess, circuit_id: int, address: bytes, payload: bytes) -> None:
         self._listener.datagram_received(child.slot, circuit_id, address, payload)
@@ -349,7 +371,9 @@ class ProcessPool:
         carried = carried._replace(
             relayed_bytes=carried.relayed_bytes + picture.carried.relayed_bytes,
             exited_bytes=carried.exited_bytes + picture.carried.exited_bytes,
+            joined=carried.joined + picture.carried.joined,
         )
         self._before_restart[child.slot] = (counters, carried)
         picture.clear()
         self._listener.candidates_changed()
+        self._listener.routes_changed(child.slot)

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorProcess
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
-from rpc.calls import Answered, ControlChannel, Failed, Notified
+from rpc.calls import Answered, Called, ControlChannel, Failed, Notified, settle
 from rpc.descriptors import CONTROL_IN, CONTROL_OUT, EXIT_IN, EXIT_OUT, STDERR, STDOUT
 from rpc.errors import BrokenStreamError, CallError
 from rpc.exit import ExitDecoder, ExitFrame, ExitKind, encode
@@ -31,6 +31,9 @@ class ChildListener(Protocol):
     """Who owns the children hears this of each."""
 
     def child_notified(self, child: "ChildProcess", name: str, message: Any) -> None: ...
+
+    async def child_called(self, child: "ChildProcess", name: str, message: Any) -> Message:
+        """The answer to a call of the child's. Raises RemoteError."""
 
     def child_sent_datagram(self, child: "ChildProcess", circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
@@ -57,6 +60,7 @@ class ChildProcess(ProcessProtocol):
         self.sockets: socket.socket
         self._reader: DatagramReader | None = None
         self._losing: asyncio.TimerHandle | None = None
+        self._answering: set[asyncio.Task[None]] = set()
 
     def spawn(self, reactor: IReactorProcess, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the process. Raises OSError when there are no descriptors or processes left."""
@@ -106,7 +110,8 @@ class ChildProcess(ProcessProtocol):
             self.transport.signalProcess("KILL")
 
     def expire_calls(self, now_s: float) -> None:
-        self._fail(self._channel.expire(now_s))
+        for failed in self._channel.expire(now_s):
+            settle(failed)
 
     def _write(self, fd: int, data: bytes) -> None:
         if self.transport is not None and fd in self.transport.pipes:
@@ -137,8 +142,11 @@ class ChildProcess(ProcessProtocol):
         if self._losing is not None:
             self._losing.cancel()
         self._log.ended()
+        for answering in self._answering:
+            answering.cancel()
         how = self._how_it_ended(reason)
-        self._fail(self._channel.close(f"child {self.slot} ended: {how}"))
+        for failed in self._channel.close(f"child {self.slot} ended: {how}"):
+            settle(failed)
         self.datagrams.close()
         self.sockets.close()
         if self._reader is not None:
@@ -159,19 +167,18 @@ class ChildProcess(ProcessProtocol):
     def _control_received(self, data: bytes) -> None:
         for happening in self._channel.receive(data):
             match happening:
-                case Answered(future, result):
-                    if not future.done():
-                        future.set_result(result)
-                case Failed():
-                    self._fail([happening])
+                case Answered() | Failed():
+                    settle(happening)
                 case Notified(name, message):
                     self._listener.child_notified(self, name, message)
+                case Called():
+                    answering = self._loop.create_task(self._answer(happening))
+                    self._answering.add(answering)
+                    answering.add_done_callback(self._answering.discard)
 
-    @staticmethod
-    def _fail(failures: Sequence[Failed]) -> None:
-        for failure in failures:
-            if not failure.token.done():
-                failure.token.set_exception(failure.error)
+    async def _answer(self, call: Called) -> None:
+        work = self._listener.child_called(self, call.name, call.message)
+        self._write(CONTROL_IN, await self._channel.answer(call, work))
 
     def _datagram_received(self, circuit_id: int, address: bytes, payload: bytes) -> None:
         self._listener.child_sent_datagram(self, circuit_id, address, payload)

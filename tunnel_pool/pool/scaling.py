@@ -85,6 +85,13 @@ class ScalingPolicy:
         self._short_since_s: float | None = None
         self._ample_since_s: float | None = None
         self._draining_since_s: dict[int, float] = {}
+        self.unwanted: set[int] = set()  # drained because somebody said so
+
+    def drain(self, slot: int, now_s: float) -> Drain:
+        """This child is to go, whatever the others have to do; who follows it is another."""
+        self.unwanted.add(slot)
+        self._draining_since_s[slot] = now_s
+        return Drain(slot)
 
     def decide(
         self, now_s: float, running: Sequence[ChildLoad], draining: Sequence[ChildLoad], starting: int, wanted: int
@@ -97,26 +104,37 @@ class ScalingPolicy:
         is_ample = is_settled and count > self.workers.least and _is_ample(running, circuits)
         self._short_since_s = _since(self._short_since_s, is_short, now_s)
         self._ample_since_s = _since(self._ample_since_s, is_ample, now_s)
-        if count < self.workers.least:  # one was drained, and another has died
-            return Resume(draining[0].slot) if draining else Grow()
-        if _has_lasted(self._short_since_s, GROW_AFTER_S, now_s):
+        self.unwanted &= {load.slot for load in draining}
+        resumable = [load.slot for load in draining if load.slot not in self.unwanted]
+        is_wanted = _has_lasted(self._short_since_s, GROW_AFTER_S, now_s)
+        if is_wanted or count < self.workers.least:  # one was drained, and another has died
             self._short_since_s = None
-            return Resume(draining[0].slot) if draining else Grow()
+            if resumable:
+                return Resume(resumable[0])
+            return self._end_one([load for load in draining if self._is_overdue(load, now_s)], now_s) or Grow()
+        if len(running) > self.workers.most:
+            return self._drain_least(running, now_s)
         if draining:
             return self._end_one(draining, now_s)
         if _has_lasted(self._ample_since_s, self._shrink_after_s, now_s):
             self._ample_since_s = None
-            slot = min(running, key=lambda load: (load.foreign, load.busy, load.circuits, -load.slot)).slot
-            self._draining_since_s = {slot: now_s}
-            return Drain(slot)
+            return self._drain_least(running, now_s)
         return None
+
+    def _drain_least(self, running: Sequence[ChildLoad], now_s: float) -> Drain:
+        slot = min(running, key=lambda load: (load.foreign, load.busy, load.circuits, -load.slot)).slot
+        self._draining_since_s[slot] = now_s
+        return Drain(slot)
+
+    def _is_overdue(self, load: ChildLoad, now_s: float) -> bool:
+        return _has_lasted(self._draining_since_s.get(load.slot), DRAIN_DEADLINE_S, now_s)
 
     def _end_one(self, draining: Sequence[ChildLoad], now_s: float) -> End | None:
         for load in draining:
-            since_s = self._draining_since_s.setdefault(load.slot, now_s)
+            self._draining_since_s.setdefault(load.slot, now_s)
             if not load.busy and not load.foreign:
                 return End(load.slot, "it is not needed, and carries nothing")
-            if _has_lasted(since_s, DRAIN_DEADLINE_S, now_s):
+            if self._is_overdue(load, now_s):
                 return End(load.slot, f"it is not needed, and was given {DRAIN_DEADLINE_S:.0f} s to finish")
         return None
 

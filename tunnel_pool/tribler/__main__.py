@@ -9,6 +9,7 @@ from typing import Any
 from packet_engine import EngineChoice
 from tunnel_pool import runner
 from tunnel_pool.cli import options
+from tunnel_pool.cli.parser import OneLineParser
 from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.tribler.community import AdoptionOptions, adopt
@@ -22,7 +23,7 @@ What is not named here goes to Tribler as it is: a torrent, -s, --log-level ..."
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = options.OneLineParser(
+    parser = OneLineParser(
         prog=PROGRAM,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,6 +57,7 @@ def adoption_options(arguments: argparse.Namespace) -> AdoptionOptions:
         bootstrap_default=bootstrap_default,
         bootstrap=bootstrap,
         allow_private=arguments.allow_private,
+        steering=arguments.steering == "auto",
     )
 
 

@@ -27,7 +27,7 @@ from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import keep_scaled
 from tunnel_pool.speed_test import PooledEndpoint
-from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key
+from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key, shares_port
 
 KEYS = "tunnel-pool"  # a folder beside Tribler's exit cache
 
@@ -45,21 +45,23 @@ class AdoptionOptions:
     bootstrap_default: bool = True
     bootstrap: tuple[HostPort, ...] = ()
     allow_private: bool = False
+    steering: bool = True
 
 
 class Socks5Endpoint(PooledEndpoint):
     """What Tribler asks of ipv8-rust-tunnels' endpoint about SOCKS5, by hop count."""
 
-    def __init__(self, community: PooledTunnelCommunity, on_lost: OnLost) -> None:
+    def __init__(self, community: PooledTunnelCommunity, on_lost: OnLost, steering: bool) -> None:
         super().__init__(community)
         self._on_lost = on_lost
+        self._steering = steering
         self._dispatchers: dict[int, Dispatcher] = {}
         self._servers: dict[int, Socks5Server] = {}
         self._ports: dict[int, int] = {}
 
     def create_socks5_server(self, port: int, hops: int) -> int:
         """Listen on loopback for the libtorrent session of this hop count; returns the port."""
-        dispatcher, server = serve_session(self._community, hops, self._on_lost, steering=True)
+        dispatcher, server = serve_session(self._community, hops, self._on_lost, self._steering)
         self._ports[hops] = server.listen(port)
         self._dispatchers[hops] = dispatcher
         self._servers[hops] = server
@@ -92,26 +94,27 @@ class PooledFromSettings(PooledTunnelCommunity):
 
     def __init__(self, settings: Any) -> None:
         options = self.options
-        slots = range(options.workers.least)
+        keys = _own_keys(settings, options.workers.most)
         super().__init__(
-            self._config_of(settings),
-            slots,
+            self._config_of(settings, keys[0]),
+            range(options.workers.least),
             settings.max_circuits,
-            own_keys=_own_keys(settings, options.workers.most),
+            own_keys=keys,
             start_method=options.start_method,
+            shares_port=shares_port(options.workers, options.steering),
         )
         self.settings = settings
-        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, self._on_lost)
+        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, self._on_lost, options.steering)
         self.register_task("start the pool", self._start_pool)
         self.watchers.append(self._readd_peers)
 
-    def _config_of(self, settings: Any) -> OverlayConfig:
+    def _config_of(self, settings: Any, member_key: bytes) -> OverlayConfig:
         flags = set(settings.peer_flags)
         if settings.exitnode_enabled:
             flags |= EXIT_FLAGS
         return OverlayConfig(
             slot=0,
-            member_key=settings.my_peer.key.key_to_bin(),
+            member_key=member_key,
             listen=self.options.listen,
             peer_flags=frozenset(flags),
             community_id=self.community_id,
@@ -175,6 +178,6 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
 
 
 def _own_keys(settings: Any, workers: int) -> dict[int, bytes]:
-    """Each child has its own, as it relays for others from its own port; Tribler's stays with its other overlays."""
+    """Others know a key at one port: Tribler's is its other overlays', the first of these is that of a shared port."""
     folder = Path(settings.exitnode_cache).parent if settings.exitnode_cache else None
     return {slot: load_member_key(folder / KEYS, slot) if folder else new_member_key() for slot in range(workers)}

@@ -1,0 +1,102 @@
+"""How many of others' circuits a node takes part in. Pure: what is asked, what there is, and the time."""
+
+from dataclasses import dataclass
+
+from overlay.bucket import Bucket
+
+CLOSED = "create_closed"
+CIRCUIT_TOTAL = "create_too_many"
+CIRCUIT_NEIGHBOUR = "create_too_many_of_neighbour"
+CIRCUIT_MINUTE = "create_too_many_a_minute"
+HANDSHAKES_OF_SOURCE = "handshakes_of_source"
+HANDSHAKES_TOO_MANY = "handshakes_too_many"
+MAX_SOURCES = 4096
+BURST_S = 2.0  # in time of the rate
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Of one TunnelCommunity; 0 is no limit."""
+
+    circuits: int = 1000
+    per_neighbour: int = 0  # by IP address
+    per_minute: int = 0
+    handshakes_per_s: int = 200  # CREATE and EXTEND that are looked at at all
+    handshakes_per_source_per_s: int = 20
+    closed: bool = False  # no circuit more: what it carries could not go on
+
+    def share(self, children: int) -> "Admission":
+        """One child's: ids are random, so that each gets its part; a neighbour's come to one by chance."""
+
+        def part(whole: int) -> int:
+            return -(-whole // children)
+
+        return Admission(
+            part(self.circuits),
+            part(self.per_neighbour),
+            part(self.per_minute),
+            part(self.handshakes_per_s),
+            part(self.handshakes_per_source_per_s),
+            self.closed,
+        )
+
+
+NO_MORE_THAN_USUAL = Admission()
+
+
+class Joins:
+    """Those of the last minute, as a bucket that empties steadily."""
+
+    def __init__(self) -> None:
+        self._level = 0.0
+        self._seen_s = 0.0
+
+    def refusal(self, admission: Admission, joined: int, of_neighbour: int, now_s: float) -> str | None:
+        """Why one more is too many; one that is not is counted."""
+        if admission.closed:
+            return CLOSED
+        if admission.circuits and joined >= admission.circuits:
+            return CIRCUIT_TOTAL
+        if admission.per_neighbour and of_neighbour >= admission.per_neighbour:
+            return CIRCUIT_NEIGHBOUR
+        if admission.per_minute:
+            drained = admission.per_minute / 60 * max(0.0, now_s - self._seen_s)
+            self._level, self._seen_s = max(0.0, self._level - drained), now_s
+            if self._level + 1 > admission.per_minute:
+                return CIRCUIT_MINUTE
+            self._level += 1
+        return None
+
+
+class Handshakes:
+    """How many CREATE and EXTEND are looked at; the twin of packet_engine/src/handshakes.rs."""
+
+    def __init__(self) -> None:
+        self.per_s = self.per_source_per_s = 0  # any number
+        self._strangers = Bucket()
+        self._neighbours = Bucket()
+        self._sources: dict[str, Bucket] = {}
+
+    def refusal(self, source: str, is_neighbour: bool, now_s: float) -> str | None:
+        """Why one more is not looked at; one that is is counted. Half of the whole is kept for neighbours."""
+        half = self.per_s / 2
+        if is_neighbour and self.per_s and self._neighbours.permits(now_s):
+            self._neighbours.take(half, BURST_S, now_s)
+            return None
+        if self.per_source_per_s:
+            bucket = self._bucket_of(source, now_s)
+            if not bucket.permits(now_s):
+                return HANDSHAKES_OF_SOURCE
+            bucket.take(self.per_source_per_s, BURST_S, now_s)
+        if self.per_s:
+            if not self._strangers.permits(now_s):
+                return HANDSHAKES_TOO_MANY
+            self._strangers.take(half, BURST_S, now_s)
+        return None
+
+    def _bucket_of(self, source: str, now_s: float) -> Bucket:
+        if len(self._sources) >= MAX_SOURCES and source not in self._sources:
+            self._sources = {known: bucket for known, bucket in self._sources.items() if not bucket.permits(now_s)}
+            if len(self._sources) >= MAX_SOURCES:
+                self._sources.clear()
+        return self._sources.setdefault(source, Bucket())

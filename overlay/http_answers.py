@@ -1,0 +1,102 @@
+"""What a tracker answers over HTTP: read to its end, and told from everything else."""
+
+import asyncio
+import gzip
+import io
+import zlib
+
+from overlay.bencode import is_bencoded
+
+PART_BYTES = 1300  # of an answer in a cell
+MAX_RESPONSE_BYTES = 64 << 10  # unpacked, too
+MAX_CHUNKS = 1000
+REDIRECTIONS = (b"301", b"302", b"303", b"307", b"308")
+
+
+async def read_response(reader: asyncio.StreamReader) -> bytes:
+    """A whole answer, as it came. Raises ValueError for one too large, IncompleteReadError, OSError."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise ValueError("headers without end") from None
+    headers = _headers(head)
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and len(length) < 10:
+        if int(length) > MAX_RESPONSE_BYTES:
+            raise ValueError("an answer too large")
+        return head + await reader.readexactly(int(length))
+    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+        return head + await _read_chunks(reader)
+    body = b""
+    while piece := await reader.read(MAX_RESPONSE_BYTES):
+        body += piece
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise ValueError("an answer too large")
+    return head + body
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    """A chunked body as it came, without trailers (RFC 9112 section 7.1)."""
+    parts: list[bytes] = []
+    total = 0
+    while len(parts) < MAX_CHUNKS:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.partition(b";")[0], 16)
+        total += len(line) + size
+        if size < 0 or total > MAX_RESPONSE_BYTES:
+            raise ValueError("an answer too large")
+        parts.append(line + await reader.readexactly(size + 2))
+        if size == 0:
+            return b"".join(parts)
+    raise ValueError("an answer of too many chunks")
+
+
+def _headers(head: bytes) -> dict[bytes, bytes]:
+    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+    return {name.strip().lower(): value.strip() for name, _, value in lines}
+
+
+def unchunked(body: bytes) -> bytes | None:
+    """The content of a chunked body (RFC 9112 section 7.1), None while it is not whole."""
+    parts: list[bytes] = []
+    position = 0
+    while len(parts) < MAX_CHUNKS:
+        end = body.find(b"\r\n", position)
+        if end < 0:
+            return None
+        try:
+            size = int(body[position:end].partition(b";")[0], 16)
+        except ValueError:
+            return None
+        if size <= 0:
+            return b"".join(parts) if size == 0 and body.endswith(b"\r\n\r\n") else None
+        if end + 2 + size + 2 > len(body):
+            return None
+        parts.append(body[end + 2 : end + 2 + size])
+        position = end + 2 + size + 2
+    return None
+
+
+def may_pass(response: bytes) -> bool:
+    """Whether an exit gives this answer back: a tracker's, or a redirection."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    status = head.split(b" ", 2)
+    if len(status) < 2 or not head.startswith(b"HTTP/1."):
+        return False
+    if status[1] in REDIRECTIONS:
+        return len(body) < PART_BYTES
+    headers = _headers(head)
+    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+        body = unchunked(body) or b""
+    if headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip"):
+        body = _gunzipped(body)
+    return is_bencoded(body)
+
+
+def _gunzipped(body: bytes) -> bytes:
+    """Not more than an answer may have; nothing when it is not gzip."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            return file.read(MAX_RESPONSE_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b""

@@ -1,0 +1,159 @@
+"""What a node does for others: whose circuits it joins, what it lets out, and what it carried."""
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
+from ipv8.messaging.anonymization.payload import CreatePayload, DataPayload, TestRequestPayload
+from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
+from ipv8.taskmanager import task
+
+from overlay.admission import NO_MORE_THAN_USUAL, Joins
+from overlay.exit_rules import NO_RULES, Protocol, exit_protocols
+from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
+from overlay.exit_source import ExitSource
+from overlay.http import HttpTunnels
+from rpc.sync import CarriedState
+
+if TYPE_CHECKING:
+    from overlay.admission import Admission
+    from overlay.exit_rules import ExitRules
+    from packet_engine.endpoint import NativeEndpoint
+
+
+# Whose source the exit socket, and whoever joins a circuit, look at.
+_FROM_ANYWHERE = {DataPayload.msg_id, CreatePayload.msg_id}
+MAX_TEST_BYTES = 2000  # of a speed test's request or answer, as py-ipv8's REST API has it
+
+
+class ServingSettings(HiddenTunnelSettings):
+    """py-ipv8's settings, and what an operator says."""
+
+    allow_private = False
+    exit_source = ExitSource()
+    exit_rules = NO_RULES
+    admission = NO_MORE_THAN_USUAL
+
+
+class ServingTunnels(HttpTunnels):
+    """The part of a TunnelCommunity that other nodes use."""
+
+    native: "NativeEndpoint | None"
+    crypto_endpoint: Any
+
+    def __init__(self, settings: Any) -> None:
+        self.allow_private = settings.allow_private
+        self.exit_source = settings.exit_source
+        self.exit_rules = settings.exit_rules
+        self.admission = settings.admission
+        self.resolving = 0  # names that are looked up now
+        self._joins = Joins()
+        self._carried_before = Counter[str]()
+        super().__init__(settings)
+
+    def _is_circuit_id_taken(self, circuit_id: int) -> bool:
+        return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
+
+    def set_exit_rules(self, rules: "ExitRules") -> None:
+        """From now on these hold."""
+        self.exit_rules = rules
+        if self.native is not None:
+            self.native.set_exit_rules(rules)
+
+    def set_admission(self, admission: "Admission") -> None:
+        """From now on this holds."""
+        self.admission = admission
+        if self.native is not None:
+            self.native.engine.set_handshakes(admission.handshakes_per_s, admission.handshakes_per_source_per_s)
+        else:
+            handshakes = self.crypto_endpoint.handshakes
+            handshakes.per_s, handshakes.per_source_per_s = (
+                admission.handshakes_per_s,
+                admission.handshakes_per_source_per_s,
+            )
+
+    def exit_protocols(self) -> Protocol:
+        """What leaves from here, by content."""
+        return exit_protocols(self.exit_rules, self.settings.peer_flags)
+
+    async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
+        """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
+        if self.is_draining:
+            self.counters["create_while_draining"] += 1
+            return False
+        if self._is_circuit_id_taken(create_payload.circuit_id):
+            self.counters["create_id_taken"] += 1
+            return False
+        # Of a relayed circuit's two routes, the one backward says who asked for it.
+        asked = [
+            route for route in self.relay_from_to.values() if route.direction == BACKWARD or route.rendezvous_relay
+        ]
+        of_neighbour = sum(
+            route.hop.address[0] == previous_node_address[0] for route in (*asked, *self.exit_sockets.values())
+        )
+        joined = len(self.exit_sockets) + len(self.relay_from_to) // 2
+        refusal = self._joins.refusal(self.admission, joined, of_neighbour, time.monotonic())
+        if refusal is not None:
+            self.counters[refusal] += 1
+        return refusal is None
+
+    def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
+        """As in py-ipv8, which answers to where a cell came from: nobody is to be flooded through us."""
+        exit_socket = self.exit_sockets.get(circuit_id)
+        is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
+        if is_foreign and data[22] not in _FROM_ANYWHERE:
+            self.counters["exit_foreign_source"] += 1
+        else:
+            super().on_packet_from_circuit(source_address, data, circuit_id)
+
+    def on_test_request(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        payload, _ = self.serializer.unpack_serializable(TestRequestPayload, data, offset=23)
+        if payload.response_size > MAX_TEST_BYTES:
+            self.counters["test_response_too_large"] += 1
+        else:
+            super().on_test_request(source_address, data, circuit_id)
+
+    def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
+        super().join_circuit(create_payload, previous_node_address)
+        self._carried_before["joined"] += 1
+        circuit_id = create_payload.circuit_id
+        plain = self.exit_sockets[circuit_id]
+        plain.cancel_all_pending_tasks()  # its housekeeping would keep it alive for ever
+        kind = PolicedExitSocket if self.native is None else NativeExitSocket
+        self.exit_sockets[circuit_id] = kind(circuit_id, plain.hop, self)
+
+    @task  # type: ignore[untyped-decorator]
+    async def remove_relay(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> RelayRoute | None:
+        self.crypto_endpoint.update_statistics(circuit_id)
+        relay: RelayRoute | None = await super().remove_relay(circuit_id, additional_info, remove_now, destroy)
+        if relay is not None:
+            self._carried_before["relayed_bytes"] += relay.bytes_up
+        return relay
+
+    @task  # type: ignore[untyped-decorator]
+    async def remove_exit_socket(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> PolicedExitSocket | None:
+        self.crypto_endpoint.update_statistics(circuit_id)
+        exit_socket: PolicedExitSocket | None = await super().remove_exit_socket(
+            circuit_id, additional_info, remove_now, destroy
+        )
+        if exit_socket is not None:
+            self._carried_before["exited_bytes"] += exit_socket.bytes_up + exit_socket.bytes_down
+        return exit_socket
+
+    def carried(self) -> CarriedState:
+        """What we relay and exit for others: routes open now, bytes since the start."""
+        # Two routes, one each way, make a relayed circuit.
+        relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
+        exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
+        return CarriedState(
+            relays=len(self.relay_from_to) // 2,
+            exits=sum(exit_.enabled for exit_ in self.exit_sockets.values()),
+            relayed_bytes=self._carried_before["relayed_bytes"] + relayed,
+            exited_bytes=self._carried_before["exited_bytes"] + exited,
+            joined=self._carried_before["joined"],
+        )

@@ -1,0 +1,84 @@
+//! How many handshakes are looked at: one costs Python a thousand times what a cell costs here.
+//!
+//! A bucket in all, and one for each source, of which a bounded number is remembered. Half of the
+//! whole is kept for sources that have live circuits with us, so that a flood of made-up sources
+//! does not shut the network's own nodes out.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::counters::Drop;
+use crate::limits::OwnBucket;
+
+const MAX_SOURCES: usize = 4096;
+/// A burst, in time of the rate.
+const BURST_NS: u64 = 2_000_000_000;
+
+#[derive(Debug, Default)]
+pub struct Handshakes {
+    /// 0: any number.
+    pub per_s: u32,
+    pub per_source_per_s: u32,
+    strangers: OwnBucket,
+    neighbours: OwnBucket,
+    sources: HashMap<IpAddr, OwnBucket>,
+}
+
+impl Handshakes {
+    /// Whether one more may be handed on; it is counted then.
+    pub fn admit(&mut self, from: IpAddr, is_neighbour: bool, now_ns: u64) -> Result<(), Drop> {
+        let half = u64::from(self.per_s).div_ceil(2);
+        if is_neighbour && self.per_s > 0 && self.neighbours.permits(now_ns) {
+            self.neighbours.take(1, half, BURST_NS, now_ns);
+            return Ok(());
+        }
+        if self.per_source_per_s > 0 {
+            if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&from) {
+                self.sources.retain(|_, bucket| !bucket.permits(now_ns));
+                if self.sources.len() >= MAX_SOURCES {
+                    self.sources.clear();
+                }
+            }
+            let bucket = self.sources.entry(from).or_default();
+            if !bucket.permits(now_ns) {
+                return Err(Drop::HandshakesOfSource);
+            }
+            bucket.take(1, u64::from(self.per_source_per_s), BURST_NS, now_ns);
+        }
+        if self.per_s > 0 {
+            if !self.strangers.permits(now_ns) {
+                return Err(Drop::HandshakesTooMany);
+            }
+            self.strangers.take(1, half, BURST_NS, now_ns);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(number: u32) -> IpAddr {
+        IpAddr::from(number.to_be_bytes())
+    }
+
+    #[test]
+    fn a_source_has_its_rate_and_all_have_theirs() {
+        let mut handshakes = Handshakes { per_s: 100, per_source_per_s: 10, ..Handshakes::default() };
+        let now = 10_000_000_000;
+        let of_one = (0..1000).filter(|_| handshakes.admit(source(1), false, now).is_ok()).count();
+        assert!((20..=21).contains(&of_one), "{of_one}");
+        let of_many = (2..10_000).filter(|number| handshakes.admit(source(*number), false, now).is_ok()).count();
+        assert!((79..=81).contains(&of_many), "{of_many}");
+        assert!(handshakes.admit(source(99_999), false, now).is_err());
+        assert!(handshakes.admit(source(99_999), true, now).is_ok());
+        assert!(handshakes.sources.len() <= MAX_SOURCES);
+    }
+
+    #[test]
+    fn without_a_number_any_number() {
+        let mut handshakes = Handshakes::default();
+        assert!((0..1000).all(|_| handshakes.admit(source(1), false, 0).is_ok()));
+    }
+}

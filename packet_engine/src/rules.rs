@@ -1,0 +1,239 @@
+//! What an operator lets out of an exit beside what the network's rules say (policy.rs): protocols,
+//! networks and ports, and how many destinations a circuit may have (overlay/exit_rules.py is the twin).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::counters::Drop;
+use crate::limits::OwnBucket;
+use crate::policy::{FLAG_EXIT_BT, FLAG_EXIT_IPV8};
+
+pub const BITTORRENT: u8 = 1;
+pub const DHT: u8 = 2;
+pub const UDP_TRACKERS: u8 = 4;
+pub const IPV8: u8 = 8;
+
+/// After so long without a datagram either way, a destination makes room for another.
+const QUIET_NS: u64 = 60_000_000_000;
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+const RANGE_BYTES: usize = 32;
+const PORTS_BYTES: usize = 4;
+
+/// What peer flags alone would let out.
+fn protocols_of(peer_flags: u16) -> u8 {
+    let of = |flag: u16, protocols: u8| if peer_flags & flag == 0 { 0 } else { protocols };
+    of(FLAG_EXIT_BT, BITTORRENT | DHT | UDP_TRACKERS) | of(FLAG_EXIT_IPV8, IPV8)
+}
+
+/// Ranges, first and last, in order and apart.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges<T>(Vec<(T, T)>);
+
+impl<T: Copy + Ord> Ranges<T> {
+    fn contains(&self, value: T) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= value);
+        after.checked_sub(1).and_then(|at| self.0.get(at)).is_some_and(|(_, last)| value <= *last)
+    }
+}
+
+impl Ranges<u128> {
+    /// Of addresses, IPv4 mapped into IPv6: 16 bytes each, big endian.
+    pub fn of_addresses(packed: &[u8]) -> Option<Self> {
+        let word = |bytes: &[u8]| bytes.try_into().ok().map(u128::from_be_bytes);
+        let range = |bytes: &[u8]| Some((word(bytes.get(..16)?)?, word(bytes.get(16..)?)?));
+        unpack(packed, RANGE_BYTES, range)
+    }
+}
+
+impl Ranges<u16> {
+    /// Of ports: 2 bytes each, big endian.
+    pub fn of_ports(packed: &[u8]) -> Option<Self> {
+        let word = |bytes: &[u8]| bytes.try_into().ok().map(u16::from_be_bytes);
+        let range = |bytes: &[u8]| Some((word(bytes.get(..2)?)?, word(bytes.get(2..)?)?));
+        unpack(packed, PORTS_BYTES, range)
+    }
+}
+
+fn unpack<T>(packed: &[u8], size: usize, range: impl Fn(&[u8]) -> Option<(T, T)>) -> Option<Ranges<T>> {
+    let pieces = packed.chunks_exact(size);
+    if !pieces.remainder().is_empty() {
+        return None;
+    }
+    pieces.map(range).collect::<Option<Vec<_>>>().map(Ranges)
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ExitRules {
+    /// None: what the peer flags say.
+    pub protocols: Option<u8>,
+    pub denied: Ranges<u128>,
+    /// None: all.
+    pub allowed: Option<Ranges<u128>>,
+    pub denied_ports: Ranges<u16>,
+    pub allowed_ports: Option<Ranges<u16>>,
+    /// Of a circuit at a time; 0: any number.
+    pub max_destinations: u32,
+    /// Datagrams to a destination that never answered; 0: any number.
+    pub max_unanswered: u32,
+    /// Of a circuit, with a burst of ten seconds' worth; 0: any number.
+    pub new_per_s: u32,
+}
+
+impl ExitRules {
+    pub fn protocols_or(&self, peer_flags: u16) -> u8 {
+        self.protocols.unwrap_or_else(|| protocols_of(peer_flags))
+    }
+
+    pub fn destination(&self, to: SocketAddr) -> Result<(), Drop> {
+        let address = match to.ip().to_canonical() {
+            IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
+            IpAddr::V6(ip) => u128::from(ip),
+        };
+        let is_allowed = self.allowed.as_ref().is_none_or(|allowed| allowed.contains(address));
+        if !is_allowed || self.denied.contains(address) {
+            return Err(Drop::ExitNetworkDenied);
+        }
+        let is_allowed = self.allowed_ports.as_ref().is_none_or(|allowed| allowed.contains(to.port()));
+        if !is_allowed || self.denied_ports.contains(to.port()) {
+            return Err(Drop::ExitPortDenied);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Contact {
+    /// None: it has answered, and wants to be spoken to.
+    unanswered: Option<u32>,
+    active_ns: u64,
+}
+
+/// A burst of new destinations, in time of their rate.
+const BURST_NS: u64 = 10_000_000_000;
+/// Destinations that a circuit may have where nothing else is said.
+const MAX_KNOWN: usize = 1 << 16;
+
+/// The destinations of one circuit that ends here.
+#[derive(Debug, Default)]
+pub struct Contacts {
+    known: HashMap<SocketAddr, Contact>,
+    new: OwnBucket,
+    looked_ns: u64,
+}
+
+impl Contacts {
+    /// Whether one more datagram may go there; it is counted then.
+    pub fn may_send(&mut self, rules: &ExitRules, to: SocketAddr, now_ns: u64) -> Result<(), Drop> {
+        if rules.max_destinations == 0 && rules.max_unanswered == 0 && rules.new_per_s == 0 {
+            return Ok(());
+        }
+        if let Some(contact) = self.known.get_mut(&to) {
+            contact.active_ns = now_ns;
+            if let Some(sent) = &mut contact.unanswered {
+                if rules.max_unanswered > 0 && *sent >= rules.max_unanswered {
+                    return Err(Drop::ExitUnanswered);
+                }
+                *sent = sent.saturating_add(1);
+            }
+            return Ok(());
+        }
+        let most = if rules.max_destinations == 0 { MAX_KNOWN } else { rules.max_destinations as usize };
+        if rules.new_per_s > 0 && !self.new.permits(now_ns) {
+            return Err(Drop::ExitNewDestinationsTooFast);
+        }
+        self.forget_the_quiet(most, now_ns);
+        if self.known.len() >= most {
+            return Err(Drop::ExitTooManyDestinations);
+        }
+        if rules.new_per_s > 0 {
+            self.new.take(1, u64::from(rules.new_per_s), BURST_NS, now_ns);
+        }
+        self.known.insert(to, Contact { unanswered: Some(1), active_ns: now_ns });
+        Ok(())
+    }
+
+    /// Once a minute, and in a full table once a second.
+    fn forget_the_quiet(&mut self, most: usize, now_ns: u64) {
+        let period_ns = if self.known.len() >= most { LOOK_EVERY_NS } else { QUIET_NS };
+        if now_ns.saturating_sub(self.looked_ns) >= period_ns {
+            self.looked_ns = now_ns;
+            self.known.retain(|_, contact| now_ns.saturating_sub(contact.active_ns) < QUIET_NS);
+            self.known.shrink_to(2 * self.known.len());
+        }
+    }
+
+    pub fn answered(&mut self, from: SocketAddr, now_ns: u64) {
+        if let Some(contact) = self.known.get_mut(&from) {
+            contact.unanswered = None;
+            contact.active_ns = now_ns;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn to(port: u16) -> SocketAddr {
+        SocketAddr::from(([8, 8, 8, 8], port))
+    }
+
+    #[test]
+    fn a_destination_that_never_answered_gets_so_many() {
+        let rules = ExitRules { max_unanswered: 2, ..ExitRules::default() };
+        let mut contacts = Contacts::default();
+        let sent: Vec<_> = (0..4).map(|_| contacts.may_send(&rules, to(1), 0)).collect();
+        assert_eq!(sent, [Ok(()), Ok(()), Err(Drop::ExitUnanswered), Err(Drop::ExitUnanswered)]);
+        contacts.answered(to(1), 0);
+        assert!((0..100).all(|_| contacts.may_send(&rules, to(1), 0).is_ok()));
+        assert!(contacts.may_send(&rules, to(2), 0).is_ok());
+    }
+
+    #[test]
+    fn a_circuit_has_so_many_destinations_at_a_time() {
+        let rules = ExitRules { max_destinations: 2, ..ExitRules::default() };
+        let mut contacts = Contacts::default();
+        let sent: Vec<_> = [1, 2, 3, 1].map(|port| contacts.may_send(&rules, to(port), 0)).into();
+        assert_eq!(sent, [Ok(()), Ok(()), Err(Drop::ExitTooManyDestinations), Ok(())]);
+        assert!(contacts.may_send(&rules, to(3), QUIET_NS).is_ok());
+    }
+
+    #[test]
+    fn new_destinations_come_at_a_rate() {
+        let rules = ExitRules { new_per_s: 5, ..ExitRules::default() };
+        let mut contacts = Contacts::default();
+        let now_ns = 1_000_000_000_000;
+        let at_once = (0..1000).filter(|port| contacts.may_send(&rules, to(*port), now_ns).is_ok()).count();
+        assert!((50..=51).contains(&at_once), "{at_once}");
+        assert_eq!(contacts.may_send(&rules, to(2000), now_ns), Err(Drop::ExitNewDestinationsTooFast));
+        let later =
+            (2000..3000).filter(|port| contacts.may_send(&rules, to(*port), now_ns + 1_000_000_000).is_ok()).count();
+        assert!((4..=6).contains(&later), "{later}");
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_hold_what_is_between_their_ends(mut ends in prop::collection::btree_set(any::<u16>(), 0..20), port: u16) {
+            if ends.len() % 2 == 1 {
+                ends.pop_last();
+            }
+            let ends: Vec<_> = ends.into_iter().collect();
+            let packed: Vec<u8> = ends.iter().flat_map(|end| end.to_be_bytes()).collect();
+            let ranges = Ranges::of_ports(&packed).unwrap();
+            let expected = ends.chunks(2).any(|ends| matches!(ends, [first, last] if (*first..=*last).contains(&port)));
+            prop_assert_eq!(ranges.contains(port), expected);
+        }
+
+        #[test]
+        fn no_packed_rules_panic(packed in prop::collection::vec(any::<u8>(), 0..200), ip: u128, port: u16) {
+            let rules = ExitRules {
+                denied: Ranges::of_addresses(&packed).unwrap_or_default(),
+                allowed_ports: Ranges::of_ports(&packed),
+                ..ExitRules::default()
+            };
+            let _ = rules.destination(SocketAddr::new(IpAddr::V6(ip.into()), port));
+        }
+    }
+}

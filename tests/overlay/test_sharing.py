@@ -1,0 +1,78 @@
+"""A child at a node's common port, by itself: its ids, its last days, and the keys that it lends."""
+
+import os
+from contextlib import asynccontextmanager
+
+import pytest
+from ipv8.messaging.anonymization.payload import LinkE2EPayload
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
+from ipv8.peer import Peer
+
+from overlay.lent_keys import LENT_COUNTER
+from overlay.node import open_overlay, open_sharing
+from overlay.udp import bind_udp
+from steering.cells import bucket_of
+from tests.network import RELAY_FLAGS, make_config, until
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+class Main:
+    """Notes what it is asked; nobody has the cookie."""
+
+    def __init__(self):
+        self.halves = []
+
+    async def link_rendezvous(self, cookie, half):
+        self.halves.append(half)
+
+
+@asynccontextmanager
+async def child_with_a_circuit(main):
+    """(child, client, the id of the client's circuit at the child)."""
+    config = make_config(RELAY_FLAGS)
+    child = await open_sharing(config, bind_udp(*config.listen), range(256), main)
+    client = await open_overlay(make_config(frozenset()))
+    try:
+        peer = Peer(child.my_peer.public_key, child.endpoint.get_address())
+        client.network.add_verified_peer(peer)
+        client.candidates[peer] = [PEER_FLAG_RELAY]
+        circuit = client.create_circuit(1, required_exit=peer)
+        assert await circuit.ready
+        yield child, client, circuit.circuit_id
+    finally:
+        await client.unload()
+        await child.unload()
+
+
+async def test_keys_are_lent_once_whatever_is_asked():
+    main = Main()
+    async with child_with_a_circuit(main) as (child, client, circuit_id):
+        for number in range(3):
+            payload = LinkE2EPayload(circuit_id, number, os.urandom(20))
+            client.send_cell(child.endpoint.get_address(), payload)
+        await until(lambda: child.dropped()["link_refused"] == 3)
+        (half,) = main.halves
+        assert half.circuit_id == circuit_id
+        assert half.keys.salt_explicit_backward == LENT_COUNTER
+        assert circuit_id in child.exit_sockets
+
+
+async def test_on_its_way_out_a_child_keeps_what_it_has_and_begins_nothing():
+    async with child_with_a_circuit(Main()) as (child, client, circuit_id):
+        assert child.own_buckets([]) == [circuit_id]
+        assert child.create_circuit(1) is None
+        await child.on_extend(client.endpoint.get_address(), b"", circuit_id)
+        assert child.dropped()["extend_without_buckets"] == 1
+        (peer,) = client.candidates
+        refused = client.create_circuit(1, required_exit=peer)
+        await until(lambda: child.dropped()["create_of_another_bucket"] >= 1)
+        assert refused.circuit_id not in child.exit_sockets
+        assert circuit_id in child.exit_sockets
+
+
+async def test_live_circuits_of_lost_buckets_are_named():
+    async with child_with_a_circuit(Main()) as (child, _, circuit_id):
+        bucket = bucket_of(circuit_id)
+        assert child.own_buckets([bucket]) == []
+        assert child.own_buckets(set(range(256)) - {bucket}) == [circuit_id]

@@ -1,0 +1,16 @@
+"""ask.py ADDRESS METHOD PARAMETERS: one request to a daemon, from the namespace that it is in."""
+
+import asyncio
+import json
+import sys
+
+from tests.tunnel_pool.daemon.running import Rpc
+
+
+async def ask(address, method, parameters):
+    async with Rpc(address) as rpc:
+        return await rpc.call(method, json.loads(parameters))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(ask(*sys.argv[1:]))))

@@ -1,0 +1,262 @@
+"""Hop counts, the queue, settings, names and guards: no I/O."""
+
+import base64
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.feeding import outcome
+from tunnel_pool.daemon.changes import RequestError
+from tunnel_pool.daemon.guard import (
+    Credentials,
+    is_authorized,
+    is_fetched_by_others,
+    is_known_host,
+    is_own_page,
+    may_listen,
+)
+from tunnel_pool.daemon.hops import HopRules, checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
+from tunnel_pool.daemon.record import LimitMode, Record
+from tunnel_pool.daemon.settings import Settings
+from tunnel_pool.daemon.transmission.fields import FIELDS
+from tunnel_pool.daemon.transmission.methods import _priorities
+from tunnel_pool.daemon.transmission.names import camel, kebab, snake
+
+RULES = HopRules(default=2, by_label={"linux": 1, "secret": 3}, by_folder={"/data": 1, "/data/plain": 0})
+
+
+@pytest.mark.parametrize(
+    ("asked", "labels", "folder", "hops"),
+    [
+        (None, [], "/elsewhere", 2),
+        (None, [], "/data/x", 1),
+        (None, [], "/data/plain/x", 0),
+        (None, [], "/datax", 2),
+        (None, ["linux"], "/data/plain", 1),
+        (None, ["linux", "secret"], "/data", 3),
+        (None, ["Hops:0", "secret"], "/data", 0),
+        (3, ["linux"], "/data/plain", 3),
+        (1, ["hops:1"], "/", 1),
+        (0, ["secret"], "/", 0),
+    ],
+)
+def test_hops_by_wish_label_and_folder(asked, labels, folder, hops):
+    assert RULES.hops(asked, labels, folder) == hops
+
+
+@pytest.mark.parametrize("labels", [["hops:4"], ["hops:"], ["hops:-1"], ["hops:1", "hops:2"], ["hops:²"]])
+def test_a_label_that_is_no_hop_count_is_refused(labels):
+    with pytest.raises(ValueError, match="hop count"):
+        RULES.hops(None, labels, "/")
+
+
+def test_two_wishes_that_differ_are_refused():
+    with pytest.raises(ValueError, match="the label says 2"):
+        RULES.hops(0, ["hops:2"], "/")
+
+
+@given(st.one_of(st.text(), st.integers(), st.booleans(), st.floats(), st.none()))
+def test_a_hop_count_is_0_to_3_or_refused(value):
+    assert outcome(lambda: checked_hops(value), ValueError) in (None, 0, 1, 2, 3)
+
+
+@given(st.lists(st.text(max_size=8)), st.sampled_from(["hops:2", "HOPS:2", " hops: 2 "]))
+def test_a_label_says_the_hop_count_wherever_it_is(labels, label):
+    labels = [text for text in labels if "hops" not in text.lower()]
+    assert hops_of_labels([*labels, label]) == 2
+    assert other_labels([label, *labels]) == labels
+
+
+def view(name, position, finished=False, *, room=True, ratio=0.0, idle_s=0.0, **record):
+    kept = Record(infohash=name, number=1, hops=1, name=name, folder="/", position=position, added_s=0.0, **record)
+    return View(kept, finished, room, ratio, idle_s)
+
+
+def test_the_queue_lets_the_first_run():
+    views = [
+        view("third", 3),
+        view("stopped", 0, stopped=True),
+        view("first", 1),
+        view("second", 2),
+        view("now", 4, started_now=True),
+        view("seed", 5, finished=True),
+        view("no room", 6, room=False, started_now=True),
+    ]
+    planned = plan(views, QueueLimits(downloads=2))
+    assert {name for name, activity in planned.items() if activity is Activity.RUNNING} == {
+        "first", "second", "now", "seed",
+    }  # fmt: skip
+    assert planned["third"] is Activity.QUEUED
+    assert planned["stopped"] is Activity.STOPPED
+    assert planned["no room"] is Activity.NO_ROOM
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans())), st.integers(0, 5), st.integers(0, 5))
+def test_no_more_run_than_may(kinds, downloads, seeds):
+    views = [view(str(i), i, finished, stopped=stopped, room=room) for i, (finished, stopped, room) in enumerate(kinds)]
+    planned = plan(views, QueueLimits(downloads, seeds))
+    running = [each for each in views if planned[each.record.infohash] is Activity.RUNNING]
+    assert set(planned) == {each.record.infohash for each in views}
+    assert sum(not each.finished for each in running) <= downloads
+    assert sum(each.finished for each in running) <= seeds
+    for each in views:
+        if planned[each.record.infohash] is Activity.QUEUED:  # whoever waits, those before it have taken all there is
+            ahead = [e for e in running if e.finished == each.finished and e.record.position < each.record.position]
+            assert len(ahead) == (seeds if each.finished else downloads)
+
+
+@pytest.mark.parametrize(
+    ("finished", "ratio", "idle_s", "record", "done"),
+    [
+        (False, 9.0, 1e6, {}, False),
+        (True, 2.0, 0.0, {}, True),
+        (True, 1.9, 599.0, {}, False),
+        (True, 0.0, 600.0, {}, True),
+        (True, 9.0, 1e6, {"ratio_mode": LimitMode.UNLIMITED, "idle_mode": LimitMode.UNLIMITED}, False),
+        (True, 0.5, 0.0, {"ratio_mode": LimitMode.SINGLE, "ratio_limit": 0.5}, True),
+    ],
+)
+def test_what_has_given_enough(finished, ratio, idle_s, record, done):
+    limits = QueueLimits(ratio=2.0, idle_min=10)
+    assert is_done_seeding(view("x", 0, finished, ratio=ratio, idle_s=idle_s, **record), limits) is done
+
+
+@given(st.lists(st.integers(), unique=True), st.data(), st.sampled_from(["top", "up", "down", "bottom"]))
+def test_the_order_after_a_move_in_the_queue(order, data, where):
+    which = set(data.draw(st.lists(st.sampled_from(order)))) if order else set()
+    after = moved(order, which, where)
+    assert sorted(after) == sorted(order)
+    assert [x for x in after if x in which] == [x for x in order if x in which]
+    assert [x for x in after if x not in which] == [x for x in order if x not in which]
+    if where in ("top", "bottom"):
+        assert set(after[: len(which)] if where == "top" else after[len(after) - len(which) :]) == which
+    else:
+        step = 1 if where == "up" else -1
+        assert all(0 <= step * (order.index(x) - after.index(x)) <= 1 for x in which)
+
+
+def test_alternative_speeds_by_the_clock():
+    settings = Settings(
+        folder="/", speed_limit_down=10, speed_limit_down_enabled=True, alt_speed_down=1, alt_speed_up=2,
+        alt_speed_time_enabled=True, alt_speed_time_begin=22 * 60, alt_speed_time_end=6 * 60, alt_speed_time_day=2,
+    )  # fmt: skip
+    monday = datetime.datetime(2026, 11, 23)
+    assert settings.rates(monday + datetime.timedelta(hours=21)) == (10_000, 0)
+    assert settings.rates(monday + datetime.timedelta(hours=23)) == (1000, 2000)
+    assert settings.rates(monday + datetime.timedelta(hours=29)) == (1000, 2000)
+    assert settings.rates(monday + datetime.timedelta(hours=5)) == (10_000, 0)  # Sunday's night
+    assert settings.rates(monday + datetime.timedelta(hours=47)) == (10_000, 0)
+
+
+def test_no_speed_is_not_all_speed():
+    assert Settings(folder="/", speed_limit_up=0, speed_limit_up_enabled=True).rates(datetime.datetime.now()) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [("rate_download", "rateDownload"), ("is_utp", "isUtp"), ("id", "id"), ("eta_idle", "etaIdle")],
+)
+def test_names_in_both_forms(name, old):
+    assert camel(name) == old
+    assert snake(old) == snake(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [("alt_speed_up", "alt-speed-up"), ("seed_ratio_limited", "seedRatioLimited"), ("rpc_version", "rpc-version")],
+)
+def test_names_of_the_session_in_both_forms(name, old):
+    assert kebab(name) == old
+    assert snake(old) == name
+
+
+def test_no_field_is_lost_by_its_old_name():
+    assert all(snake(camel(name)) == name for name in FIELDS)
+
+
+def test_files_are_counted_as_clients_see_them():
+    """Those that only pad are none of theirs."""
+    assert _priorities([], [0, 2], {"files_unwanted": [1]}) == [4, 4, 0]
+    assert _priorities([4, 4, 0], [0, 2], {"priority_high": []}) == [7, 4, 0]
+    assert _priorities([4, 4, 0], [0, 2], {"files_wanted": [1], "priority_low": [1]}) == [4, 4, 1]
+    assert _priorities([], None, {"files_unwanted": [3]}) == [4, 4, 4, 0]
+    with pytest.raises(RequestError, match="no such file"):
+        _priorities([], [0, 2], {"files_unwanted": [2]})
+
+
+def basic(text):
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("header", "authorized"),
+    [
+        (basic("me:söcret:x"), True),
+        (basic("me:secret"), False),
+        (basic("söcret:x"), False),
+        ("Bearer " + basic("me:söcret:x")[6:], False),
+        ("Basic %%%", False),
+        ("Basic é", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_the_password(header, authorized):
+    assert is_authorized(header, None, Credentials("me", "söcret:x")) is authorized
+    assert is_authorized(header, None, None)
+
+
+@pytest.mark.parametrize(
+    ("site", "destination", "refused"),
+    [
+        (None, None, False),
+        ("same-origin", "empty", False),
+        ("none", "document", False),
+        ("cross-site", "document", False),
+        ("cross-site", "video", True),
+        ("same-site", "image", True),
+        ("cross-site", "iframe", True),
+        ("cross-site", None, True),
+    ],
+)
+def test_what_pages_of_others_load_is_refused(site, destination, refused):
+    assert is_fetched_by_others(site, destination) is refused
+
+
+@pytest.mark.parametrize(("key", "authorized"), [("söcret:x", True), ("", False), ("söcret", False), ("\udcff", False)])
+def test_a_key_is_the_password(key, authorized):
+    assert is_authorized(None, key, Credentials("me", "söcret:x")) is authorized
+    assert is_authorized("Basic bm8=", key, Credentials("me", "söcret:x")) is authorized
+    assert is_authorized(None, None, Credentials("me", "söcret:x")) is False
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:9091", True), ("[::1]:9091", True), ("localhost", True), ("192.0.2.7", True), ("NAS.local:1", True),
+        ("evil.example", False), ("localhost.evil.example:9091", False), ("127.0.0.1.evil.example", False),
+        ("", False), (None, False), ("[", False), ("a:b", False),
+    ],
+)  # fmt: skip
+def test_a_name_that_others_point_at_us_is_refused(host, known):
+    assert is_known_host(host, ["nas.local"]) is known
+
+
+@pytest.mark.parametrize(
+    ("origin", "own"),
+    [
+        (None, True), ("http://127.0.0.1:9091", True), ("http://127.0.0.1:80", False), ("null", False),
+        ("https://evil.example", False), ("http://[", False),
+    ],
+)  # fmt: skip
+def test_a_page_of_others_is_refused(origin, own):
+    assert is_own_page(origin, "127.0.0.1:9091") is own
+
+
+def test_beyond_this_machine_with_a_password_alone():
+    assert may_listen("127.0.0.5", None)
+    assert not may_listen("0.0.0.0", None)
+    assert may_listen("0.0.0.0", Credentials("a", "b"))

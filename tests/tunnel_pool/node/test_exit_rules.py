@@ -1,0 +1,296 @@
+"""What leaves an exit by the operator's rules: real datagrams through a real exit, on both engines."""
+
+import asyncio
+import ipaddress
+import socket
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from ipv8.messaging.anonymization import payload as payloads
+
+from overlay.exit_rules import Contacts, ExitRules, Protocol, Ranges, could_be_any_of, network_ranges
+from overlay.exit_socket import is_allowed_destination
+from overlay.node import open_overlay
+from overlay.serving import MAX_TEST_BYTES
+from packet_engine import is_built
+from tests.network import EXIT_FLAGS, address_of, make_config, until, unused_host
+
+NOWHERE = ("0.0.0.0", 0)
+DHT = b"d1:qe"
+UTP = bytes([0x41, 0]) + b"\xff" * 18  # no tracker's, at least
+TRACKER = (0x41727101980).to_bytes(8, "big") + bytes(8)
+OVERLAY = bytes([0, 2]) + bytes(range(30, 60))
+JUNK = b"\xff" * 40
+CONTENTS = {Protocol.DHT: DHT, Protocol.BITTORRENT: UTP, Protocol.UDP_TRACKERS: TRACKER, Protocol.IPV8: OVERLAY}
+
+
+class Sink:
+    """Where datagrams arrive, or do not."""
+
+    def __init__(self, host, port=0):
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind((host, port))
+        self.sock.setblocking(False)
+        self.address = self.sock.getsockname()
+
+    def count(self):
+        number = 0
+        try:
+            while True:
+                self.sock.recv(2000)
+                number += 1
+        except BlockingIOError:
+            return number
+
+
+class World:
+    """A client with one circuit to an exit with rules."""
+
+    def __init__(self, exit_node, client):
+        self.exit_node, self.client = exit_node, client
+        (self.circuit,) = client.find_circuits(hops=1)
+
+    def send(self, to, data):
+        self.client.send_data(self.circuit.hop.address, self.circuit.circuit_id, to, NOWHERE, data)
+
+    def dropped(self):
+        self.exit_node.crypto_endpoint.update_statistics()
+        return self.exit_node.dropped()
+
+    def refused(self):
+        return Counter({why: number for why, number in self.dropped().items() if why.startswith("exit_")})
+
+    def exited_bytes(self):
+        self.exit_node.crypto_endpoint.update_statistics()
+        return sum(exit_socket.bytes_up for exit_socket in self.exit_node.exit_sockets.values())
+
+    async def refused_as(self, reason, number=1):
+        await until(lambda: self.dropped()[reason] >= number, 5, reason)
+        assert self.dropped()[reason] == number
+
+
+async def world_of(rules, allow_private=True):
+    exit_node = await open_overlay(make_config(EXIT_FLAGS, allow_private=allow_private, exit_rules=rules))
+    client = await open_overlay(make_config(frozenset(), [address_of(exit_node)]))
+    client.settings.max_circuits = 1
+    client.build_tunnels(1)
+    await until(lambda: client.find_circuits(hops=1))
+    return World(exit_node, client)
+
+
+async def close(world):
+    await world.client.unload()
+    await world.exit_node.unload()
+
+
+@pytest.mark.parametrize("protocol", CONTENTS)
+async def test_a_protocol_leaves_that_is_named_and_no_other(engine, protocol):
+    sink = Sink(unused_host())
+    world = await world_of(ExitRules(protocols=protocol))
+    for content in [*CONTENTS.values(), JUNK]:
+        world.send(sink.address, content)
+    await world.refused_as("exit_content_refused", len(CONTENTS))
+    await until(lambda: sink.count() == 1)
+    await close(world)
+    sink.sock.close()
+
+
+async def test_networks_and_ports_are_refused_each_under_its_name(engine):
+    open_host, closed_host = unused_host(), unused_host()
+    sink = Sink(open_host)
+    port = sink.address[1]
+    rules = ExitRules(
+        denied=network_ranges([ipaddress.ip_network(closed_host)]),
+        allowed=network_ranges([ipaddress.ip_network("127.0.0.0/8")]),
+        denied_ports=Ranges.joined([(25, 25)]),
+        allowed_ports=Ranges.joined([(1, 100), (port, port)]),
+    )
+    world = await world_of(rules)
+    world.send((open_host, port), DHT)
+    world.send((closed_host, port), DHT)
+    world.send(("10.0.0.1", port), DHT)
+    world.send((open_host, 25), DHT)
+    world.send((open_host, 101), DHT)
+    await world.refused_as("exit_network_denied", 2)
+    await world.refused_as("exit_port_denied", 2)
+    await until(lambda: sink.count() == 1)
+    await close(world)
+    sink.sock.close()
+
+
+HOSTS = [unused_host() for _ in range(3)]
+NETWORKS = [*HOSTS, "127.0.0.0/8", "10.0.0.0/8", "0.0.0.0/0"]
+networks = st.lists(st.sampled_from(NETWORKS), max_size=3).map(
+    lambda texts: network_ranges(ipaddress.ip_network(text) for text in texts)
+)
+ports = st.sampled_from([0, 1, 1000, 2000, 0xFFFF]) | st.integers(0, 0xFFFF)
+port_ranges = st.lists(st.tuples(ports, ports).map(sorted).map(tuple), max_size=3).map(Ranges.joined)
+any_rules = st.builds(
+    ExitRules,
+    protocols=st.just(15).map(Protocol) | st.integers(0, 15).map(Protocol),
+    denied=networks,
+    allowed=st.none() | networks,
+    denied_ports=port_ranges,
+    allowed_ports=st.none() | port_ranges,
+)
+ONE_OF_EACH = (
+    ExitRules(
+        protocols=Protocol.DHT,
+        denied=network_ranges([ipaddress.ip_network(HOSTS[0])]),
+        denied_ports=Ranges.joined([(1000, 2000)]),
+    ),
+    [("224.0.0.1", 9, DHT), (HOSTS[0], 9, DHT), (HOSTS[1], 1500, DHT), (HOSTS[1], 9, UTP), (HOSTS[1], 9, DHT)],
+)
+known = st.sampled_from([*CONTENTS.values(), JUNK])
+cut_or_changed = st.builds(
+    lambda data, at, byte: data[:at] + bytes([byte]) * (byte > 9) + data[at + 1 :],
+    known,
+    st.integers(0, 40),
+    st.integers(0, 255),
+)
+datagrams = st.lists(
+    st.tuples(
+        st.sampled_from([*HOSTS, "10.1.2.3", "224.0.0.1", "0.0.0.0"]),
+        ports,
+        known | cut_or_changed | st.binary(max_size=60),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def test_any_destinations_ports_and_contents_leave_exactly_by_the_rules(engine, loop):
+    """Within loopback, and to private addresses that are refused: nothing leaves this machine."""
+    world = loop.run_until_complete(world_of(ExitRules()))
+    seen = Counter()
+
+    @settings(max_examples=60, deadline=None)
+    @given(any_rules, datagrams)
+    @example(*ONE_OF_EACH)
+    def check(rules, sent):
+        sent = [(host, port, data) for host, port, data in sent if host in HOSTS or not leaves(rules, host, port)]
+        world.exit_node.set_exit_rules(rules)
+        seen.update(loop.run_until_complete(sent_and_judged(world, rules, sent)))
+
+    try:
+        check()
+    finally:
+        loop.run_until_complete(close(world))
+    reasons = {None, "exit_destination_refused", "exit_network_denied", "exit_port_denied", "exit_content_refused"}
+    assert reasons == set(seen)
+
+
+def leaves(rules, host, port):
+    return is_allowed_destination(host, port, True) and rules.destination_refusal(host, port) is None
+
+
+async def sent_and_judged(world, rules, sent):
+    """How often each reason was expected, None for what leaves; the exit says the same."""
+    before, bytes_before = world.refused(), world.exited_bytes()
+    for host, port, data in sent:
+        world.send((host, port), data)
+    expected = Counter(refusal(rules, host, port, data) for host, port, data in sent)
+    leaving = sum(len(data) for host, port, data in sent if refusal(rules, host, port, data) is None)
+
+    def is_judged():
+        refused = world.refused().total() - before.total()
+        return refused + expected[None] == len(sent) and world.exited_bytes() - bytes_before == leaving
+
+    await until(is_judged, 5, f"{expected} under {rules}, not {world.refused() - before}")
+    assert world.refused() - before == Counter({why: number for why, number in expected.items() if why is not None})
+    return expected
+
+
+def refusal(rules, host, port, data):
+    if not is_allowed_destination(host, port, True):
+        return "exit_destination_refused"
+    if (why := rules.destination_refusal(host, port)) is not None:
+        return why
+    return None if could_be_any_of(rules.protocols, data) else "exit_content_refused"
+
+
+async def test_private_addresses_are_refused_whatever_the_rules_allow(engine):
+    sink = Sink(unused_host())
+    rules = ExitRules(allowed=network_ranges([ipaddress.ip_network("127.0.0.0/8")]))
+    world = await world_of(rules, allow_private=False)
+    world.send(sink.address, DHT)
+    await world.refused_as("exit_destination_refused")
+    assert sink.count() == 0
+    await close(world)
+    sink.sock.close()
+
+
+async def test_a_destination_that_never_answers_gets_so_many(engine):
+    silent, answering = Sink(unused_host()), Sink(unused_host())
+    world = await world_of(ExitRules(max_unanswered=3))
+    for _ in range(5):
+        world.send(silent.address, DHT)
+    await world.refused_as("exit_unanswered", 2)
+    await until(lambda: silent.count() == 3)
+    world.send(answering.address, DHT)
+    loop = asyncio.get_running_loop()
+    answers = []
+    world.client.on_raw_data = lambda circuit, origin, data: answers.append(data)
+    _, source = await asyncio.wait_for(loop.sock_recvfrom(answering.sock, 2000), 5)
+    answering.sock.sendto(DHT, source)
+    await until(lambda: answers)
+    for _ in range(9):
+        world.send(answering.address, DHT)
+    total = 0
+
+    def all_came():
+        nonlocal total
+        total += answering.count()
+        return total == 9
+
+    await until(all_came)
+    await world.refused_as("exit_unanswered", 2)
+    await close(world)
+    silent.sock.close()
+    answering.sock.close()
+
+
+async def test_a_circuit_has_so_many_destinations_and_new_ones_come_at_a_rate(engine):
+    host = unused_host()
+    world = await world_of(ExitRules(max_destinations=5))
+    for port in range(2000, 2008):
+        world.send((host, port), DHT)
+    await world.refused_as("exit_too_many_destinations", 3)
+    world.exit_node.set_exit_rules(ExitRules(new_per_s=1))
+    for port in range(3000, 3030):
+        world.send((host, port), DHT)
+    await until(lambda: world.dropped()["exit_new_destinations_too_fast"] >= 15)
+    assert world.dropped()["exit_new_destinations_too_fast"] <= 21
+    await close(world)
+
+
+def test_contacts_of_one_that_answered_have_no_bound():
+    contacts = Contacts()
+    rules = ExitRules(max_unanswered=1)
+    assert contacts.refusal(rules, ("8.8.8.8", 1), 0.0) is None
+    assert contacts.refusal(rules, ("8.8.8.8", 1), 0.0) == "exit_unanswered"
+    contacts.answered(("8.8.8.8", 1), 0.0)
+    assert contacts.refusal(rules, ("8.8.8.8", 1), 0.0) is None
+
+
+@pytest.mark.skipif(not is_built(), reason="the native engine is not built")
+def test_the_engine_refuses_what_is_no_rule():
+    from packet_engine._native import ExitRules as Packed
+
+    with pytest.raises(ValueError, match="no ranges"):
+        Packed(None, b"123", None, b"", None, 0, 0, 0)
+
+
+async def test_nobody_is_flooded_through_an_exit(engine):
+    """Python answers to where a cell came from, which a neighbour may have made up."""
+    world = await world_of(ExitRules())
+    circuit_id = world.circuit.circuit_id
+    ping = world.exit_node.get_prefix() + bytes([6]) + circuit_id.to_bytes(4, "big") + bytes(2)
+    world.exit_node.on_packet_from_circuit((unused_host(), 9), ping, circuit_id)
+    assert world.dropped()["exit_foreign_source"] == 1
+    request = payloads.TestRequestPayload(circuit_id, 1, MAX_TEST_BYTES + 1, b"")
+    world.client.send_cell(world.circuit.hop.address, request)
+    await world.refused_as("test_response_too_large")
+    await close(world)

@@ -1,0 +1,134 @@
+"""A daemon of its own process, as its owner starts it, to be measured from outside."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import libtorrent as lt
+
+from tunnel_pool.errors import UserError
+from tunnel_pool.pool.program import own_environment, own_executable
+from tunnel_pool.swarm import LocalSwarm
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+WAIT_S = 120.0
+POLL_S = 0.05
+# Nothing of it leaves this machine; of options given twice the last one holds.
+PRIVATE = ("--bootstrap=none", "--dht=none", "--allow-private", "--plain-listen=127.0.0.1:0", "--min-free=1 MB")
+_LISTENING = re.compile(rb"http://([\d.]+:\d+)/")
+
+
+class Client(NamedTuple):
+    """Of a running daemon's API."""
+
+    base: str
+    http: aiohttp.ClientSession
+    pid: int
+
+    async def get(self, path: str) -> Any:
+        async with self.http.get(self.base + path) as response:
+            response.raise_for_status()
+            return await response.json()
+
+    async def add(self, **wish: Any) -> str:
+        """The infohash."""
+        async with self.http.post(f"{self.base}/api/torrents", json=wish) as response:
+            response.raise_for_status()
+            return str((await response.json())["torrent"]["infohash"])
+
+    async def remove(self, infohash: str) -> None:
+        async with self.http.delete(f"{self.base}/api/torrents/{infohash}?files=true") as response:
+            response.raise_for_status()
+
+    async def until_begun(self, infohash: str) -> dict[str, Any]:
+        """The torrent, when its first bytes are there. Raises UserError."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    torrent: dict[str, Any] = await self.get(f"/api/torrents/{infohash}")
+                    if torrent["progress"] > 0:
+                        return torrent
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise UserError(f"the download did not begin in {WAIT_S:.0f} s") from None
+
+
+def magnet_of(swarm: LocalSwarm) -> str:
+    """Of the swarm's file, naming its seeders."""
+    link = str(lt.make_magnet_uri(lt.load_torrent_file(str(swarm.torrent))))
+    return link + "".join(f"&x.pe={peer.host}:{peer.port}" for peer in swarm.seeders)
+
+
+def network_of(swarm: LocalSwarm) -> list[str]:
+    """How to join the swarm's network."""
+    nodes = ",".join(map(str, swarm.nodes))
+    return [
+        f"--listen={swarm.client_host}:0",
+        f"--bootstrap={nodes}",
+        f"--community-id={swarm.community_id.hex()}",
+    ]
+
+
+@asynccontextmanager
+async def started(folder: Path, more: Sequence[str] = ()) -> AsyncIterator[Client]:
+    """Its state and downloads are in the folder. Raises UserError."""
+    arguments = [f"--state={folder / 'state'}", f"--folder={folder / 'downloads'}", "--rpc=127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(
+        *own_executable(),
+        "daemon",
+        *arguments,
+        *PRIVATE,
+        *more,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=own_environment(),
+    )
+    reading: asyncio.Task[None] | None = None
+    try:
+        address = await _address(process)
+        reading = asyncio.get_running_loop().create_task(_pass_on(process))
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
+            yield Client(f"http://{address}", http, process.pid)
+    finally:
+        await _end(process)
+        if reading is not None:
+            await reading
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    """Raises UserError."""
+    assert process.stderr is not None
+    said = b""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_TIMEOUT_S):
+            async for line in process.stderr:
+                if found := _LISTENING.search(line):
+                    return found[1].decode()
+                said = line
+    raise UserError(f"the daemon did not start: {said.decode(errors='replace').strip()}")
+
+
+async def _pass_on(process: asyncio.subprocess.Process) -> None:
+    """What it complains of is seen; its pipe must not fill."""
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b" INFO " not in line:
+            os.write(2, line)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

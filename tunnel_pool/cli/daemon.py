@@ -1,0 +1,225 @@
+"""tunnel-pool daemon: many torrents, driven by the clients of Transmission."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tunnel_pool.cli import options
+from tunnel_pool.cli.layers import Parse, config_model, layered
+from tunnel_pool.cli.pairs import folder_hop_pairs, hop_pairs, pairs, watches
+from tunnel_pool.cli.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
+from tunnel_pool.daemon.config import DaemonConfig
+from tunnel_pool.daemon.daemon import Daemon, DaemonOptions, running
+from tunnel_pool.daemon.guard import may_listen
+from tunnel_pool.daemon.hops import MAX_HOPS
+from tunnel_pool.daemon.sessions import ANYWHERE, SessionOptions
+from tunnel_pool.daemon.web import RPC_PATH, WebOptions
+from tunnel_pool.deadline import ends_within
+from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.node import systemd
+from tunnel_pool.node.config import parse_bytes
+from tunnel_pool.state import state_of_our_own
+
+DESCRIPTION = f"""Download and seed until told to stop (Ctrl-C or SIGTERM).
+
+Any client of Transmission drives it: transmission-remote, Sonarr, Radarr, Flood
+and others, at http://IP:PORT{RPC_PATH}. A label `hops:2` gives a torrent
+its hop count; --hops holds for the others. All of it survives a crash.
+A page to look at it is at http://IP:PORT/, an API of its own under /api.
+SIGHUP reads --config again."""
+
+STOP_WITHIN_S = 45.0
+
+logger = logging.getLogger(__name__)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--hops",
+        type=options.whole_number(0, MAX_HOPS),
+        default=1,
+        metavar="H",
+        help="of torrents added without any: 1 to 3, or 0, which is plain and not anonymous (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--folder",
+        type=options.folder,
+        metavar="DIR",
+        help="where downloads go (default: where a client said, else here)",
+    )
+    parser.add_argument(
+        "--min-free",
+        type=_bytes,
+        default=1 << 30,
+        metavar="SIZE",
+        help="downloads wait while their disk has less room, like '5 GB' (default: 1 GiB)",
+    )
+    add_rpc_options(parser, "where clients find it (default: %(default)s); beyond loopback with a password alone")
+    parser.add_argument(
+        "--host-name",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME[,NAME...]",
+        help="names that clients may use for it, beside localhost and addresses",
+    )
+    parser.add_argument(
+        "--web-root",
+        type=Path,
+        metavar="DIR",
+        help="a page that speaks Transmission's RPC, served at /transmission/web/",
+    )
+    parser.add_argument(
+        "--plain-listen",
+        type=options.host_port,
+        default=ANYWHERE,
+        metavar="IP:PORT",
+        help="where peers of torrents without hops come in (default: %(default)s)",
+    )
+    options.add_dht_option(parser)
+    options.add_workers_option(parser, default="auto")
+    options.add_circuits_option(parser)
+    options.add_network_options(parser)
+    options.add_output_options(parser, log_level="info")
+    parser.add_argument(
+        "--hops-of-labels",
+        type=hop_pairs,
+        default={},
+        metavar="LABEL=H[,...]",
+        help="hop counts by label, over those of [hops.labels] in --config",
+    )
+    parser.add_argument(
+        "--hops-of-folders",
+        type=folder_hop_pairs,
+        default={},
+        metavar="DIR=H[,...]",
+        help="hop counts by the folder that is downloaded to, over those of [hops.folders]",
+    )
+    parser.add_argument(
+        "--folders-of-labels",
+        type=pairs,
+        default={},
+        metavar="LABEL=DIR[,...]",
+        help="where torrents with a label go, over [folders]",
+    )
+    parser.add_argument(
+        "--watch",
+        type=watches,
+        default=[],
+        metavar="DIR[;hops=H][;labels=A+B][;download_to=DIR][;stopped=true][,...]",
+        help="folders from which torrents are added, beside those of [[watch]]",
+    )
+    parser.add_argument(
+        "--log-file",
+        type=options.folder,
+        metavar="FILE",
+        help="log there, and not to stderr; a new file every 10 MB, of which 5 are kept",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="these options, and rules, as TOML")
+    parser.set_defaults(run=run, config_read=DaemonConfig(), sources={})
+
+
+def with_config(arguments: argparse.Namespace, parse: Parse, argv: Sequence[str]) -> argparse.Namespace:
+    """Raises UserError."""
+    return layered(arguments, parse, argv)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(int(text) if text.isdigit() else text, per_second=False)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs until it is stopped; the report is what it carried. Raises UserError."""
+    daemon_options = options_of(arguments)
+    started_s = time.monotonic()
+    with state_of_our_own(arguments.state.absolute()), contextlib.ExitStack() as ending:
+        try:
+            async with running(daemon_options) as daemon:
+                logger.info(
+                    "%d torrents; clients find them at http://%s%s",
+                    len(daemon.library.torrents),
+                    daemon.address,
+                    RPC_PATH,
+                )
+                if arguments.config is not None:
+                    loop = asyncio.get_running_loop()
+                    loop.add_signal_handler(signal.SIGHUP, _reload, daemon, arguments)
+                systemd.tell("READY=1")
+                with contextlib.suppress(asyncio.CancelledError):  # being told to stop is how a daemon ends well
+                    await daemon.until_stopped()
+                systemd.tell("STOPPING=1")
+                ending.enter_context(ends_within(STOP_WITHIN_S))
+                return _report(daemon, started_s)
+        except asyncio.CancelledError:  # while it began
+            return {"ok": True, "seconds": round(time.monotonic() - started_s, 3), "torrents": 0}
+
+
+def options_of(arguments: argparse.Namespace) -> DaemonOptions:
+    """Raises UserError."""
+    secret = credentials(arguments)
+    if not may_listen(arguments.rpc.host, secret):
+        raise UsageError(
+            f"--rpc {arguments.rpc} is open to others: set a password by --rpc-password-file or {PASSWORD_VARIABLE}"
+        )
+    if arguments.web_root is not None and not (arguments.web_root / "index.html").is_file():
+        raise UsageError(f"--web-root: there is no index.html in {arguments.web_root}")
+    config: DaemonConfig = arguments.config_read
+    dht_nodes = options.dht_nodes(arguments)
+    return DaemonOptions(
+        node=options.node_options(arguments),
+        folder=arguments.folder.absolute() if arguments.folder is not None else None,
+        web=WebOptions(arguments.rpc, secret, tuple(arguments.host_name), arguments.web_root),
+        sessions=SessionOptions(
+            steering=arguments.steering == "auto",
+            private=arguments.allow_private,
+            dht_nodes=dht_nodes,
+            plain_listen=arguments.plain_listen,
+            plain_dht_nodes=",".join(f"{host}:{port}" for host, port in dht_nodes),
+        ),
+        rules=config.rules(arguments.hops, arguments.hops_of_labels, arguments.hops_of_folders),
+        folders_by_label={**config.folders, **arguments.folders_of_labels},
+        watches=[*config.watch, *arguments.watch],
+        min_free_bytes=arguments.min_free,
+        config=config_model(arguments),
+    )
+
+
+def _reload(daemon: Daemon, arguments: argparse.Namespace) -> None:
+    """What the configuration says now; where it is wrong, what it said before holds on."""
+    systemd.tell_reloading()
+    try:
+        again = arguments.again()
+        left = daemon.apply(options_of(again))
+        logging.getLogger().setLevel(again.log_level.upper())
+    except UserError as error:
+        logger.error("The configuration stays as it was: %s", error)
+    else:
+        after = f"; these hold after a restart: {', '.join(left)}" if left else ""
+        logger.info("The configuration was read again%s", after)
+    systemd.tell("READY=1")
+
+
+def _report(daemon: Daemon, started_s: float) -> dict[str, Any]:
+    torrents = daemon.library.torrents.values()
+    return {
+        "ok": True,
+        "seconds": round(time.monotonic() - started_s, 3),
+        "torrents": len(torrents),
+        "downloaded_bytes": sum(torrent.status.total_payload_download for torrent in torrents),
+        "uploaded_bytes": sum(torrent.status.total_payload_upload for torrent in torrents),
+        "dropped": dict(daemon.library.sessions.dropped() + daemon.tunnels.dropped()),
+    }
+
+
+def describe(report: dict[str, Any]) -> str:
+    return f"stopped after {report['seconds']:.0f} s with {report['torrents']} torrents"

@@ -1,0 +1,146 @@
+"""tunnel-pool status, add, remove, pause and resume: what a running daemon has, and is to do."""
+
+import argparse
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tunnel_pool.cli import options
+from tunnel_pool.cli.rpc_options import add_rpc_options, credentials
+from tunnel_pool.daemon.hops import MAX_HOPS
+from tunnel_pool.daemon.remote import Remote
+from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.torrents import magnet_link, parse_torrent
+
+ALL = "all"
+FIELDS = (
+    "id", "name", "status", "percent_done", "rate_download", "rate_upload", "peers_connected", "hops", "error_string",
+    "hash_string", "labels", "download_dir",
+)  # fmt: skip
+STATES = ("stopped", "check queued", "checking", "queued", "downloading", "queued", "seeding")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    command = parser.prog.split()[-1]
+    parser.description = DESCRIPTIONS[command]
+    if command == "add":
+        parser.add_argument("what", nargs="+", metavar="WHAT", help="a .torrent file, a magnet link or an infohash")
+        parser.add_argument("--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="0 (plain) to 3")
+        parser.add_argument("--label", action="append", default=[], metavar="LABEL", help="may be given again")
+        parser.add_argument("--to", type=options.folder, metavar="DIR", help="folder on the daemon's machine")
+        parser.add_argument("--paused", action="store_true", help="not to be started yet")
+    elif command != "status":
+        parser.add_argument("ids", nargs="+", type=_torrent_id, metavar="ID", help=f"number or infohash, or {ALL}")
+    if command == "remove":
+        parser.add_argument("--delete-data", action="store_true", help="its files, too")
+    add_rpc_options(parser)
+    options.add_output_options(parser)
+    parser.set_defaults(run=COMMANDS[command])
+
+
+def _torrent_id(text: str) -> int | str:
+    return int(text) if text.isdigit() and len(text) < 20 else text.lower()
+
+
+def _remote(arguments: argparse.Namespace) -> Remote:
+    return Remote(arguments.rpc, credentials(arguments))
+
+
+async def _status(arguments: argparse.Namespace) -> dict[str, Any]:
+    async with _remote(arguments) as remote:
+        torrents = (await remote.call("torrent_get", fields=FIELDS))["torrents"]
+    return {"ok": True, "torrents": [{**torrent, "status": STATES[torrent["status"]]} for torrent in torrents]}
+
+
+async def _add(arguments: argparse.Namespace) -> dict[str, Any]:
+    wishes: dict[str, Any] = {"labels": arguments.label, "paused": arguments.paused}
+    if arguments.hops is not None:
+        wishes["hops"] = arguments.hops
+    if arguments.to is not None:
+        wishes["download_dir"] = str(arguments.to.absolute())
+    sources = [_source(what) for what in arguments.what]
+    added = []
+    async with _remote(arguments) as remote:
+        for source in sources:
+            result = await remote.call("torrent_add", **source, **wishes)
+            added += [{**told, "new": kind == "torrent_added"} for kind, told in result.items()]
+    return {"ok": True, "added": added}
+
+
+def _source(what: str) -> dict[str, str]:
+    """Read here, as the daemon may be elsewhere. Raises UserError."""
+    parameters = parse_torrent(what)
+    if parameters.ti is None:
+        return {"filename": what if what.startswith("magnet:") else magnet_link(parameters)}
+    return {"metainfo": base64.b64encode(Path(what).read_bytes()).decode()}
+
+
+async def _chosen(remote: Remote, ids: Sequence[int | str]) -> list[int]:
+    """Raises UserError when one is not there."""
+    if ALL in ids and len(ids) > 1:
+        raise UsageError(f"{ALL}, or some of them")
+    torrents = (await remote.call("torrent_get", fields=["id", "hash_string"]))["torrents"]
+    numbers = {known: torrent["id"] for torrent in torrents for known in (torrent["id"], torrent["hash_string"])}
+    if ALL in ids:
+        return [torrent["id"] for torrent in torrents]
+    missing = [name for name in ids if name not in numbers]
+    if missing:
+        raise UserError(f"there is no torrent {missing[0]}; `tunnel-pool status` lists them")
+    return list(dict.fromkeys(numbers[name] for name in ids))
+
+
+async def _ask(arguments: argparse.Namespace, method: str, **more: Any) -> dict[str, Any]:
+    async with _remote(arguments) as remote:
+        chosen = await _chosen(remote, arguments.ids)
+        await remote.call(method, ids=chosen, **more)
+    return {"ok": True, "torrents": len(chosen)}
+
+
+async def _remove(arguments: argparse.Namespace) -> dict[str, Any]:
+    return await _ask(arguments, "torrent_remove", delete_local_data=arguments.delete_data)
+
+
+async def _pause(arguments: argparse.Namespace) -> dict[str, Any]:
+    return await _ask(arguments, "torrent_stop")
+
+
+async def _resume(arguments: argparse.Namespace) -> dict[str, Any]:
+    return await _ask(arguments, "torrent_start")
+
+
+COMMANDS = {"status": _status, "add": _add, "remove": _remove, "pause": _pause, "resume": _resume}
+DESCRIPTIONS = {
+    "status": "List the torrents of a running daemon.",
+    "add": "Add torrents to a running daemon.",
+    "remove": "Remove torrents from a running daemon; their files stay, unless --delete-data.",
+    "pause": "Stop torrents of a running daemon.",
+    "resume": "Start torrents of a running daemon.",
+}
+
+
+def describe(report: dict[str, Any]) -> str:
+    if "added" in report:
+        added = (f"{t['id']}: {t['name']}{'' if t['new'] else ' (was there)'}" for t in report["added"])
+        return "\n".join(map(printable, added))
+    if isinstance(report["torrents"], int):
+        return f"{report['torrents']} torrents"
+    table = Table("id", "done", "down kB/s", "up kB/s", "peers", "hops", "state", "name", box=None, pad_edge=False)
+    for torrent in report["torrents"]:
+        rates = (f"{torrent[rate] / 1000:.0f}" for rate in ("rate_download", "rate_upload"))
+        state = torrent["error_string"] or torrent["status"]
+        done = f"{100 * torrent['percent_done']:.0f} %"
+        row = [torrent["id"], done, *rates, torrent["peers_connected"], torrent["hops"], state, torrent["name"]]
+        table.add_row(*(printable(str(cell)) for cell in row))
+    text = io.StringIO()
+    Console(file=text, width=160, markup=False, highlight=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def printable(text: str) -> str:
+    """Names are strangers' words: none moves the cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

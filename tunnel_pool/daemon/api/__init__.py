@@ -1,0 +1,1 @@
+"""The daemon's own HTTP API, under /api."""

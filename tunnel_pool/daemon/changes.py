@@ -1,0 +1,410 @@
+"""What the owner of the torrents asks for. Each returns when it is kept, and survives `kill -9` then."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import libtorrent as lt
+import msgspec
+
+from tunnel_pool.daemon import disk
+from tunnel_pool.daemon.hops import HopRules, hops_of_labels, other_labels
+from tunnel_pool.daemon.library import Library
+from tunnel_pool.daemon.queue import moved
+from tunnel_pool.daemon.record import LimitMode, Record
+from tunnel_pool.daemon.renames import is_taken, renames_of
+from tunnel_pool.daemon.sessions import PLAIN
+from tunnel_pool.daemon.settings import Settings
+from tunnel_pool.daemon.store import Deletion, StoreError
+from tunnel_pool.daemon.torrent import Torrent
+from tunnel_pool.torrents import infohash_of
+
+REMOVE_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
+MAX_TORRENTS = 1 << 16
+
+logger = logging.getLogger(__name__)
+
+
+class RequestError(Exception):
+    """What was asked for can't be; says why in one line."""
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """A hop count that is none is whoever asks' mistake. Raises RequestError."""
+    try:
+        yield
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a torrent is to be added; None: as the rules and settings say."""
+
+    folder: str | None = None
+    hops: int | None = None
+    labels: Sequence[str] = ()
+    stopped: bool | None = None
+    file_priorities: Sequence[int] = ()
+    others: dict[str, Any] = field(default_factory=dict)  # fields of the record
+
+
+class Changes:
+    def __init__(self, library: Library, rules: HopRules, folders_by_label: dict[str, str] | None = None) -> None:
+        self._library = library
+        self.rules = rules
+        self.folders_by_label = folders_by_label or {}
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    # In and out
+
+    async def add(self, parameters: lt.add_torrent_params, wish: Wish) -> tuple[Torrent, bool]:
+        """The torrent, and whether it was there before. Raises RequestError and StoreError."""
+        library = self._library
+        async with library.changing:
+            if self._deleting:  # or it would delete what is added again
+                await asyncio.wait(self._deleting)
+            if (known := library.known(parameters.info_hashes)) is not None:
+                self._check_duplicate(known, wish)
+                return known, True
+            if len(library.torrents) >= MAX_TORRENTS:
+                raise RequestError(f"{MAX_TORRENTS} torrents are the most")
+            record = await self._record_of(parameters, wish)
+            parameters.save_path = record.folder
+            await library.store.put(record, lt.write_resume_data_buf(parameters))
+            try:
+                torrent = library.open(record, parameters)
+            except (RuntimeError, OSError) as error:
+                await library.store.remove([record.infohash])
+                raise RequestError(f"libtorrent refuses the torrent: {error}") from None
+        library.tick()
+        return torrent, False
+
+    @staticmethod
+    def _check_duplicate(known: Torrent, wish: Wish) -> None:
+        """Who asks for more hops than it has must not be told that all is well. Raises RequestError."""
+        with refused():
+            asked = wish.hops if wish.hops is not None else hops_of_labels(wish.labels)
+        if asked is not None and asked > known.record.hops:
+            raise RequestError(f"it is there already, with {known.record.hops} hops: change its hops first")
+
+    async def _record_of(self, parameters: lt.add_torrent_params, wish: Wish) -> Record:
+        library = self._library
+        labels = other_labels(wish.labels)
+        by_label = (self.folders_by_label[label] for label in labels if label in self.folders_by_label)
+        folder = absolute(wish.folder or next(by_label, library.settings.folder))
+        with refused():
+            hops = self.rules.hops(wish.hops, wish.labels, folder)
+        infohash = infohash_of(parameters)
+        fields = {"peer_limit": library.settings.peer_limit_per_torrent, **wish.others}
+        return Record(
+            infohash=infohash,
+            number=await library.new_number(),
+            hops=hops,
+            name=_name_of(parameters) or infohash,
+            folder=folder,
+            position=len(library.torrents),
+            added_s=time.time(),
+            labels=labels,
+            peers=list(parameters.peers),
+            stopped=not library.settings.start_added_torrents if wish.stopped is None else wish.stopped,
+            file_priorities=list(wish.file_priorities) or list(parameters.file_priorities),
+            **fields,
+        )
+
+    async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
+        """They are gone when it returns; their files soon after. Raises StoreError."""
+        library = self._library
+        async with library.changing:
+            torrents = [torrent for torrent in torrents if library.has(torrent)]
+            # Each file of each torrent is looked at: not on the loop. None comes or goes meanwhile.
+            deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
+            await library.store.remove([torrent.record.infohash for torrent in torrents], deletions)
+            removals = [self._close(torrent) for torrent in torrents]
+            await self._put_order(self._order())
+        task = asyncio.get_running_loop().create_task(self._delete_when_free(removals, deletions))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+        library.tick()
+
+    def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
+        """Their files, without those that other torrents have, too."""
+        infohashes = {torrent.record.infohash for torrent in torrents}
+        kept: list[Deletion] = []
+        own: list[Deletion] = []
+        for torrent in self._library.torrents.values():
+            (own if torrent.record.infohash in infohashes else kept).extend(torrent_files(torrent))
+        return disk.without(own, kept)
+
+    def _close(self, torrent: Torrent) -> "asyncio.Future[None]":
+        library = self._library
+        library.part(torrent)
+        if torrent.is_between_sessions:  # neither took it
+            removed = asyncio.get_running_loop().create_future()
+            removed.set_result(None)
+        else:
+            removed = library.sessions.of(torrent.record.hops).remove(torrent)
+        del library.torrents[torrent.record.infohash]
+        library.removed.append((time.monotonic(), torrent.record.number))
+        return removed
+
+    async def _delete_when_free(self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion]) -> None:
+        if removals:
+            await asyncio.wait(removals, timeout=REMOVE_TIMEOUT_S)
+        if deletions:
+            gone = await asyncio.to_thread(disk.delete, deletions)
+            self._library.spawn(self._library.store.deleted(gone))
+
+    # While they are there
+
+    async def change(
+        self, torrents: Iterable[Torrent], priorities: Callable[[Torrent], list[int]] | None = None, **changes: Any
+    ) -> None:
+        """Fields of their records; `priorities` says those of its files. Raises StoreError."""
+        library = self._library
+        async with library.changing:
+            for torrent in filter(library.has, torrents):
+                if torrent.is_between_sessions:  # libtorrent refused it
+                    await library.put(torrent, edited_s=time.time(), **changes)
+                    continue
+                more = {"file_priorities": priorities(torrent)} if priorities is not None else {}
+                await library.put(torrent, edited_s=time.time(), **changes, **more)
+                if more:
+                    torrent.handle.prioritize_files(torrent.record.file_priorities)
+                library.apply_limits(torrent)
+        library.tick()
+
+    async def start(self, torrents: Iterable[Torrent], now: bool = False) -> None:
+        """`now`: past the queue. Raises StoreError."""
+        torrents = list(torrents)
+        library = self._library
+        for torrent in torrents:
+            torrent.error = ""
+            torrent.active_s = time.monotonic()
+        # As in Transmission: who starts one that has given all wants it to give more.
+        done = [torrent for torrent in torrents if torrent.record.gave_all and library.is_done(torrent)]
+        await self.change(done, ratio_mode=LimitMode.UNLIMITED)
+        await self.change(torrents, stopped=False, started_now=now, gave_all=False)
+
+    async def stop(self, torrents: Iterable[Torrent]) -> None:
+        """Raises StoreError."""
+        await self.change(torrents, stopped=True, started_now=False)
+
+    def verify(self, torrents: Iterable[Torrent]) -> None:
+        """Of those whose metadata is known, and that stay where they are."""
+        for torrent in torrents:
+            if torrent.info is not None and not torrent.record.moving_to and self._is_here(torrent):
+                torrent.error = ""
+                torrent.is_verifying = True
+                torrent.handle.force_recheck()
+        self._library.tick()
+
+    def reannounce(self, torrents: Iterable[Torrent]) -> None:
+        for torrent in filter(self._is_here, torrents):
+            torrent.handle.force_reannounce()
+            torrent.handle.force_dht_announce()
+
+    def _is_here(self, torrent: Torrent) -> bool:
+        return self._library.has(torrent) and not torrent.is_between_sessions
+
+    async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
+        """Returns when it is kept that they are to be there. Raises RequestError and StoreError."""
+        folder, library = absolute(location), self._library
+        async with library.changing:
+            for torrent in filter(self._is_here, torrents):
+                if torrent.is_moving:
+                    raise RequestError("it is being moved already")
+                if with_files and folder != torrent.record.folder:
+                    await library.put(torrent, moving_to=folder)
+                    torrent.is_moving, torrent.error = True, ""
+                    library.spawn(self._move_files(torrent, folder))
+                elif not with_files:
+                    await self._look_in(torrent, folder)
+        library.tick()
+
+    async def _move_files(self, torrent: Torrent, folder: str) -> None:
+        library = self._library
+        torrent.moved = asyncio.get_running_loop().create_future()
+        try:
+            torrent.handle.move_storage(folder, lt.move_flags_t.always_replace_files)
+            try:
+                await torrent.moved
+            except OSError as error:
+                torrent.error = f"it can't be moved: {error.strerror}"
+                folder = torrent.record.folder
+            async with library.changing:
+                await library.put_with_resume(torrent, folder=folder, moving_to="")
+        except StoreError as error:
+            torrent.error = f"where it was moved to is not kept: {error}; move it again"
+            raise
+        finally:
+            torrent.is_moving = False
+        library.tick()
+
+    async def _look_in(self, torrent: Torrent, folder: str) -> None:
+        """Its files are there already, its owner says. Raises RequestError and StoreError."""
+        torrent.moved = asyncio.get_running_loop().create_future()
+        torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
+        await _answered(torrent.moved, "cannot look in that folder")
+        if torrent.info is not None:
+            torrent.is_verifying = True
+            torrent.handle.force_recheck()
+        await self._library.put_with_resume(torrent, folder=folder)
+
+    async def change_hops(self, torrent: Torrent, asked: int | None, said: int | None) -> None:
+        """From now on it is found over so many hops as were asked for; what labels say only raises them.
+
+        Raises RequestError and StoreError.
+        """
+        await asyncio.shield(self._change_hops(torrent, asked, said))  # nobody's hanging up leaves it halfway
+
+    async def _change_hops(self, torrent: Torrent, asked: int | None, said: int | None) -> None:
+        library = self._library
+        async with library.changing:
+            hops = asked if asked is not None else max(torrent.record.hops, said or 0)
+            if hops == torrent.record.hops or not library.has(torrent):
+                return
+            if torrent.is_moving:
+                raise RequestError("it is being moved")
+            hops_before = torrent.record.hops
+            before = library.sessions.of(hops_before)
+            after = library.sessions.of(hops)
+            # Whoever knows our own address must not meet us on the other way.
+            with_peers = PLAIN not in (hops, hops_before)
+            kept = torrent.record.peers if with_peers else []
+            parameters = lt.read_resume_data(await library.put_with_resume(torrent, with_peers, hops=hops, peers=kept))
+            library.part(torrent)
+            torrent.is_between_sessions = True
+            await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
+            before.forget(torrent)
+            torrent.give_up("it went to another session")
+            try:
+                torrent.handle = library.hand_over(torrent.record, parameters)
+            except RuntimeError as error:
+                torrent.error = f"libtorrent refuses it: {error}"
+                raise RequestError(torrent.error) from None
+            torrent.hear(torrent.handle.status())
+            torrent.is_between_sessions = False
+            after.known(torrent)
+            library.apply_limits(torrent)
+        library.tick()
+
+    async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
+        """Raises StoreError."""
+        entries = []
+        for tier, urls in enumerate(tiers):
+            for url in urls:
+                entry = lt.announce_entry(url)
+                entry.tier = tier
+                entries.append(entry)
+        async with self._library.changing:
+            if not self._library.has(torrent):
+                return
+            torrent.handle.replace_trackers(entries)
+            await self._library.put_with_resume(torrent)
+
+    async def rename(self, torrent: Torrent, path: str, name: str) -> None:
+        """A file of it, or a folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
+        if torrent.layout is None:
+            raise RequestError("its files are not known yet")
+        if not name or "/" in name or name in (".", ".."):
+            raise RequestError("no name of a file")
+        library = self._library
+        async with library.changing:
+            if torrent.record.moving_to or not self._is_here(torrent):
+                raise RequestError("it is being moved")
+            paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
+            renames = renames_of(paths, path, name)
+            if not renames:
+                raise RequestError("it has no such file or folder")
+            if is_taken(torrent.record.folder, paths, dict(renames)):
+                raise RequestError("cannot rename: there is something of that name")
+            for index, new in renames:
+                torrent.renamed = asyncio.get_running_loop().create_future()
+                torrent.handle.rename_file(index, new)
+                await _answered(torrent.renamed, "cannot rename")
+            whole = "/" not in path and path == torrent.record.name
+            torrent.hear(torrent.handle.status())
+            renamed: dict[str, Any] = {"name": name} if whole else {}
+            await library.put_with_resume(torrent, **renamed)
+
+    async def queue_move(self, torrents: Iterable[Torrent], where: str) -> None:
+        """`top`, `up`, `down` or `bottom`. Raises StoreError."""
+        async with self._library.changing:
+            which = {torrent.record.infohash for torrent in torrents}
+            await self._put_order(moved(self._order(), which, where))
+        self._library.tick()
+
+    async def queue_to(self, torrent: Torrent, position: int) -> None:
+        """Raises StoreError."""
+        async with self._library.changing:
+            order = [infohash for infohash in self._order() if infohash != torrent.record.infohash]
+            order.insert(max(0, position), torrent.record.infohash)
+            await self._put_order(order)
+        self._library.tick()
+
+    def _order(self) -> list[str]:
+        torrents = self._library.torrents.values()
+        return [t.record.infohash for t in sorted(torrents, key=lambda t: t.record.position)]
+
+    async def _put_order(self, order: list[str]) -> None:
+        library = self._library
+        changed = [
+            msgspec.structs.replace(library.torrents[infohash].record, position=position)
+            for position, infohash in enumerate(order)
+            if library.torrents[infohash].record.position != position
+        ]
+        if changed:
+            await library.store.put_records(changed)
+        for record in changed:
+            library.torrents[record.infohash].record = record
+
+    # For all
+
+    async def set_settings(self, settings: Settings) -> None:
+        """Raises StoreError."""
+        async with self._library.changing:
+            await self._library.store.set_setting("session", msgspec.json.encode(settings))
+            self._library.settings = settings
+        self._library.tick()
+
+
+def _name_of(parameters: lt.add_torrent_params) -> str:
+    """Empty when there is none, or none that can be read."""
+    try:
+        return str(parameters.ti.name() if parameters.ti is not None else parameters.name)
+    except UnicodeDecodeError:
+        return ""
+
+
+def absolute(folder: str) -> str:
+    """Raises RequestError."""
+    if not os.path.isabs(folder) or "\0" in folder:
+        raise RequestError("a folder is named by its whole path, from /")
+    return os.path.normpath(folder)
+
+
+async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
+    """libtorrent has done it. Raises RequestError."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await future
+    except TimeoutError:
+        raise RequestError(f"{what}: libtorrent does not answer") from None
+    except OSError as error:
+        raise RequestError(f"{what}: {error.strerror}") from None
+
+
+def torrent_files(torrent: Torrent) -> list[Deletion]:
+    """All that it has, or may have."""
+    names = [torrent.file_path(index) for index in torrent.file_indexes()]
+    names.append(disk.parts_name(str(torrent.status.info_hashes.get_best())))
+    folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
+    return [file for folder in folders for file in disk.files_in(folder, names)]

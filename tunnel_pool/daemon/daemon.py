@@ -1,0 +1,162 @@
+"""The daemon: tunnels, torrents and the HTTP server, opened and closed in order."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from overlay.config import HostPort
+from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.api import model
+from tunnel_pool.daemon.api.events import Events
+from tunnel_pool.daemon.api.operations import Api
+from tunnel_pool.daemon.api.server import add_api
+from tunnel_pool.daemon.api.watcher import Watcher
+from tunnel_pool.daemon.changes import Changes, RequestError
+from tunnel_pool.daemon.config import Watch
+from tunnel_pool.daemon.guard import may_listen
+from tunnel_pool.daemon.hops import HopRules
+from tunnel_pool.daemon.library import TICK_S, Library
+from tunnel_pool.daemon.loop_meter import LoopMeter
+from tunnel_pool.daemon.metrics import DaemonCollector
+from tunnel_pool.daemon.page_server import add_page
+from tunnel_pool.daemon.pool import PoolControl
+from tunnel_pool.daemon.sessions import SessionOptions, Sessions
+from tunnel_pool.daemon.store import Store, StoreError
+from tunnel_pool.daemon.stream_server import add_streams
+from tunnel_pool.daemon.transmission.methods import Methods
+from tunnel_pool.daemon.tribler import add_tribler
+from tunnel_pool.daemon.watch import keep_watch
+from tunnel_pool.daemon.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
+from tunnel_pool.errors import UserError
+from tunnel_pool.http_server import serving_app
+from tunnel_pool.node import systemd
+from tunnel_pool.tunnels import NodeOptions, open_tunnels
+
+# What SIGHUP brings about; other options name what is opened at the start.
+APPLIED = frozenset((
+    "config", "folder", "folders-of-labels", "hops", "hops-of-folders", "hops-of-labels", "host-name", "log-level",
+    "min-free", "rpc-password-file", "rpc-user", "watch", "workers",
+))  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    node: NodeOptions
+    folder: Path | None = None  # where downloads go; None: where a client said, else here
+    web: WebOptions = field(default_factory=WebOptions)
+    sessions: SessionOptions = field(default_factory=SessionOptions)
+    rules: HopRules = field(default_factory=HopRules)
+    folders_by_label: Mapping[str, str] = field(default_factory=dict)
+    watches: Sequence[Watch] = ()
+    min_free_bytes: int = 1 << 30
+    config: model.Config = field(default_factory=lambda: model.Config(options={}))  # as the API shows it
+
+
+class Daemon:
+    """`running` opens it; `until_stopped` ends when it is told to, or can't go on."""
+
+    def __init__(self, options: DaemonOptions, tunnels: Tunnels, library: Library) -> None:
+        self.tunnels = tunnels
+        self.library = library
+        self.options = options
+        self.changes = Changes(library, options.rules, dict(options.folders_by_label))
+        self.pool = PoolControl(tunnels, options.node)
+        self.stopping = asyncio.Event()
+        self.events: Events
+        self.address: HostPort
+
+    def apply(self, options: DaemonOptions) -> list[str]:
+        """These hold from now on; returns the names of options that need a restart.
+
+        Raises UserError: then nothing is as they say.
+        """
+        before = self.options
+        if not may_listen(self.address.host, options.web.credentials):
+            raise UserError(f"without a password it may not listen at {self.address}, as it does until a restart")
+        if options.node.workers != before.node.workers:
+            try:
+                self.pool.scale(*options.node.workers)
+            except RequestError as error:
+                raise UserError(f"workers: {error}") from None
+        left = [
+            name
+            for name, setting in options.config.options.items()
+            if name not in APPLIED and setting.value != before.config.options[name].value
+        ]
+        kept = {name: setting for name, setting in before.config.options.items() if name not in APPLIED}
+        self.options = replace(options, config=model.Config(options={**options.config.options, **kept}))
+        self.changes.rules = options.rules
+        self.changes.folders_by_label = dict(options.folders_by_label)
+        self.library.min_free_bytes = options.min_free_bytes
+        if options.folder is not None and options.folder != before.folder:
+            self.library.settings = msgspec.structs.replace(self.library.settings, folder=str(options.folder))
+        return left
+
+    async def until_stopped(self) -> None:
+        """Raises UserError."""
+        watchdog_s = systemd.watchdog_interval_s()
+        while not self.stopping.is_set():
+            if watchdog_s is not None:
+                systemd.tell("WATCHDOG=1")
+            if why := self.tunnels.failure():
+                raise UserError(why)
+            self.library.tick()
+            self.events.tick()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(TICK_S, watchdog_s or TICK_S)):
+                    await self.stopping.wait()
+
+
+@asynccontextmanager
+async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
+    """Raises UserError."""
+    async with AsyncExitStack() as stack:
+        store = Store(options.node.state_dir)
+        await store.open()
+        stack.push_async_callback(store.close)
+        tunnels = await open_tunnels(options.node)
+        stack.push_async_callback(tunnels.unload)
+        library = Library(store, tunnels, options.min_free_bytes)
+        library.sessions = Sessions(tunnels, options.sessions, library.alerts.hear)
+        stack.push_async_callback(library.sessions.stop)
+        try:
+            await library.load(str(options.folder) if options.folder is not None else None)
+        except StoreError as error:
+            raise UserError(f"cannot read the torrents that were kept: {error}") from None
+        stack.push_async_callback(library.save)
+        daemon = Daemon(options, tunnels, library)
+        loop_meter = LoopMeter()
+        stack.callback(loop_meter.stop)
+        app = _app(daemon, loop_meter)
+        watching = asyncio.get_running_loop().create_task(keep_watch(lambda: daemon.options.watches, daemon.changes))
+        stack.callback(watching.cancel)
+        daemon.address = await stack.enter_async_context(
+            serving_app(app, options.web.listen, "cannot listen on", "; choose another --rpc")
+        )
+        yield daemon
+
+
+def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:
+    """All that it answers over HTTP."""
+    library, changes = daemon.library, daemon.changes
+    app = make_app(lambda: daemon.options.web)
+    session_id = new_session_id()
+    add_rpc(app, Methods(library, changes, session_id, daemon.stopping.set), session_id)
+    add_metrics(app, DaemonCollector(library, daemon.tunnels, loop_meter))
+    watcher = Watcher(library, daemon.tunnels, daemon.pool)
+    daemon.events = Events(watcher)
+    add_api(app, Api(watcher, changes, lambda: daemon.options.config), daemon.events)
+    add_tribler(app, library, changes)
+    add_streams(app, library)
+    add_page(app)
+    app.on_shutdown.append(daemon.events.close)
+    return app

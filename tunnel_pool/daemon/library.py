@@ -1,0 +1,418 @@
+"""The daemon's torrents: what is kept of them, what libtorrent does with them, and what is to be done next."""
+
+import asyncio
+import datetime
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+import libtorrent as lt
+import msgspec
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.daemon import disk
+from tunnel_pool.daemon.alerts import AlertReader
+from tunnel_pool.daemon.queue import Activity, View, is_done_seeding, plan
+from tunnel_pool.daemon.record import Record
+from tunnel_pool.daemon.sessions import PLAIN, Sessions
+from tunnel_pool.daemon.settings import Settings
+from tunnel_pool.daemon.store import Deletion, Store, StoredTorrent, StoreError
+from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
+from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.lost_peers import is_end_to_end
+from tunnel_pool.torrents import swarm_hash_of
+
+TICK_S = 1.0
+SOON_S = 0.05
+SAVE_INTERVAL_S = 20.0
+SAVE_TIME_INTERVAL_S = 3600.0  # of a torrent of which nothing changes but for how long it was seeded
+SAVES_AT_ONCE = 64  # a second: all of a thousand within the interval
+RESUME_TIMEOUT_S = 10.0
+RECENT_S = 60.0  # Transmission's "recently active"
+ROOM_TO_GO_ON = 1.5  # times what must be free, before what was paused goes on
+
+logger = logging.getLogger(__name__)
+
+
+class Library:
+    """`load` it, then `tick` it every second; `save` when the daemon ends."""
+
+    def __init__(self, store: Store, tunnels: Tunnels, min_free_bytes: int) -> None:
+        self.store = store
+        self.settings = Settings(folder=os.getcwd())
+        self.torrents: dict[str, Torrent] = {}
+        self.seen = Count()
+        self.removed: deque[tuple[float, int]] = deque()  # when, and the number of whom
+        self.changing = asyncio.Lock()  # held by who changes records
+        self.sessions: Sessions
+        self.alerts = AlertReader(self)
+        self._tunnels = tunnels
+        self.min_free_bytes = min_free_bytes
+        self._full: set[str] = set()  # folders without room
+        self._next_number = 1
+        self._next_save_s = 0.0
+        self._unsaved: deque[Torrent] = deque()
+        self._reachable: dict[int, bool] = {}  # by hop count, as of this tick
+        self._soon: asyncio.TimerHandle | None = None
+        self._ended = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def load(self, folder: str | None) -> None:
+        """What was kept; a folder that is named holds over the one that a client said. Raises StoreError."""
+        if (kept := await self.store.setting("session")) is not None:
+            self.settings = msgspec.json.decode(kept, type=Settings)
+        if folder is not None:
+            self.settings = msgspec.structs.replace(self.settings, folder=folder)
+        if (number := await self.store.setting("next number")) is not None:
+            self._next_number = int(number)
+        torrents = sorted(await self.store.torrents(), key=lambda kept: kept.record.position)
+        await self._delete_given_up(torrents)
+        for record, resume in torrents:
+            self._next_number = max(self._next_number, record.number + 1)
+            try:
+                await self._load_torrent(record, resume)
+            except Exception as error:
+                logger.error("A torrent can't be loaded, and stays as it is: %s", error)
+        self.tick()
+
+    async def _load_torrent(self, record: Record, resume: bytes) -> None:
+        parameters = lt.read_resume_data(resume)
+        if record.moving_to:
+            await self._finish_move(record, parameters)
+        else:
+            self.open(record, parameters)
+
+    async def _finish_move(self, record: Record, parameters: lt.add_torrent_params) -> None:
+        """A move that was cut short, before libtorrent hears of the torrent."""
+        names, error = disk.names_of(parameters), ""
+        try:
+            await asyncio.to_thread(disk.finish_move, names, record.folder, record.moving_to)
+        except OSError as why:
+            logger.error("A move that was cut short can't be ended: %s", why.strerror)
+            error = f"its move to another folder was cut short, and can't be ended: {why.strerror}"
+        if not error:
+            record.folder, record.moving_to = record.moving_to, ""
+            parameters.save_path = record.folder
+            await self.store.put(record, lt.write_resume_data_buf(parameters))
+        self.open(record, parameters).error = error
+
+    async def _delete_given_up(self, torrents: Iterable[StoredTorrent]) -> None:
+        """What could not be deleted before; files that a torrent has by now are its own."""
+        deletions = await self.store.deletions()
+        if deletions:
+            kept: list[Deletion] = []
+            for record, resume in torrents:
+                try:
+                    names = disk.names_of(lt.read_resume_data(resume))
+                except RuntimeError:
+                    logger.error("A torrent can't be read: what is left of others stays, as it may be its own")
+                    return
+                for folder in filter(None, (record.folder, record.moving_to)):
+                    kept += disk.files_in(folder, names)
+            left = await asyncio.to_thread(disk.without, deletions, kept)
+            await asyncio.to_thread(disk.delete, left)
+            await self.store.deleted(deletions)
+
+    async def new_number(self) -> int:
+        """By which remote clients name a torrent; never given twice. Raises StoreError."""
+        number = self._next_number
+        self._next_number += 1
+        await self.store.set_setting("next number", str(self._next_number).encode())
+        return number
+
+    def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
+        """Hand it to libtorrent, standing still. Raises RuntimeError."""
+        handle = self.hand_over(record, parameters)
+        torrent = Torrent(self.seen, record, swarm_hash_of(parameters), handle, handle.status())
+        torrent.active_s = torrent.changed_s = time.monotonic()
+        torrent.saved, torrent.saved_s = torrent.marks.kept, torrent.active_s
+        self.sessions.of(record.hops).known(torrent)
+        self.torrents[record.infohash] = torrent
+        self.apply_limits(torrent)
+        return torrent
+
+    def hand_over(self, record: Record, parameters: lt.add_torrent_params) -> lt.torrent_handle:
+        """To the session of its hop count. Raises RuntimeError."""
+        parameters.save_path = record.folder
+        if parameters.ti is None and record.name:
+            parameters.name = record.name
+        flags = lt.torrent_flags
+        parameters.flags &= ~(flags.auto_managed | flags.upload_mode | flags.stop_when_ready)
+        parameters.flags |= flags.paused | flags.duplicate_is_error
+        known = dict.fromkeys([*parameters.peers, *record.peers])
+        parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
+        if record.hops == PLAIN:
+            parameters.flags &= ~flags.disable_pex
+        else:
+            # Peers of hidden torrents have addresses that are nobody's business.
+            parameters.flags |= flags.disable_pex
+            parameters.dht_nodes = []  # libtorrent would look their names up itself
+        parameters.file_priorities = record.file_priorities
+        return self.sessions.of(record.hops).add(parameters)
+
+    def known(self, hashes: lt.info_hash_t) -> Torrent | None:
+        """The torrent of these infohashes, that of a hybrid by either of its two."""
+        wanted = hashes_of(hashes)
+        return next((torrent for torrent in self.torrents.values() if wanted & torrent.hashes), None)
+
+    def find(self, infohash: str) -> Torrent | None:
+        """By its infohash in hex, that of a hybrid by either."""
+        infohash = infohash.lower()
+        if (torrent := self.torrents.get(infohash)) is not None:
+            return torrent
+        return next((t for t in self.torrents.values() if infohash[:40] in {each.hex() for each in t.hashes}), None)
+
+    def rates(self) -> tuple[int, int]:
+        """Payload of all torrents down and up, bytes a second."""
+        torrents = self.torrents.values()
+        return sum(torrent.down_rate for torrent in torrents), sum(torrent.up_rate for torrent in torrents)
+
+    def has(self, torrent: Torrent) -> bool:
+        """Whether it was not removed meanwhile."""
+        return self.torrents.get(torrent.record.infohash) is torrent
+
+    def apply_limits(self, torrent: Torrent) -> None:
+        """What the record says of speeds, peers and order."""
+        record, handle = torrent.record, torrent.handle
+        handle.set_download_limit(max(1, record.download_limit_kb * 1000) if record.download_limited else 0)
+        handle.set_upload_limit(max(1, record.upload_limit_kb * 1000) if record.upload_limited else 0)
+        handle.set_max_connections(max(2, record.peer_limit))
+        if record.sequential:
+            handle.set_flags(lt.torrent_flags.sequential_download)
+        else:
+            handle.unset_flags(lt.torrent_flags.sequential_download)
+
+    # What is to be done next
+
+    def tick_soon(self) -> None:
+        """Once, for all that ask for it meanwhile."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(SOON_S, self.tick)
+
+    def tick(self) -> None:
+        """What the queue, the limits, the disks and the circuits say now."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._ended:
+            return
+        self._reachable.clear()
+        now_s = time.monotonic()
+        limits = self.settings.queue_limits()
+        views = {torrent.record.infohash: self._view(torrent, now_s) for torrent in self.torrents.values()}
+        for infohash, activity in plan(views.values(), limits).items():
+            torrent = self.torrents[infohash]
+            torrent.measure(now_s)
+            if torrent.activity is not activity:
+                torrent.activity = activity
+            if activity is Activity.RUNNING and is_done_seeding(views[infohash], limits):
+                self.spawn(self._stop_done(torrent))
+            try:
+                self.run_or_stand(torrent)
+            except RuntimeError as error:
+                logger.error("libtorrent does not take what a torrent is to do: %s", error)
+        self._share_rates()
+        self.sessions.connect_peers()
+        if now_s >= self._next_save_s:
+            self._next_save_s = now_s + SAVE_INTERVAL_S
+            self.spawn(self._look_at_disks())
+            self._unsaved = deque(t for t in self.torrents.values() if _wants_save(t, now_s))
+        if self._unsaved:
+            some = [self._unsaved.popleft() for _ in range(min(SAVES_AT_ONCE, len(self._unsaved)))]
+            self.spawn(self.save_resume(some))
+        while self.removed and self.removed[0][0] < now_s - RECENT_S:
+            self.removed.popleft()
+
+    def _view(self, torrent: Torrent, now_s: float) -> View:
+        marks = torrent.marks
+        given_for = max(marks.all_time_download, marks.total_wanted)
+        return View(
+            torrent.record,
+            torrent.is_finished,
+            torrent.record.folder not in self._full,
+            marks.all_time_upload / given_for if given_for else 0.0,
+            now_s - torrent.active_s,
+        )
+
+    def run_or_stand(self, torrent: Torrent) -> None:
+        """Tell libtorrent, and the hidden swarm, what the torrent does from now on. Raises RuntimeError."""
+        if torrent.is_between_sessions:
+            return
+        may_run = torrent.activity is Activity.RUNNING and not torrent.error and not torrent.record.moving_to
+        # Circuits are looked through for those alone that need one.
+        runs = torrent.is_verifying or (
+            may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.record.hops))
+        )
+        if torrent.is_verifying and not may_run:
+            torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
+        if runs and torrent.is_paused:
+            torrent.handle.resume()
+            torrent.active_s = time.monotonic()
+        elif not runs and not torrent.is_paused:
+            torrent.handle.pause()
+        self._take_part(torrent, may_run)
+
+    def _is_reachable(self, hops: int) -> bool:
+        """Looked up once a tick."""
+        if (known := self._reachable.get(hops)) is None:
+            known = self._reachable[hops] = self.sessions.is_reachable(hops)
+        return known
+
+    def _take_part(self, torrent: Torrent, may_run: bool) -> None:
+        """Seeding or downloading in its hidden swarm, or not at all."""
+        if torrent.record.hops == PLAIN or torrent.is_private or not may_run:
+            self.part(torrent)
+            return
+        part = torrent.is_finished
+        if not torrent.is_checking and part is not torrent.hidden:
+            on_linked = None if part else partial(self._on_linked, torrent)
+            swarm = lookup_hash(torrent.swarm_hash)
+            self._tunnels.join_swarm(swarm, torrent.record.hops, on_linked, seeding=part)
+            torrent.hidden = part
+
+    def part(self, torrent: Torrent) -> None:
+        """From its hidden swarm."""
+        if torrent.hidden is not None:
+            self._tunnels.leave_swarm(lookup_hash(torrent.swarm_hash))
+            torrent.hidden = None
+            torrent.peers = frozenset()
+
+    def _on_linked(self, torrent: Torrent, peer: Address) -> None:
+        torrent.peers |= {peer}
+        torrent.handle.connect_peer(peer)
+        self.run_or_stand(torrent)
+
+    def _share_rates(self) -> None:
+        """Sessions that have work to do share what is allowed in all."""
+        down, up = self.settings.rates(datetime.datetime.now())
+        running = {t.record.hops for t in self.torrents.values() if t.activity is Activity.RUNNING}
+        share = max(1, len(running))
+        self.sessions.set_limits(-(-down // share), -(-up // share))
+
+    async def _stop_done(self, torrent: Torrent) -> None:
+        async with self.changing:
+            if torrent.activity is Activity.RUNNING and not torrent.record.stopped and self.is_done(torrent):
+                await self.put(torrent, stopped=True, started_now=False, gave_all=True)
+
+    def is_done(self, torrent: Torrent) -> bool:
+        """Whether it has given what it was to give."""
+        return is_done_seeding(self._view(torrent, time.monotonic()), self.settings.queue_limits())
+
+    async def _look_at_disks(self) -> None:
+        for folder in {torrent.record.folder for torrent in self.torrents.values()}:
+            try:
+                free = await asyncio.to_thread(disk.free_bytes, folder)
+            except OSError:
+                continue
+            if free < self.min_free_bytes:
+                if folder not in self._full:
+                    logger.warning("A disk is nearly full: what downloads to it waits until there is room")
+                self._full.add(folder)
+            elif folder in self._full and free >= ROOM_TO_GO_ON * self.min_free_bytes:
+                self._full.discard(folder)
+
+    def disk_is_full(self, torrent: Torrent) -> None:
+        """libtorrent found no room before we did."""
+        self._full.add(torrent.record.folder)
+        torrent.is_verifying = False
+        self.run_or_stand(torrent)
+
+    # What is kept
+
+    async def put(self, torrent: Torrent, **changes: Any) -> None:
+        """Change its record; call it with `changing` held. Raises StoreError: nothing is changed then."""
+        if not self.has(torrent):
+            return
+        record = msgspec.structs.replace(torrent.record, **changes)
+        await self.store.put_records([record])
+        torrent.record = record
+        torrent.changed_s = time.monotonic()
+
+    async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
+        """Change its record together with its resume data, which it returns. Raises StoreError."""
+        record = msgspec.structs.replace(torrent.record, edited_s=time.time(), **changes)
+        resume = await self._resume(torrent)
+        if not with_peers:
+            parameters = lt.read_resume_data(resume)
+            parameters.peers = parameters.banned_peers = []
+            resume = lt.write_resume_data_buf(parameters)
+        torrent.resumes_put += 1
+        torrent.saved = ()  # it may lack pieces that are checked now
+        if not self.has(torrent):
+            raise StoreError("the torrent is gone")
+        await self.store.put(record, resume)
+        torrent.record = record
+        torrent.changed_s = time.monotonic()
+        return resume
+
+    async def save_resume(self, torrents: Iterable[Torrent]) -> None:
+        """Keep where these stand, as far as libtorrent has them. Raises StoreError."""
+        here = [torrent for torrent in torrents if self.has(torrent) and not torrent.is_between_sessions]
+        asked = [(torrent.handle, torrent.resumes_put) for torrent in here]
+        kept = [torrent.marks.kept for torrent in here]
+        answers = await asyncio.gather(*(self._resume(torrent) for torrent in here), return_exceptions=True)
+        saved = [
+            (torrent, mark, answer)
+            for torrent, before, mark, answer in zip(here, asked, kept, answers, strict=True)
+            # What was changed meanwhile has been kept with the change, and is newer.
+            if isinstance(answer, bytes) and self.has(torrent) and (torrent.handle, torrent.resumes_put) == before
+        ]
+        await self.store.put_resumes([(torrent.record.infohash, answer) for torrent, _, answer in saved])
+        for torrent, mark, _ in saved:
+            torrent.saved = () if torrent.is_checking or torrent.is_verifying else mark
+            torrent.saved_s = time.monotonic()
+        for torrent, answer in zip(here, answers, strict=True):
+            if isinstance(answer, BaseException) and self.has(torrent) and not torrent.is_between_sessions:
+                raise answer
+
+    async def _resume(self, torrent: Torrent) -> bytes:
+        """Resume data as libtorrent has it now. Raises StoreError."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        try:
+            torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict)
+        except RuntimeError:
+            raise StoreError("the torrent is gone") from None
+        torrent.resuming.append(future)
+        try:
+            async with asyncio.timeout(RESUME_TIMEOUT_S):
+                return await asyncio.shield(future)  # its place in the row is kept: each request has one answer
+        except TimeoutError:
+            raise StoreError("libtorrent does not say where a torrent stands") from None
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """In the background; a failure is logged, and what failed is tried again with the next change."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except (StoreError, OSError) as error:
+                logger.warning("State of a torrent was not kept: %s", error)
+            except Exception as error:
+                logger.error("Work on a torrent failed unexpectedly: %s", type(error).__name__)
+                logger.debug("The traceback of the failure", exc_info=True)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def save(self) -> None:
+        """Where every torrent stands; nothing runs any more after it."""
+        self._ended = True
+        here = [torrent for torrent in self.torrents.values() if not torrent.is_between_sessions]
+        for torrent in here:
+            torrent.handle.pause()
+        try:
+            await self.save_resume(here)
+        except StoreError as error:
+            logger.warning("Where a torrent stands was not kept: %s", error)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=RESUME_TIMEOUT_S)
+
+
+def _wants_save(torrent: Torrent, now_s: float) -> bool:
+    is_old = torrent.activity is Activity.RUNNING and now_s >= torrent.saved_s + SAVE_TIME_INTERVAL_S
+    return is_old or torrent.saved != torrent.marks.kept

@@ -1,0 +1,115 @@
+"""The libtorrent sessions of the daemon by hop count, opened with the first torrent that needs one."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA
+
+from overlay.config import HostPort
+from socks5.server import Socks5Server
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.daemon.session import DaemonSession, Hear
+from tunnel_pool.dht_entry import DhtEntry
+from tunnel_pool.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.session_settings import anonymous_settings, plain_settings
+
+PLAIN = 0
+ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    steering: bool = True
+    private: bool = False  # peers and DHT nodes may have private addresses
+    dht_nodes: Sequence[Address] = ()  # of the anonymous sessions
+    plain_listen: HostPort = ANYWHERE
+    plain_dht_nodes: str = ""
+
+
+@dataclass(slots=True)
+class _Way:
+    """From a libtorrent session into the tunnels."""
+
+    dispatcher: Dispatcher
+    server: Socks5Server
+    entering: "asyncio.Task[None] | None"
+
+
+class Sessions:
+    def __init__(self, tunnels: Tunnels, options: SessionOptions, hear: Hear) -> None:
+        self._tunnels = tunnels
+        self._options = options
+        self._hear = hear
+        self._sessions: dict[int, DaemonSession] = {}
+        self._ways: dict[int, _Way] = {}
+        self._limits = 0, 0
+
+    def of(self, hops: int) -> DaemonSession:
+        """Opened when it is not."""
+        if hops not in self._sessions:
+            session = self._open_plain() if hops == PLAIN else self._open_anonymous(hops)
+            session.set_limits(*self._limits)
+            session.start()
+            self._sessions[hops] = session
+        return self._sessions[hops]
+
+    def _open_plain(self) -> DaemonSession:
+        options = self._options
+        return DaemonSession(
+            plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private), self._hear
+        )
+
+    def _open_anonymous(self, hops: int) -> DaemonSession:
+        options = self._options
+        dispatcher, server = serve_session(
+            self._tunnels, hops, lambda is_lost: self.of(hops).reconnect(is_lost), options.steering
+        )
+        port = server.listen()
+        session = DaemonSession(anonymous_settings(port, bool(options.dht_nodes), options.private), self._hear)
+        session.on_listening = server.set_usual_client
+        entering = None
+        if options.dht_nodes:
+            entry = DhtEntry(self._tunnels, hops, session, options.dht_nodes)
+            entering = asyncio.get_running_loop().create_task(entry.keep())
+        self._ways[hops] = _Way(dispatcher, server, entering)
+        connect(self._tunnels, [way.dispatcher for way in self._ways.values()])
+        self._tunnels.build_tunnels(hops)
+        return session
+
+    def is_reachable(self, hops: int) -> bool:
+        """Whether anybody can be reached over so many hops."""
+        return hops == PLAIN or bool(self._tunnels.find_circuits(CIRCUIT_TYPE_DATA, hops=hops))
+
+    def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
+        """Of each hop count's torrents together; 0: none. Called every second."""
+        if (download_bytes_per_s, upload_bytes_per_s) == self._limits:
+            return
+        self._limits = download_bytes_per_s, upload_bytes_per_s
+        for session in self._sessions.values():
+            session.set_limits(*self._limits)
+
+    def plain_port(self) -> int:
+        """Where others find torrents without hops."""
+        session = self._sessions.get(PLAIN)
+        return session.listen_port() if session is not None else self._options.plain_listen.port
+
+    def connect_peers(self) -> None:
+        for session in self._sessions.values():
+            session.connect_peers()
+
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams by reason."""
+        total: Counter[str] = Counter()
+        for way in self._ways.values():
+            total += way.dispatcher.dropped() + way.server.counters
+        return total
+
+    async def stop(self) -> None:
+        for way in self._ways.values():
+            if way.entering is not None:
+                way.entering.cancel()
+        await asyncio.gather(*(session.stop() for session in self._sessions.values()))
+        for way in self._ways.values():
+            await way.server.close()

@@ -1,0 +1,1 @@
+"""Transmission's RPC, in both its forms (github.com/transmission/transmission, docs/rpc-spec.md)."""

@@ -1,0 +1,92 @@
+"""Folders from which torrents are added: .torrent files, and .magnet files with a link in them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.changes import Changes, RequestError, Wish
+from tunnel_pool.daemon.config import Watch
+from tunnel_pool.daemon.store import StoreError
+from tunnel_pool.errors import UserError
+from tunnel_pool.torrents import MAX_TORRENT_FILE_BYTES, parse_torrent
+
+INTERVAL_S = 2.0
+WRITTEN_AFTER_S = 2.0  # without a change
+REFUSED_AFTER_S = 10.0
+MAX_MAGNET_BYTES = 1 << 16
+SUFFIXES = (".torrent", ".magnet")
+ADDED, REFUSED = ".added", ".refused"
+
+logger = logging.getLogger(__name__)
+
+
+async def keep_watch(watches: Callable[[], Sequence[Watch]], changes: Changes) -> None:
+    """Until it is cancelled. What was added is renamed to `.added`, what can't be to `.refused`."""
+    stuck: set[_File] = set()  # that can't be renamed
+    while True:
+        for watch in watches():
+            for file in await asyncio.to_thread(_written, Path(watch.folder)):
+                if file not in stuck and not await _take(file, watch, changes):
+                    stuck.add(file)
+        await asyncio.sleep(INTERVAL_S)
+
+
+class _File(NamedTuple):
+    path: Path
+    inode: int
+    changed_s: float
+
+
+def _written(folder: Path) -> list[_File]:
+    """Files that nobody writes to any more."""
+    before_s = time.time() - WRITTEN_AFTER_S
+    files = []
+    with contextlib.suppress(OSError):  # it is not there, or not now
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                if entry.name.lower().endswith(SUFFIXES) and entry.is_file() and entry.stat().st_mtime < before_s:
+                    files.append(_File(Path(entry.path), entry.inode(), entry.stat().st_mtime))
+    return files
+
+
+async def _take(file: _File, watch: Watch, changes: Changes) -> bool:
+    """Added and kept before it is renamed: killed between, it is there twice in no case.
+
+    Returns False when the file is to be left alone from now on.
+    """
+    wish = Wish(folder=watch.download_to, hops=watch.hops, labels=watch.labels, stopped=watch.stopped)
+    try:
+        await changes.add(await asyncio.to_thread(_parse, file.path), wish)
+        suffix = ADDED
+    except (StoreError, OSError) as error:
+        logger.warning("A file in a watched folder is not added yet: %s", getattr(error, "strerror", error))
+        return True
+    except Exception as error:
+        if time.time() < file.changed_s + REFUSED_AFTER_S and not isinstance(error, RequestError):
+            return True  # whoever writes it may be slow
+        logger.warning("A file in a watched folder can't be added: it is renamed to %s", REFUSED)
+        suffix = REFUSED
+    try:
+        await asyncio.to_thread(os.replace, file.path, f"{file.path}{suffix}")
+    except OSError as error:
+        logger.warning("A file in a watched folder can't be renamed, and is left alone: %s", error.strerror)
+        return False
+    return True
+
+
+def _parse(path: Path) -> lt.add_torrent_params:
+    """Raises UserError, RuntimeError, UnicodeDecodeError, OSError."""
+    with path.open("rb") as file:
+        if path.suffix.lower() == ".torrent":
+            return lt.load_torrent_buffer(file.read(MAX_TORRENT_FILE_BYTES))
+        link = file.read(MAX_MAGNET_BYTES).decode().strip()
+    if not link.startswith("magnet:"):
+        raise UserError("no magnet link")
+    return parse_torrent(link)

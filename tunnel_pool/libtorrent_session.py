@@ -1,0 +1,43 @@
+"""What the libtorrent sessions of a command and of the daemon have in common."""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.contract import Address
+from tunnel_pool.session_settings import all_alike
+
+
+class LibtorrentSession:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._session = lt.session(settings)  # type: ignore[call-overload]
+        self._session.set_peer_class_filter(all_alike())
+        self._poller: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.on_listening: Callable[[int], None] = lambda port: None  # the UDP port that its datagrams come from
+
+    def start(self) -> None:
+        self._poller = asyncio.get_running_loop().create_task(self._poll_forever())
+
+    async def _poll_forever(self) -> None:
+        raise NotImplementedError
+
+    def add_dht_node(self, node: Address) -> None:
+        """A node to start from. Raises ValueError for a name, which libtorrent would look up itself."""
+        host = str(ipaddress.ip_address(node[0]))
+        if not self._stopped:
+            self._session.add_dht_node((host, node[1]))
+
+    def _listening(self, alert: Any) -> None:
+        """At a listen_succeeded_alert."""
+        if alert.socket_type in (lt.socket_type_t.udp, lt.socket_type_t.utp_ssl):
+            self.on_listening(alert.port)
+
+    async def _end(self) -> None:
+        """libtorrent's destructor waits for trackers and disk: not on the loop."""
+        holder = [self._session]
+        del self._session
+        await asyncio.to_thread(holder.clear)

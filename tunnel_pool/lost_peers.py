@@ -1,0 +1,37 @@
+"""libtorrent's peers whose circuit is gone."""
+
+from collections.abc import Callable, Iterable
+
+import libtorrent as lt
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_ID_PORT
+
+from tunnel_pool.contract import Address
+
+
+def is_end_to_end(peer: Address) -> bool:
+    """Such a peer has another address with another circuit."""
+    return peer[1] == int(CIRCUIT_ID_PORT)
+
+
+def drop_and_reconnect(
+    session: lt.session, handles: Iterable[lt.torrent_handle], is_lost: Callable[[Address], bool]
+) -> None:
+    """Lost peers of these torrents are dropped, and asked for again unless they are end-to-end.
+
+    They would know us by another exit's address from now on, and libtorrent
+    would notice only by time-outs. A filter on their addresses, set and
+    lifted, is libtorrent's way to drop peers at once.
+    """
+    connected = [(handle, peer.ip) for handle in handles for peer in handle.get_peer_info()]
+    lost_hosts = {peer[0] for _, peer in connected if is_lost(peer)}
+    if not lost_hosts:
+        return
+    blocked = lt.ip_filter()
+    for host in lost_hosts:
+        blocked.add_rule(host, host, 1)
+    session.set_ip_filter(blocked)
+    session.set_ip_filter(lt.ip_filter())
+    # The filter knows addresses only: others behind a lost one come back, too.
+    for handle, peer in connected:
+        if peer[0] in lost_hosts and not (is_end_to_end(peer) and is_lost(peer)):
+            handle.connect_peer(peer)

@@ -1,0 +1,1 @@
+"""What an operator configures and watches: limits, the exit's policy, metrics."""

@@ -1,0 +1,52 @@
+"""What may leave from an exit, in words."""
+
+from overlay.exit_rules import NETWORK_DENIED, PORT_DENIED, ExitRules, Protocol
+from tunnel_pool.node.config import PROTOCOL_NAMES, Exit
+
+REASONS = {
+    "exit_not_offered": "there is no --exit; a relay lets messages of hidden services out, and nothing else",
+    "exit_destination_refused": "never to private, reserved or multicast addresses, nor to port 0",
+    NETWORK_DENIED: "a denied network, or none of the allowed ones",
+    PORT_DENIED: "a denied port, or none of the allowed ones",
+}
+_WHAT = {
+    Protocol.BITTORRENT: "BitTorrent's data (uTP, BEP 29)",
+    Protocol.DHT: "BitTorrent's DHT (BEP 5)",
+    Protocol.UDP_TRACKERS: "UDP trackers (BEP 15)",
+    Protocol.IPV8: "messages of IPv8 overlays",
+    Protocol.HTTP: "requests to HTTP trackers; their bencoded answers come back, nothing else",
+}
+
+
+def describe(rules: ExitRules, exit_: Exit, allow_private: bool) -> str:
+    """Line by line."""
+    lines = ["What leaves from here, told by its content:"]
+    let_out = rules.protocols or Protocol(0)
+    for name, protocol in PROTOCOL_NAMES.items():
+        lines.append(f"  {'yes' if protocol in let_out else 'no ':3} {name:12} {_WHAT[protocol]}")
+    lines.append("  yes messages of hidden services between relays, as from every node of the network")
+    lines.append("Where to:")
+    if allow_private:
+        lines.append("  private and loopback addresses, too: --allow-private, for tests")
+    else:
+        lines.append("  public addresses only: " + REASONS["exit_destination_refused"])
+    if rules.allowed is not None:
+        lines.append(f"  only to {len(rules.allowed.firsts)} ranges of addresses: {', '.join(exit_.allow_networks)}")
+    if rules.denied.firsts:
+        lines.append(f"  not to {len(rules.denied.firsts)} ranges of addresses: {', '.join(exit_.deny_networks)}")
+    if rules.allowed_ports is not None:
+        lines.append(f"  only to ports {_ports(rules.allowed_ports)}")
+    if rules.denied_ports.firsts:
+        lines.append(f"  not to ports {_ports(rules.denied_ports)}")
+    lines.append("How much of it, of one circuit:")
+    for text, number in (
+        ("destinations at a time", rules.max_destinations),
+        ("datagrams to a destination that never answered", rules.max_unanswered),
+        ("new destinations a second", rules.new_per_s),
+    ):
+        lines.append(f"  {number or 'any number of'} {text}")
+    return "\n".join(lines)
+
+
+def _ports(ranges: "tuple[tuple[int, ...], tuple[int, ...]]") -> str:
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in zip(*ranges, strict=True))

@@ -1,0 +1,88 @@
+"""Where a running node is asked: a Unix socket in its state, for who may read that, and a port for Prometheus."""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from overlay.config import HostPort
+from tunnel_pool.errors import UserError
+from tunnel_pool.http_server import serving_app
+from tunnel_pool.node.metrics import CONTENT_TYPE, NodeCollector, exposition
+
+SOCKET_FILE = "node.sock"
+ASK_TIMEOUT_S = 10.0
+MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un
+
+Status = Callable[[], dict[str, Any]]
+
+
+@asynccontextmanager
+async def serving(status: Status, state_dir: Path, metrics: HostPort | None) -> AsyncIterator[None]:
+    """Raises UserError when the metrics' port can't be had."""
+    async with AsyncExitStack() as stack:
+        runner = await _listen_in_state(status, state_dir)
+        if runner is not None:
+            stack.callback((state_dir / SOCKET_FILE).unlink, missing_ok=True)
+            stack.push_async_callback(runner.cleanup)
+        if metrics is not None:
+            await stack.enter_async_context(serving_app(_metrics_app(status), metrics, "cannot serve metrics on"))
+        yield
+
+
+async def _listen_in_state(status: Status, state_dir: Path) -> web.AppRunner | None:
+    path = state_dir / SOCKET_FILE
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        return None  # `node status` says so
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(status())
+
+    app = web.Application()
+    app.router.add_get("/status", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()  # of one that was killed
+    old = os.umask(0o077)
+    try:
+        await web.UnixSite(runner, path).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise UserError(f"cannot listen on {path}: {error.strerror}; choose another --state") from None
+    finally:
+        os.umask(old)
+    return runner
+
+
+def _metrics_app(status: Status) -> web.Application:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=exposition(NodeCollector(status)), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    return app
+
+
+async def ask_status(state_dir: Path) -> dict[str, Any]:
+    """Of the node that runs with this state. Raises UserError."""
+    path = state_dir / SOCKET_FILE
+    connector = aiohttp.UnixConnector(str(path))
+    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.get("http://node/status") as response,
+        ):
+            answer: dict[str, Any] = await response.json()
+            return answer
+    except (TimeoutError, aiohttp.ClientError, OSError, json.JSONDecodeError):
+        raise UserError(f"no node runs with the state in {state_dir}; name its --state") from None

@@ -1,0 +1,28 @@
+"""What a unit of Type=notify wants to hear (sd_notify(3))."""
+
+import contextlib
+import os
+import socket
+import time
+
+
+def tell(state: str) -> None:
+    """To who started us, if that is systemd: `READY=1`, `WATCHDOG=1`, `STOPPING=1`, `RELOADING=1`."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = "\0" + address[1:] if address[0] == "@" else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+        sock.sendto(state.encode(), name)
+
+
+def tell_reloading() -> None:
+    """READY=1 is to follow; a unit of Type=notify-reload wants to know since when."""
+    tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def watchdog_interval_s() -> float | None:
+    """How often to say that we live, half of what systemd waits for; None when it does not."""
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
+    return int(usec) / 2e6 if usec.isdigit() and int(usec) and pid == str(os.getpid()) else None

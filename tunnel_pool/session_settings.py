@@ -1,0 +1,94 @@
+"""How libtorrent is set up, so that nothing leaves outside the tunnels."""
+
+from typing import Any
+
+import libtorrent as lt
+
+SOCKET_BUFFER_BYTES = 4_000_000
+ALERTS = int(
+    lt.alert.category_t.error_notification
+    | lt.alert.category_t.status_notification
+    | lt.alert.category_t.storage_notification
+)
+
+# Every node of a private swarm is in the same network, and knows itself by a loopback address.
+PRIVATE_DHT = {
+    "dht_ignore_dark_internet": False,
+    "dht_restrict_routing_ips": False,
+    "dht_restrict_search_ips": False,
+    "dht_prefer_verified_node_ids": False,
+}
+
+
+def anonymous_settings(socks_port: int, dht: bool = False, private: bool = False) -> dict[str, Any]:
+    """libtorrent settings under which its only way out is the SOCKS5 server on `socks_port`.
+
+    uTP, UDP trackers and the DHT go by UDP ASSOCIATE, HTTP trackers by CONNECT.
+    What could pass by the proxy is off: port mapping, LSD, TCP with peers, and
+    look-ups of names; the DHT's first nodes are named by `add_dht_node` alone.
+    With `private`, the DHT takes nodes of private networks.
+    """
+    return {
+        **(PRIVATE_DHT if private else {}),
+        "listen_interfaces": "127.0.0.1:0",
+        "anonymous_mode": True,
+        "force_proxy": True,
+        "proxy_type": int(lt.proxy_type_t.socks5),
+        "proxy_hostname": "127.0.0.1",
+        "proxy_port": socks_port,
+        "proxy_hostnames": True,
+        "proxy_peer_connections": True,
+        "proxy_tracker_connections": True,
+        "enable_outgoing_tcp": False,
+        "enable_incoming_tcp": False,
+        "enable_outgoing_utp": True,
+        "enable_incoming_utp": True,
+        "enable_upnp": False,
+        "enable_natpmp": False,
+        "enable_lsd": False,
+        "enable_dht": dht,
+        "dht_bootstrap_nodes": "",
+        "enable_ip_notifier": False,
+        # Without these uTP loses datagrams in the sockets and runs at a tenth.
+        "recv_socket_buffer_size": SOCKET_BUFFER_BYTES,
+        "send_socket_buffer_size": SOCKET_BUFFER_BYTES,
+        # Peers share exits' addresses.
+        "allow_multiple_connections_per_ip": True,
+        "mixed_mode_algorithm": 0,
+        "rate_limit_ip_overhead": False,
+        # A dead circuit looks like a silent peer: notice it and come back over another.
+        "piece_timeout": 5,
+        "request_timeout": 10,
+        "peer_timeout": 30,
+        "min_reconnect_time": 1,
+        "max_failcount": 100,
+        "connection_speed": 50,
+        "tick_interval": 100,  # ms; peers are connected to at a tick
+        "alert_mask": ALERTS,
+    }
+
+
+def all_alike() -> lt.ip_filter:
+    """libtorrent lifts all limits for peers with private addresses; nobody behind a tunnel is near."""
+    classes = lt.ip_filter()
+    for first, last in (("0.0.0.0", "255.255.255.255"), ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")):  # noqa: S104
+        classes.add_rule(first, last, 1 << lt.session.global_peer_class_id)
+    return classes
+
+
+def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[str, Any]:
+    """For torrents without hops: TCP and uTP, with everybody.
+
+    `listen` is IP:PORT, `dht_nodes` are HOST:PORT with commas between, without any the DHT is off.
+    """
+    return {
+        **(PRIVATE_DHT if private else {}),
+        "listen_interfaces": listen,
+        "enable_upnp": False,
+        "enable_natpmp": False,
+        "enable_lsd": False,
+        "enable_dht": bool(dht_nodes),
+        "dht_bootstrap_nodes": dht_nodes,
+        "allow_multiple_connections_per_ip": private,
+        "alert_mask": ALERTS,
+    }
