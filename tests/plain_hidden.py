@@ -33,6 +33,14 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 
+async def name_usual_client(endpoint, hops, ports):
+    """Ipv8-rust-tunnels tells only the associations that it has: libtorrent opens its own later than its port, or anew."""
+    port = await ports.get()
+    while True:
+        endpoint.set_udp_associate_default_remote(("127.0.0.1", port), hops)
+        await asyncio.sleep(0.5)
+
+
 async def take_part(role, host, hops, files, nodes):
     torrent, folder = files
     from twisted.internet import reactor
@@ -41,7 +49,8 @@ async def take_part(role, host, hops, files, nodes):
     if is_rust():
         endpoint = community.endpoint
         session = TorrentSession(endpoint.create_socks5_server(0, hops), folder / "resume")
-        session.on_listening = lambda port: endpoint.set_udp_associate_default_remote(("127.0.0.1", port), hops)
+        ports = asyncio.Queue()
+        session.on_listening = ports.put_nowait
     else:
         dispatcher = Dispatcher(community, hops)
         connect(community, [dispatcher])
@@ -49,6 +58,8 @@ async def take_part(role, host, hops, files, nodes):
         session = TorrentSession(server.listen(), folder / "resume")
         session.on_listening = server.set_usual_client
     session.start()
+    if is_rust():
+        naming = asyncio.ensure_future(name_usual_client(endpoint, hops, ports))
     while len(community.candidates) < len(nodes):
         for node in nodes:
             community.walk_to(UDPv4Address(*node))
@@ -70,7 +81,9 @@ async def take_part(role, host, hops, files, nodes):
             await session.wait_changed(0.2)
         say(done_bytes=session.statuses[0].done_bytes)
     await session.stop()
-    if not is_rust():
+    if is_rust():
+        naming.cancel()
+    else:
         await server.close()
     await community.unload()
     return {"ok": True}
