@@ -34,7 +34,7 @@ def say(**what):
 
 
 async def name_usual_client(endpoint, hops, ports):
-    """Ipv8-rust-tunnels tells only the associations that it has: libtorrent opens its own later than its port, or anew."""
+    """Ipv8-rust-tunnels tells only the associations that it has, and libtorrent opens its own after its port."""
     port = await ports.get()
     while True:
         endpoint.set_udp_associate_default_remote(("127.0.0.1", port), hops)
