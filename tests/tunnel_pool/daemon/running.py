@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import sqlite3
 
 import aiohttp
 import libtorrent as lt
@@ -12,6 +13,7 @@ from transmission_rpc import Client
 from overlay.config import HostPort
 from tests.commands import command
 from tunnel_pool.bench.daemon import PRIVATE
+from tunnel_pool.daemon.store import STORE_FILE
 
 
 @contextlib.asynccontextmanager
@@ -46,6 +48,13 @@ def make_torrent(folder, name, sizes, piece_bytes=16384):
     creator = lt.create_torrent(files, piece_bytes, lt.create_torrent.v1_only)
     lt.set_piece_hashes(creator, str(folder))
     return lt.bencode(creator.generate())
+
+
+def kept_peers(state):
+    """Of the only torrent, in the resume data that a daemon left."""
+    with contextlib.closing(sqlite3.connect(state / STORE_FILE)) as connection:
+        ((resume,),) = connection.execute("SELECT resume FROM torrents").fetchall()
+    return lt.read_resume_data(resume).peers
 
 
 class Rpc:

@@ -6,14 +6,16 @@ import copy
 import random
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import aiohttp
 import libtorrent as lt
 import pytest
 
+from overlay.config import HostPort
 from tests.network import unused_host
-from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
+from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
 from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import same_bytes
 
@@ -24,21 +26,29 @@ FILES = {"a.bin": 1_500_000, "sub/b.bin": 900_000, "c.txt": 100}
 class Seeder:
     """A plain one, in this process, of torrents whose files are whole."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, host=None, port=0):
         self.folder = folder
-        self._host = unused_host()
-        self._session = lt.session({**seeder_settings(self._host), "upload_rate_limit": 4_000_000})
+        host = host or unused_host()
+        settings = {**seeder_settings(host), "listen_interfaces": f"{host}:{port}", "upload_rate_limit": 4_000_000}
+        self._session = lt.session(settings)
+        self._address = HostPort(host, self._session.listen_port())
         self.links, self.names = {}, {}
 
     def seed(self, name):
         parameters = lt.load_torrent_buffer(make_torrent(self.folder, name, FILES))
         infohash = str(parameters.info_hashes.v1)
-        link = lt.make_magnet_uri(parameters)
+        self.links[infohash] = link_of(parameters, self._address)
+        self.names[infohash] = name
+        self.start(parameters)
+
+    def start(self, parameters):
         parameters.save_path = str(self.folder)
         parameters.flags = lt.torrent_flags.seed_mode
         self._session.add_torrent(parameters)
-        self.links[infohash] = f"{link}&x.pe={self._host}:{self._session.listen_port()}"
-        self.names[infohash] = name
+
+
+def link_of(parameters, peer):
+    return f"{lt.make_magnet_uri(parameters)}&x.pe={peer}"
 
 
 class Owner:
@@ -126,6 +136,26 @@ async def test_a_daemon_killed_at_any_moment_keeps_what_it_said(moments, tmp_pat
         await owner.check(rpc)
         await all_downloaded(rpc, owner, seeder)
     shutil.rmtree(tmp_path / "seeds")
+
+
+async def test_the_peers_of_a_magnet_link_are_known_to_the_next_start(tmp_path):
+    """Also those that failed last, which libtorrent's resume data lacks."""
+    parameters = lt.load_torrent_buffer(make_torrent(tmp_path / "seeds", "late", FILES))
+    arguments = ["--workers=0", "--hops=0", f"--listen={unused_host()}:0"]
+    with socket.create_server((unused_host(), 0)) as unused:
+        peer = HostPort(*unused.getsockname())
+    async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
+        await rpc.call("torrent_add", {"filename": link_of(parameters, peer)})
+        async with asyncio.timeout(40):
+            while kept_peers(tmp_path):
+                await rpc.call("torrent_set_location", {"ids": [1], "location": str(tmp_path / "downloads")})
+                await asyncio.sleep(0.2)
+        running.process.kill()
+        await running.process.wait()
+    seeder = Seeder(tmp_path / "seeds", *peer)
+    seeder.start(parameters)
+    async with daemon(tmp_path, *arguments) as (_, address):
+        await seen(await connected(address), 1, lambda torrent: torrent.percent_done == 1)
 
 
 @contextlib.asynccontextmanager

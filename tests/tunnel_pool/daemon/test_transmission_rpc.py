@@ -1,17 +1,13 @@
 """The daemon, driven by transmission-rpc as it is on PyPI; the torrents and their files are real."""
 
 import asyncio
-import contextlib
 import signal
-import sqlite3
 
-import libtorrent as lt
 import pytest
 from transmission_rpc.error import TransmissionAuthError, TransmissionError
 
-from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
+from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
 from tunnel_pool.bench.daemon import magnet_of, network_of
-from tunnel_pool.daemon.store import STORE_FILE
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 
 
@@ -55,9 +51,7 @@ async def test_peers_of_the_plain_way_are_not_kept_for_the_other(tmp_path):
         await asyncio.to_thread(client.change_torrent, added.id, labels=["hops:1"])
         running.process.kill()
         await running.process.wait()
-    with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
-        ((resume,),) = connection.execute("SELECT resume FROM torrents").fetchall()
-    assert lt.read_resume_data(resume).peers == []
+    assert kept_peers(tmp_path) == []
 
 
 async def test_what_is_asked_of_a_torrent_happens_and_outlives_the_daemon(tmp_path):
