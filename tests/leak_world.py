@@ -204,9 +204,9 @@ async def scenario(source, folder, how):
 
 
 async def downloaded(source, folder, client, how, stack):
-    size_bytes = (192 if how == "kill" else 4) << 20
+    size_bytes = (48 if how == "kill" else 4) << 20
     swarm = await stack.enter_async_context(
-        LocalSwarm(size_bytes, seeders=1, exits=2, relays=1, log_level="error", net=NET)
+        LocalSwarm(size_bytes, seeders=1, exits=2, relays=1, log_level="error", net=NET, seeder_speed=4_000_000)
     )
     link, more = await find_seeder(source, swarm, stack)
     wire = Wire(client.mac)

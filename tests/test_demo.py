@@ -52,11 +52,14 @@ async def test_a_file_comes_in_through_circuits(program, workers, hops):
     assert sum(circuit["bytes"] for circuit in ready) > 20 << 20
 
 
-# A stopped child is noticed after some seconds: the slower engine is still busy then.
+# As many seconds on any machine: a stopped child is noticed after some.
+AT_WALKING_SPEED = ("--size=100", "--seeder-speed=4")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "engine"), [(signal.SIGKILL, "auto"), (signal.SIGSTOP, "python")])
 async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes_on(how, engine):
-    async with command("demo", "--workers=3", "--size=250", "--json", f"--engine={engine}") as demo:
+    async with command("demo", "--workers=3", *AT_WALKING_SPEED, "--json", f"--engine={engine}") as demo:
         await demo.until_downloaded(10)
         children = demo.pool_children()
         assert len(children) == 3
@@ -76,7 +79,7 @@ async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_nothing_survives_a_killed_main_process(stopped):
-    async with command("demo", "--workers=2", "--size=500", "--hops=2") as demo:
+    async with command("demo", "--workers=2", *AT_WALKING_SPEED, "--hops=2") as demo:
         await demo.until_downloaded(5)
         family = demo.family()
         assert len(family) == 1 + 2 + 2 + 2 + 2
@@ -88,7 +91,7 @@ async def test_nothing_survives_a_killed_main_process(stopped):
 
 @pytest.mark.parametrize("when", ["building", pytest.param("downloading", marks=pytest.mark.slow)])
 async def test_ctrl_c_ends_everything(when):
-    async with command("demo", "--workers=2", "--size=500", "--json", start_new_session=True) as demo:
+    async with command("demo", "--workers=2", *AT_WALKING_SPEED, "--json", start_new_session=True) as demo:
         if when == "downloading":
             await demo.until_downloaded(5)
         else:
@@ -122,7 +125,7 @@ async def test_a_hundred_megabytes(workers, hops):
 @pytest.mark.slow
 async def test_a_child_killed_again_and_again():
     """The pool keeps replacing; the file still arrives whole."""
-    async with command("demo", "--workers=2", "--size=400", "--json") as demo:
+    async with command("demo", "--workers=2", *AT_WALKING_SPEED, "--json") as demo:
         await demo.until_downloaded(10)
         killed = set()
         while len(killed) < 4 and demo.process.returncode is None:

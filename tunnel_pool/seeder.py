@@ -13,15 +13,23 @@ from pathlib import Path
 import libtorrent as lt
 
 from rpc.lifeline import die_with_parent
-from tunnel_pool.session_settings import SOCKET_BUFFER_BYTES
+from tunnel_pool.session_settings import SOCKET_BUFFER_BYTES, all_alike
 
 SAMPLE_S = 0.25
 
 
-def seeder_settings(host: str) -> dict[str, object]:
-    """uTP only, on one address, found by nobody but who is told of it."""
+def open_session(settings: dict[str, object]) -> lt.session:
+    """Its limits hold for near peers, too."""
+    session: lt.session = lt.session(settings)  # type: ignore[call-overload]
+    session.set_peer_class_filter(all_alike())
+    return session
+
+
+def seeder_settings(host: str, port: int = 0, speed: int = 0) -> dict[str, object]:
+    """uTP only, on one address, found by nobody but who is told of it; sends `speed` bytes/s at most, if not 0."""
     return {
-        "listen_interfaces": f"{host}:0",
+        "upload_rate_limit": speed,
+        "listen_interfaces": f"{host}:{port}",
         "enable_outgoing_tcp": False,
         "enable_incoming_tcp": False,
         "enable_upnp": False,
@@ -39,9 +47,9 @@ def seeder_settings(host: str) -> dict[str, object]:
     }
 
 
-async def seed(torrent: Path, folder: Path, host: str) -> None:
+async def seed(torrent: Path, folder: Path, host: str, speed: int) -> None:
     """Seed until stdin ends; print the port first, then the peers."""
-    session = lt.session(seeder_settings(host))  # type: ignore[call-overload]
+    session = open_session(seeder_settings(host, speed=speed))
     parameters = lt.load_torrent_file(str(torrent))
     parameters.save_path = str(folder)
     # The downloader would tell the seeders of each other.
@@ -62,7 +70,7 @@ async def seed(torrent: Path, folder: Path, host: str) -> None:
     print(json.dumps({"peers": sorted(peers), "uploaded_bytes": handle.status().all_time_upload}), flush=True)
 
 
-def main(torrent: str, folder: str, host: str, parent_pid: int) -> None:
+def main(torrent: str, folder: str, host: str, speed: int, parent_pid: int) -> None:
     die_with_parent(parent_pid)
-    asyncio.run(seed(Path(torrent), Path(folder), host))
+    asyncio.run(seed(Path(torrent), Path(folder), host, speed))
     os._exit(0)  # libtorrent's own end waits for peers that are gone

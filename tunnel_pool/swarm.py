@@ -97,8 +97,11 @@ class LocalSwarm:
         environment: Mapping[str, str] | None = None,
         net: str | None = None,
         node_workers: int = 0,
+        seeder_speed: int = 0,
     ) -> None:
         """`more_nodes` are in the network, but not of our making. `net`: the first two numbers of all addresses.
+
+        `seeder_speed`: bytes/s that each seeder sends at most, 0 for no limit.
 
         `node_command` runs in place of `tunnel-pool node` and takes its
         arguments; `environment` is added to that of all processes.
@@ -115,6 +118,7 @@ class LocalSwarm:
         self.community_id = community_id or secrets.token_bytes(COMMUNITY_ID_BYTES)
         self._more_nodes = more_nodes
         self._node_workers = node_workers
+        self._seeder_speed = seeder_speed
         self.seeders: list[HostPort] = []
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {"exits": [], "relays": [], "seeders": []}
         self._command = own_executable()
@@ -215,6 +219,7 @@ class LocalSwarm:
     async def _spawn_seeder(self, host: str) -> asyncio.subprocess.Process:
         folder = self.file.parent
         arguments = [*self._command, "seeder", str(self.torrent), str(folder), host, f"--with-parent={os.getpid()}"]
+        arguments.append(f"--speed={self._seeder_speed}")
         return await self._spawn(arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
 
     async def _spawn(

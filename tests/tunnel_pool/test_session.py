@@ -151,12 +151,11 @@ async def test_resume_folder_that_cannot_be_made(tmp_path):
 
 @pytest.mark.slow
 async def test_a_second_run_goes_on_where_the_first_was_killed(tmp_path):
-    size_bytes = 120 << 20
-    async with LocalSwarm(size_bytes, seeders=1, exits=1, relays=0, log_level="error") as swarm:
+    size_bytes = 60 << 20
+    async with LocalSwarm(size_bytes, seeders=1, exits=1, relays=0, log_level="error", seeder_speed=5_000_000) as swarm:
         arguments = ["download", swarm.torrent, "--workers=1", f"--save={tmp_path}", f"--state={tmp_path / 'state'}"]
         arguments += [f"--peer={swarm.seeders[0]}", f"--bootstrap={swarm.exits[0]}", f"--listen={swarm.client_host}:0"]
-        # The slower engine, so that resume data is written before the end.
-        arguments += [f"--community-id={swarm.community_id.hex()}", "--json", "--engine=python"]
+        arguments += [f"--community-id={swarm.community_id.hex()}", "--json"]
         async with command(*arguments) as first:
             resume = tmp_path / "state" / "resume"
             await until(lambda: list(resume.glob("*.resume")), 60)

@@ -50,6 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relays", type=number(0, 64), default=None, metavar="R", help="how many (default: 2, none with one hop)"
     )
+    parser.add_argument(
+        "--seeder-speed", type=number(0, 10_000), default=0, metavar="MB",
+        help="MB/s that each seeder sends at most: time to look at the download (default: no limit)",
+    )  # fmt: skip
     options.add_network_options(parser, private_swarm=True)
     options.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -74,6 +78,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         engine=EngineChoice(arguments.engine),
         community_id=arguments.community_id,
         more_nodes=more_nodes,
+        seeder_speed=arguments.seeder_speed * 1_000_000,
     )
     async with swarm:
         return await _download(arguments, swarm)

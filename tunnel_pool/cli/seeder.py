@@ -8,11 +8,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder")
     parser.add_argument("host")
     parser.add_argument("--with-parent", type=int, required=True)
+    parser.add_argument("--speed", type=int, default=0)
     parser.add_argument("--log-level")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from tunnel_pool import seeder
 
-    seeder.main(arguments.torrent, arguments.folder, arguments.host, arguments.with_parent)
+    seeder.main(arguments.torrent, arguments.folder, arguments.host, arguments.speed, arguments.with_parent)
     return 0

@@ -16,7 +16,7 @@ import pytest
 from overlay.config import HostPort
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
-from tunnel_pool.seeder import seeder_settings
+from tunnel_pool.seeder import open_session, seeder_settings
 from tunnel_pool.swarm import same_bytes
 
 TORRENTS = 6
@@ -29,8 +29,7 @@ class Seeder:
     def __init__(self, folder, host=None, port=0):
         self.folder = folder
         host = host or unused_host()
-        settings = {**seeder_settings(host), "listen_interfaces": f"{host}:{port}", "upload_rate_limit": 4_000_000}
-        self._session = lt.session(settings)
+        self._session = open_session(seeder_settings(host, port, 4_000_000))
         self._address = HostPort(host, self._session.listen_port())
         self.links, self.names = {}, {}
 
