@@ -72,6 +72,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         command: Sequence[str] | None = None,
         own_keys: Mapping[int, bytes] | None = None,
         start_method: StartMethod = StartMethod.SPAWN,
+        nice: int = 0,
         shares_port: bool = False,
         limits: LimitsMemory | None = None,
     ) -> None:
@@ -113,7 +114,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self._limits = limits
         self.scaler: Scaler | None = None  # when there is one, it is stopped with us
         self._loop = asyncio.get_running_loop()
-        self.pool = ProcessPool(slots, self._create_message, self, command, start_method)
+        self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
         self._told_share = self._admission_message()
 
     async def start(self) -> None:

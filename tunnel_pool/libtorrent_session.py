@@ -8,12 +8,14 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
+from tunnel_pool.priority import with_yielding_threads
 from tunnel_pool.session_settings import all_alike
 
 
 class LibtorrentSession:
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._session = lt.session(settings)  # type: ignore[call-overload]
+    def __init__(self, settings: dict[str, Any], nice: int = 0) -> None:
+        """`nice`: by how much libtorrent's threads are nicer than ours."""
+        self._session: Any = with_yielding_threads(nice, lambda: lt.session(settings))  # type: ignore[call-overload]
         self._session.set_peer_class_filter(all_alike())
         self._poller: asyncio.Task[None] | None = None
         self._stopped = False

@@ -69,6 +69,7 @@ class NodeOptions:
     circuits: int = 0  # per hop count; 0: enough for the workers
     serves: bool = False  # whether it is there for others: a node, not a download
     start_method: StartMethod = StartMethod.SPAWN
+    nice: int = 0  # by how much children are nicer than the main process
     limits: LimitsMemory | None = None
     device: str = ""
     exit_from: ExitFrom = ANY_SOURCE
@@ -176,6 +177,7 @@ async def _open_pool(options: NodeOptions, config: OverlayConfig) -> PooledTunne
         max_circuits,
         own_keys=own_keys,
         start_method=options.start_method,
+        nice=options.nice,
         shares_port=shared,
         limits=options.limits,
     )

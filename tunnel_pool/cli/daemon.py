@@ -24,6 +24,7 @@ from tunnel_pool.deadline import ends_within
 from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.node import systemd
 from tunnel_pool.node.config import parse_bytes
+from tunnel_pool.priority import MAX_NICE
 from tunnel_pool.state import state_of_our_own
 
 DESCRIPTION = f"""Download and seed until told to stop (Ctrl-C or SIGTERM).
@@ -86,6 +87,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_dht_option(parser)
     options.add_workers_option(parser, default="auto")
     options.add_circuits_option(parser)
+    parser.add_argument(
+        "--nice",
+        type=options.whole_number(0, MAX_NICE),
+        default=10,
+        metavar="N",
+        help="by how much workers and libtorrent yield the cores to what answers clients (Linux; default: %(default)s)",
+    )
     options.add_network_options(parser)
     options.add_output_options(parser, log_level="info")
     parser.add_argument(
@@ -185,6 +193,7 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
             dht_nodes=dht_nodes,
             plain_listen=arguments.plain_listen,
             plain_dht_nodes=",".join(f"{host}:{port}" for host, port in dht_nodes),
+            nice=arguments.nice,
         ),
         rules=config.rules(arguments.hops, arguments.hops_of_labels, arguments.hops_of_folders),
         folders_by_label={**config.folders, **arguments.folders_of_labels},

@@ -297,6 +297,7 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         allow_private=arguments.allow_private,
         engine=EngineChoice(arguments.engine),
         circuits=getattr(arguments, "circuits", 0),
+        nice=getattr(arguments, "nice", 0),
         steering=arguments.steering == "auto",
         start_method=StartMethod(arguments.start_method),
     )

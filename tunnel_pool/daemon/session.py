@@ -26,8 +26,8 @@ Hear = Callable[[Torrent, Any], None]
 
 
 class DaemonSession(LibtorrentSession):
-    def __init__(self, settings: dict[str, Any], hear: Hear) -> None:
-        super().__init__({**settings, "alert_queue_size": ALERT_QUEUE})
+    def __init__(self, settings: dict[str, Any], hear: Hear, nice: int) -> None:
+        super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice)
         self._torrents: dict[lt.torrent_handle, Torrent] = {}
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # until libtorrent has let go
         self._hear = hear

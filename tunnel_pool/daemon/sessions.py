@@ -26,6 +26,7 @@ class SessionOptions:
     dht_nodes: Sequence[Address] = ()  # of the anonymous sessions
     plain_listen: HostPort = ANYWHERE
     plain_dht_nodes: str = ""
+    nice: int = 0  # by how much libtorrent's threads are nicer than the loop's
 
 
 @dataclass(slots=True)
@@ -57,9 +58,8 @@ class Sessions:
 
     def _open_plain(self) -> DaemonSession:
         options = self._options
-        return DaemonSession(
-            plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private), self._hear
-        )
+        settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
+        return DaemonSession(settings, self._hear, options.nice)
 
     def _open_anonymous(self, hops: int) -> DaemonSession:
         options = self._options
@@ -67,7 +67,8 @@ class Sessions:
             self._tunnels, hops, lambda is_lost: self.of(hops).reconnect(is_lost), options.steering
         )
         port = server.listen()
-        session = DaemonSession(anonymous_settings(port, bool(options.dht_nodes), options.private), self._hear)
+        settings = anonymous_settings(port, bool(options.dht_nodes), options.private)
+        session = DaemonSession(settings, self._hear, options.nice)
         session.on_listening = server.set_usual_client
         entering = None
         if options.dht_nodes:

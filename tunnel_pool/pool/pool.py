@@ -80,14 +80,20 @@ class ProcessPool:
         listener: PoolListener,
         command: Sequence[str] | None = None,
         start_method: StartMethod = StartMethod.SPAWN,
+        *,
+        nice: int = 0,
     ) -> None:
-        """`create_message(slot)` is asked for at each start; `command` replaces own_command in tests."""
+        """`create_message(slot)` is asked for at each start; `command` replaces own_command in tests.
+
+        `nice`: by how much children are nicer than we.
+        """
         self._create_message = create_message
         self._listener = listener
         self._command = list(command) if command is not None else own_command()
         self._environment = own_environment()
         self._loop = asyncio.get_running_loop()
         self._start_method = start_method
+        self._nice = nice
         self._template: Template | None = None
         self._policy = PoolPolicy()
         self._children: dict[int, ChildProcess] = {}
@@ -284,7 +290,7 @@ class ProcessPool:
     def _spawn(self, slot: int) -> None:
         from twisted.internet import reactor
 
-        child = ChildProcess(slot, self, self._loop)
+        child = ChildProcess(slot, self, self._loop, self._nice)
         try:
             child.spawn(self._template or reactor, self._command, self._environment)
         except OSError as error:

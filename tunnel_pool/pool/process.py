@@ -22,6 +22,7 @@ from rpc.sockets import socket_pair
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from tunnel_pool.pool.command import descriptor_map
 from tunnel_pool.pool.log import ChildLog
+from tunnel_pool.priority import make_yield
 
 CALL_TIMEOUT_S = 15.0
 END_OF_FILE_GRACE_S = 0.5
@@ -47,8 +48,9 @@ class ChildListener(Protocol):
 class ChildProcess(ProcessProtocol):
     """A child from its spawn to its end."""
 
-    def __init__(self, slot: int, listener: ChildListener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, slot: int, listener: ChildListener, loop: asyncio.AbstractEventLoop, nice: int = 0) -> None:
         self.slot = slot
+        self._nice = nice
         self.pid = 0
         self._listener = listener
         self._loop = loop
@@ -121,6 +123,7 @@ class ChildProcess(ProcessProtocol):
 
     def connectionMade(self) -> None:
         self.pid = self.transport.pid
+        make_yield(self.pid, self._nice)
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         try:

@@ -1,0 +1,30 @@
+"""Who yields the cores to whom (nice(7)): what moves data, to what answers.
+
+On Linux each thread has a nice value, and gives it to those that it starts.
+Elsewhere a process has one, and nothing here changes it.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+MAX_NICE = 19
+
+T = TypeVar("T")
+
+
+def make_yield(pid: int, nice: int) -> None:
+    """A process that has just begun, to us: nicer by so much; so are the threads that it will start."""
+    if sys.platform == "linux" and nice:
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + nice, MAX_NICE))
+
+
+def with_yielding_threads(nice: int, make: Callable[[], T]) -> T:
+    """What `make` returns; the threads that it starts are nicer than ours by so much."""
+    with ThreadPoolExecutor(1, initializer=lambda: make_yield(threading.get_native_id(), nice)) as executor:
+        return executor.submit(make).result()
