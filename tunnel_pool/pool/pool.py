@@ -171,7 +171,7 @@ class ProcessPool:
         """
         if self._start_method is StartMethod.FORKSERVER:
             try:
-                self._template = Template(template_command(), self._environment, self._loop, self._tick)
+                self._template = Template(template_command(), self._environment, self._loop, self._tick, self._nice)
             except OSError as error:
                 raise UserError(f"the start method forkserver does not work here: {error.strerror}") from None
         self._tick()

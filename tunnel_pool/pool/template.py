@@ -20,6 +20,7 @@ from rpc.lifeline import adopt_orphans
 from rpc.sockets import socket_pair
 from tunnel_pool.pool.log import ChildLog
 from tunnel_pool.pool.policy import MAX_START_FAILURES, START_TIMEOUT_S, restart_delay_s
+from tunnel_pool.priority import make_yield
 
 FORK_TIMEOUT_S = 2.0
 
@@ -54,12 +55,14 @@ class Template(ProcessProtocol):
         environment: Mapping[str, str],
         loop: asyncio.AbstractEventLoop,
         on_changed: Callable[[], object],
+        nice: int = 0,
     ) -> None:
         """`on_changed` is called when it is ready, and when it is given up (`failure`). Raises OSError."""
         self._command = command
         self._environment = environment
         self._loop = loop
         self._on_changed = on_changed
+        self._nice = nice
         self._requests: socket.socket | None = None
         self._log = ChildLog("template")
         self._failures = 0
@@ -162,6 +165,9 @@ class Template(ProcessProtocol):
             self._requests = None
 
     # What Twisted tells
+
+    def connectionMade(self) -> None:
+        make_yield(self.transport.pid, self._nice)  # its forks have threads before we hear of them
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         self._log.received(data)
