@@ -11,6 +11,8 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 MODULE = [sys.executable, "-m", "tunnel_pool"]
+# The kernel ends them; with a busy disk a killed process may take seconds over the pages it had mapped.
+GONE_WITHIN_S = 20
 
 
 class Command:
@@ -76,7 +78,9 @@ class Command:
         return [me, *me.children(recursive=True)]
 
     def pool_children(self):
-        return [process for process in psutil.Process(self.pid).children() if is_pool_child(process)]
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            return [process for process in psutil.Process(self.pid).children() if is_pool_child(process)]
+        return []
 
 
 def is_pool_child(process):
@@ -99,7 +103,9 @@ async def command(*arguments, program=MODULE, environment=None, **options):
         **options,
     )
     running = Command(process)
-    family = running.family()
+    family = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # what is wrong is said at once
+        family = running.family()
     try:
         yield running
     finally:
@@ -108,6 +114,6 @@ async def command(*arguments, program=MODULE, environment=None, **options):
                 family = running.family()
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            psutil.wait_procs(family, timeout=3)
+            psutil.wait_procs(family, timeout=GONE_WITHIN_S)
         await process.wait()
         await running._reader

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from packet_engine import EngineChoice, is_built
 from tests import network
+from tests.commands import GONE_WITHIN_S
 from tunnel_pool import runner
 
 ASYNC_TEST_TIMEOUT_S = 100
@@ -40,7 +41,7 @@ def nothing_left() -> Iterator[None]:
     """No child process and no folder of a demo outlives a test."""
     yield
     children = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs(children, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=GONE_WITHIN_S)
     for process in alive:
         process.kill()
     assert not alive, f"left running: {alive}"

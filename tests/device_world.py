@@ -18,7 +18,7 @@ from overlay.config import HostPort
 from overlay.node import open_overlay
 from tests.commands import MODULE, command
 from tests.leak_world import ETH_P_ALL, ETH_P_IP, run
-from tests.network import COMMUNITY_ID, Echo, dht_like, make_config, until
+from tests.network import COMMUNITY_ID, WAIT_S, Echo, dht_like, make_config, until
 from tunnel_pool import runner
 
 WORLD, NODE = "44.8.0.1", "44.8.0.2"
@@ -105,7 +105,9 @@ async def experiment(folder, bound):
                 run("ip", "link", "del", "to-wan")
                 if bound:
                     await running.until_line(lambda line: "is gone" in line)
-                await asyncio.sleep(QUIET_S)  # in which it would ask its peers, elsewhere
+                    await asyncio.sleep(QUIET_S)  # in which it would ask its peers, elsewhere
+                else:
+                    await until(other.count, WAIT_S, "a packet elsewhere")
                 while_gone = other.count()
                 if bound:
                     node.wire("wan", WORLD, NODE)

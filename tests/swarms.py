@@ -15,6 +15,7 @@ from aiohttp import web
 from yarl import URL
 
 from tests.network import until, unused_host
+from tunnel_pool.libtorrent_session import open_session
 from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.session_settings import PRIVATE_DHT
 from tunnel_pool.swarm import free_port
@@ -114,9 +115,10 @@ async def dht_nodes(hosts):
     sessions = []
     for host in hosts:
         settings = {**seeder_settings(host), **PRIVATE_DHT, "enable_dht": True}
+        settings["dht_block_ratelimit"] = 1000  # else who asks 50 times in 10 s is heard no more for five minutes
         kinds = lt.alert.category_t
         settings["alert_mask"] = int(kinds.dht_notification | kinds.dht_operation_notification)
-        sessions.append(lt.session(settings))
+        sessions.append(open_session(settings))
     try:
         places = []
         for host, session in zip(hosts, sessions, strict=True):

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.commands import command
+from tests.commands import GONE_WITHIN_S, command
 from tests.network import until, unused_host
 from tunnel_pool.cli.main import make_parser
 
@@ -152,7 +152,7 @@ async def test_a_node_that_is_told_to_stop_ends_well(tmp_path, workers, number, 
         assert code == expected
         assert report["ok"]
         assert report["relayed_bytes"] == 0
-        await until(lambda: not any(process.is_running() for process in family), 2)
+        await until(lambda: not any(process.is_running() for process in family), GONE_WITHIN_S)
 
 
 async def test_a_peer_that_is_not_there_is_waited_for_until_ctrl_c(tmp_path):
@@ -166,7 +166,7 @@ async def test_a_peer_that_is_not_there_is_waited_for_until_ctrl_c(tmp_path):
     assert lines[-1] == "tunnel-pool download: interrupted"
 
 
-@pytest.mark.parametrize("name", ["demo", "download", "seed", "node"])
+@pytest.mark.parametrize("name", ["demo", "download", "seed", "node", "daemon"])
 def test_help_names_every_option(name, capsys):
     with pytest.raises(SystemExit) as ended:
         make_parser([name]).parse_args([name, "--help"])

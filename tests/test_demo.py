@@ -11,14 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commands import MODULE, command
+from tests.commands import GONE_WITHIN_S, MODULE, command
 from tests.network import until
 
 SCRIPT = [str(Path(sysconfig.get_path("scripts")) / "tunnel-pool")]
-
-
-# The kernel ends them; with a busy disk a killed process may take seconds over the pages it had mapped.
-GONE_WITHIN_S = 20
 
 
 def left_of(processes):
@@ -52,8 +48,8 @@ async def test_a_file_comes_in_through_circuits(program, workers, hops):
     assert sum(circuit["bytes"] for circuit in ready) > 20 << 20
 
 
-# As many seconds on any machine: a stopped child is noticed after some.
-AT_WALKING_SPEED = ("--size=100", "--seeder-speed=4")
+# Half a minute on any machine but the slowest: a stopped child is noticed after some seconds.
+AT_WALKING_SPEED = ("--size=100", "--seeder-speed=2")
 
 
 @pytest.mark.slow
@@ -65,7 +61,7 @@ async def test_a_child_hit_during_the_download_is_replaced_and_the_download_goes
         assert len(children) == 3
         os.kill(children[0].pid, how)
         old = {child.pid for child in children}
-        await until(lambda: {child.pid for child in demo.pool_children()} - old, 10, "a new child")
+        await until(lambda: {child.pid for child in demo.pool_children()} - old, 25, "a new child")
         code, report, lines = await demo.ended()
     assert code == 0, lines
     assert report["verified"]
@@ -99,13 +95,13 @@ async def test_ctrl_c_ends_everything(when):
         family = demo.family()
         pressed_s = time.monotonic()
         os.killpg(demo.pid, signal.SIGINT)
-        code, report, lines = await demo.ended(20)
+        code, report, lines = await demo.ended(30)
         assert code == 130
         assert report == {"ok": False, "error": "interrupted"}
         assert lines[-1] == "tunnel-pool demo: interrupted"
         assert "Traceback" not in "\n".join(lines)
         assert not await asyncio.to_thread(left_of, family)
-        assert time.monotonic() - pressed_s < 10
+        assert time.monotonic() - pressed_s < 25
 
 
 @pytest.mark.slow

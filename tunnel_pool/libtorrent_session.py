@@ -2,7 +2,7 @@
 
 import asyncio
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import libtorrent as lt
@@ -12,11 +12,17 @@ from tunnel_pool.priority import with_yielding_threads
 from tunnel_pool.session_settings import all_alike
 
 
+def open_session(settings: Mapping[str, Any]) -> lt.session:
+    """Its limits hold for peers with private addresses, too."""
+    session: lt.session = lt.session(dict(settings))  # type: ignore[call-overload]
+    session.set_peer_class_filter(all_alike())
+    return session
+
+
 class LibtorrentSession:
     def __init__(self, settings: dict[str, Any], nice: int = 0) -> None:
         """`nice`: by how much libtorrent's threads are nicer than ours."""
-        self._session: Any = with_yielding_threads(nice, lambda: lt.session(settings))  # type: ignore[call-overload]
-        self._session.set_peer_class_filter(all_alike())
+        self._session: Any = with_yielding_threads(nice, lambda: open_session(settings))
         self._poller: asyncio.Task[None] | None = None
         self._stopped = False
         self.on_listening: Callable[[int], None] = lambda port: None  # the UDP port that its datagrams come from

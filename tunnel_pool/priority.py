@@ -20,11 +20,13 @@ T = TypeVar("T")
 def make_yield(pid: int, nice: int) -> None:
     """A process that has just begun, to us: nicer by so much; so are the threads that it will start."""
     if sys.platform == "linux" and nice:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):  # it has ended, or is nicer already, or may not: it works without
             os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + nice, MAX_NICE))
 
 
 def with_yielding_threads(nice: int, make: Callable[[], T]) -> T:
     """What `make` returns; the threads that it starts are nicer than ours by so much."""
+    if not nice:
+        return make()
     with ThreadPoolExecutor(1, initializer=lambda: make_yield(threading.get_native_id(), nice)) as executor:
         return executor.submit(make).result()

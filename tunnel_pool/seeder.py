@@ -13,16 +13,10 @@ from pathlib import Path
 import libtorrent as lt
 
 from rpc.lifeline import die_with_parent
-from tunnel_pool.session_settings import SOCKET_BUFFER_BYTES, all_alike
+from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.session_settings import SOCKET_BUFFER_BYTES
 
 SAMPLE_S = 0.25
-
-
-def open_session(settings: dict[str, object]) -> lt.session:
-    """Its limits hold for near peers, too."""
-    session: lt.session = lt.session(settings)  # type: ignore[call-overload]
-    session.set_peer_class_filter(all_alike())
-    return session
 
 
 def seeder_settings(host: str, port: int = 0, speed: int = 0) -> dict[str, object]:

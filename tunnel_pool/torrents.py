@@ -10,6 +10,7 @@ import libtorrent as lt
 from tunnel_pool.errors import UserError
 
 MAX_TORRENT_FILE_BYTES = 64 << 20
+MAX_LINK_PEERS = 100  # of x.pe in a magnet link, which may be as long as it likes
 _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 
@@ -33,9 +34,11 @@ def parse_link(what: str) -> lt.add_torrent_params | None:
 
 def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
     try:
-        return lt.parse_magnet_uri(link)
+        parameters = lt.parse_magnet_uri(link)
     except RuntimeError as error:
         raise UserError(f"not a magnet link: {what[:100]} ({_reason(error)})") from None
+    parameters.peers = list(dict.fromkeys(parameters.peers))[:MAX_LINK_PEERS]
+    return parameters
 
 
 def _parse_file(path: Path) -> lt.add_torrent_params:

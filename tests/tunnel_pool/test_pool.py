@@ -41,9 +41,9 @@ async def test_a_child_takes_only_its_own_circuits_with_it(how):
         old_pid = client.pool.pid(0)
         os.kill(old_pid, how)
         hit_s = time.monotonic()
-        await until(lambda: client.pool.pid(0) not in (None, old_pid), 10, "a new process")
+        await until(lambda: client.pool.pid(0) not in (None, old_pid), 25, "a new process")
         await until(lambda: client.tunnels_ready(1) == 1.0)
-        assert time.monotonic() - hit_s < 10
+        assert time.monotonic() - hit_s < 30
         assert {slot_of(circuit_id) for circuit_id in removed} == {0}
         assert {circuit_id for circuit_id in before if slot_of(circuit_id) == 1} <= set(client.circuits)
         assert client.pool.restarts() == 1

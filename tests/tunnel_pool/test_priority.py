@@ -1,5 +1,6 @@
 """What moves data yields to what answers."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have ni
 
 def nice_of_threads(pid):
     threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-    return {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    found = {}
+    for thread in threads:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            found[thread] = os.getpriority(os.PRIO_PROCESS, thread)
+    return found
 
 
 @pytest.mark.parametrize(("nice", "expected"), [(0, 0), (7, 7), (100, MAX_NICE)])

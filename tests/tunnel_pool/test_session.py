@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from contextlib import asynccontextmanager
 
 import libtorrent as lt
@@ -157,8 +158,10 @@ async def test_a_second_run_goes_on_where_the_first_was_killed(tmp_path):
         arguments += [f"--peer={swarm.seeders[0]}", f"--bootstrap={swarm.exits[0]}", f"--listen={swarm.client_host}:0"]
         arguments += [f"--community-id={swarm.community_id.hex()}", "--json"]
         async with command(*arguments) as first:
+            await first.until_downloaded(20)
+            passed_ns = time.time_ns()
             resume = tmp_path / "state" / "resume"
-            await until(lambda: list(resume.glob("*.resume")), 60)
+            await until(lambda: any(file.stat().st_mtime_ns > passed_ns for file in resume.glob("*.resume")), 30)
             os.kill(first.pid, signal.SIGKILL)
             await first.process.wait()
         async with command(*arguments) as second:

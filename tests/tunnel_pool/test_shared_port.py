@@ -1,6 +1,7 @@
 """A node of several children at one port: what others see, who has which circuit, and what dies with whom."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -25,7 +26,7 @@ CLIENTS = 4
 CIRCUITS_OF_A_CLIENT = 8
 SWARMS = 16  # of which three in eight, by chance, meet at two children of the node
 PACE_S = 0.02
-WAIT_S = 1.0  # for what is still on its way
+WAIT_S = 10.0  # for what is still on its way
 
 
 @asynccontextmanager
@@ -65,8 +66,10 @@ class Load:
             await asyncio.sleep(PACE_S)
 
     async def stop(self):
+        """Until all has come, or what is on its way no longer can."""
         self._task.cancel()
-        await asyncio.sleep(WAIT_S)
+        with contextlib.suppress(AssertionError):
+            await until(lambda: not self.lost(self.sent), WAIT_S)
 
     def lost(self, circuit_ids):
         return {id_: self.sent[id_] - self.came[id_] for id_ in circuit_ids if self.sent[id_] != self.came[id_]}

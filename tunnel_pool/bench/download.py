@@ -13,6 +13,7 @@ import libtorrent as lt
 from tunnel_pool.bench.contenders import Contender
 from tunnel_pool.cli.demo import ROLES
 from tunnel_pool.errors import UserError
+from tunnel_pool.libtorrent_session import open_session
 from tunnel_pool.measure import Meter
 from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import LocalSwarm, same_bytes
@@ -112,7 +113,7 @@ async def measure_direct(arguments: argparse.Namespace) -> Result:
     meter = Meter()
     size_bytes = arguments.size << 20
     async with LocalSwarm(size_bytes, seeders=SEEDERS, exits=0, relays=0, log_level="error") as swarm:
-        session = lt.session(seeder_settings(swarm.client_host))  # type: ignore[call-overload]
+        session = open_session(seeder_settings(swarm.client_host))
         parameters = parse_torrent(str(swarm.torrent))
         parameters.save_path = str(swarm.download_dir)
         parameters.flags &= ~(lt.torrent_flags.paused | lt.torrent_flags.auto_managed)

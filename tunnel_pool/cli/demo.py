@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--relays", type=number(0, 64), default=None, metavar="R", help="how many (default: 2, none with one hop)"
     )
     parser.add_argument(
-        "--seeder-speed", type=number(0, 10_000), default=0, metavar="MB",
+        "--seeder-speed", type=number(0, 2_000), default=0, metavar="MB",
         help="MB/s that each seeder sends at most: time to look at the download (default: no limit)",
     )  # fmt: skip
     options.add_network_options(parser, private_swarm=True)

@@ -113,7 +113,7 @@ class Changes:
             position=len(library.torrents),
             added_s=time.time(),
             labels=labels,
-            peers=list(parameters.peers),
+            peers=parameters.peers,
             stopped=not library.settings.start_added_torrents if wish.stopped is None else wish.stopped,
             file_priorities=list(wish.file_priorities) or list(parameters.file_priorities),
             **fields,
@@ -170,14 +170,18 @@ class Changes:
         """Fields of their records; `priorities` says those of its files. Raises StoreError."""
         library = self._library
         async with library.changing:
+            edits = []
             for torrent in filter(library.has, torrents):
+                edit = {**changes, "edited_s": time.time()}
+                if priorities is not None and not torrent.is_between_sessions:
+                    edit["file_priorities"] = priorities(torrent)
+                edits.append((torrent, edit))
+            await library.put_each(edits)
+            for torrent, edit in edits:
                 if torrent.is_between_sessions:  # libtorrent refused it
-                    await library.put(torrent, edited_s=time.time(), **changes)
                     continue
-                more = {"file_priorities": priorities(torrent)} if priorities is not None else {}
-                await library.put(torrent, edited_s=time.time(), **changes, **more)
-                if more:
-                    torrent.handle.prioritize_files(torrent.record.file_priorities)
+                if "file_priorities" in edit:
+                    torrent.handle.prioritize_files(edit["file_priorities"])
                 library.apply_limits(torrent)
         library.tick()
 
@@ -356,15 +360,10 @@ class Changes:
 
     async def _put_order(self, order: list[str]) -> None:
         library = self._library
-        changed = [
-            msgspec.structs.replace(library.torrents[infohash].record, position=position)
-            for position, infohash in enumerate(order)
-            if library.torrents[infohash].record.position != position
-        ]
-        if changed:
-            await library.store.put_records(changed)
-        for record in changed:
-            library.torrents[record.infohash].record = record
+        ordered = enumerate(library.torrents[infohash] for infohash in order)
+        edits = [(torrent, {"position": place}) for place, torrent in ordered if torrent.record.position != place]
+        if edits:
+            await library.put_each(edits)
 
     # For all
 

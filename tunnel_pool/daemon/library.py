@@ -325,12 +325,14 @@ class Library:
 
     async def put(self, torrent: Torrent, **changes: Any) -> None:
         """Change its record; call it with `changing` held. Raises StoreError: nothing is changed then."""
-        if not self.has(torrent):
-            return
-        record = msgspec.structs.replace(torrent.record, **changes)
-        await self.store.put_records([record])
-        torrent.record = record
-        torrent.changed_s = time.monotonic()
+        await self.put_each([(torrent, changes)])
+
+    async def put_each(self, changes: Iterable[tuple[Torrent, dict[str, Any]]]) -> None:
+        """As `put`, the records of several: all of them, or none."""
+        changed = [(each, msgspec.structs.replace(each.record, **new)) for each, new in changes if self.has(each)]
+        await self.store.put_records([record for _, record in changed])
+        for torrent, record in changed:
+            torrent.record, torrent.changed_s = record, time.monotonic()
 
     async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
         """Change its record together with its resume data, which it returns. Raises StoreError."""

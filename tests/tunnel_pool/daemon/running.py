@@ -51,7 +51,7 @@ def make_torrent(folder, name, sizes, piece_bytes=16384):
 
 
 def kept_peers(state):
-    """Of the only torrent, in the resume data that a daemon left."""
+    """Of the only torrent, in the resume data that is kept."""
     with contextlib.closing(sqlite3.connect(state / STORE_FILE)) as connection:
         ((resume,),) = connection.execute("SELECT resume FROM torrents").fetchall()
     return lt.read_resume_data(resume).peers

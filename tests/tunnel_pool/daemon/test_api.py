@@ -156,7 +156,7 @@ async def test_events_tell_all_at_first_and_then_what_changes(tmp_path):
 @pytest.mark.timeout(300)
 async def test_the_pool_is_scaled_and_drained_under_a_download(tmp_path):
     async with (
-        LocalSwarm(150 << 20, seeders=2, exits=2, relays=0, log_level="error", seeder_speed=5_000_000) as swarm,
+        LocalSwarm(100 << 20, seeders=2, exits=2, relays=0, log_level="error", seeder_speed=2_500_000) as swarm,
         daemon(tmp_path, "--hops=1", "--workers=1", *network_of(swarm)) as (running, address),
         aiohttp.ClientSession() as http,
     ):

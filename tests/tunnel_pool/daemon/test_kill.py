@@ -16,7 +16,8 @@ import pytest
 from overlay.config import HostPort
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
-from tunnel_pool.seeder import open_session, seeder_settings
+from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import same_bytes
 
 TORRENTS = 6

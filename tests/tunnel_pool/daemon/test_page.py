@@ -33,7 +33,7 @@ def drive(address, profile, magnet, torrent):
         page.click("#add button")
         page.until_text("#torrents li", "downloading")
         page.until(lambda: page.all("#pool .path b:not(.wanted) + b:not(.wanted)"), "a circuit of two hops")
-        page.until(lambda: "MB/s down" in page.text("#torrents .facts"), "its speed")
+        page.until(lambda: "B/s down" in page.text("#torrents .facts"), "its speed")
         page.screenshot("page.png")
         page.until_text("#torrents li", "seeding, 100 %")
         assert "anonymous, 2 hops" in page.text("#torrents li")
@@ -79,7 +79,7 @@ def drive(address, profile, magnet, torrent):
 async def test_the_page_adds_watches_and_removes(tmp_path):
     other = make_torrent(tmp_path / "elsewhere", "other", {"a.bin": 50_000})
     async with (
-        LocalSwarm(80 << 20, seeders=2, exits=3, relays=3, log_level="error", seeder_speed=4_000_000) as swarm,
+        LocalSwarm(60 << 20, seeders=2, exits=3, relays=3, log_level="error", seeder_speed=2_000_000) as swarm,
         daemon(tmp_path, "--hops=1", "--workers=1", *network_of(swarm)) as (running, address),
     ):
         await asyncio.to_thread(drive, address, tmp_path / "profile", magnet_of(swarm), other)

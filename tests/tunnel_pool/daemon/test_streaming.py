@@ -105,7 +105,7 @@ async def test_readers_get_what_they_ask_for_while_it_downloads(tmp_path):
         aiohttp.ClientSession() as http,
     ):
         client = await connected(address)
-        await asyncio.to_thread(client.set_session, speed_limit_down=3000, speed_limit_down_enabled=True)
+        await asyncio.to_thread(client.set_session, speed_limit_down=1000, speed_limit_down_enabled=True)
         added = await asyncio.to_thread(client.add_torrent, magnet_of(swarm), paused=True)
         url = f"http://{address}/stream/{(await asyncio.to_thread(client.get_torrent, added.id)).hash_string}/0"
         assert (await get(http, url))[0] == 404  # no metadata yet

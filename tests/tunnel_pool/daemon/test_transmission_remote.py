@@ -45,7 +45,7 @@ async def test_a_download_by_transmission_remote(tmp_path):
         remote = Remote(address, "correct horse")
         assert "success" in await remote("--start-paused", "--add", magnet_of(swarm), "--labels", "iso,hops:2")
         assert "Stopped" in await remote("--list")
-        await remote("--torrent", "1", "--downlimit", "2000", "--start")
+        await remote("--torrent", "1", "--downlimit", "500", "--start")
         assert "Labels: iso, hops:2" in await remote("--torrent", "1", "--info")
         await remote.seen(r" [1-9]\d?% ", "--list")
         assert "random.bin" in await remote.seen("random.bin", "--torrent", "1", "--files")
