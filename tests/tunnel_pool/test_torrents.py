@@ -2,7 +2,7 @@ import pytest
 
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import make_random_file, same_bytes, write_torrent
-from tunnel_pool.torrents import infohash_of, parse_torrent
+from tunnel_pool.torrents import MAX_LINK_PEERS, infohash_of, parse_torrent
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -46,3 +46,9 @@ def test_same_bytes(tmp_path):
     assert same_bytes(one, two)
     two.write_bytes(b"x" * (3 << 20) + b"y")
     assert not same_bytes(one, two)
+
+
+def test_a_magnet_link_names_only_so_many_peers():
+    peers = [("1.2.3.4", 1000 + number) for number in range(2 * MAX_LINK_PEERS)]
+    named = "".join(f"&x.pe={host}:{port}" for host, port in [peers[0], *peers])
+    assert parse_torrent(f"magnet:?xt=urn:btih:{'ab' * 20}{named}").peers == peers[:MAX_LINK_PEERS]
