@@ -106,14 +106,13 @@ async def experiment(folder, bound):
                 if bound:
                     await running.until_line(lambda line: "is gone" in line)
                     await asyncio.sleep(QUIET_S)  # in which it would ask its peers, elsewhere
-                else:
-                    await until(other.count, WAIT_S, "a packet elsewhere")
-                while_gone = other.count()
-                if bound:
+                    while_gone = other.count()
                     node.wire("wan", WORLD, NODE)
                     await running.until_line(lambda line: "starting anew" in line)
                     await until(lambda: sum("listening" in line for line in running.lines) == 2)
                     await reaches_the_echo(client, echo)
+                else:
+                    while_gone = await until(other.count, WAIT_S, "a packet elsewhere")
             await client.unload()
             running.process.terminate()
             await running.process.wait()
