@@ -32,9 +32,10 @@ pytestmark = [
 ]
 
 
-async def world(source, folder, *more):
+async def told_by(module, *arguments):
+    """What the module says that it saw, run in namespaces of its own."""
     process = await asyncio.create_subprocess_exec(
-        *UNSHARE, sys.executable, "-m", "tests.leak_world", source, str(folder), *more,
+        *UNSHARE, sys.executable, "-m", module, *map(str, arguments),
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, errors = await asyncio.wait_for(process.communicate(), 95)
@@ -48,7 +49,7 @@ async def world(source, folder, *more):
 async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, how, tmp_path):
     if source == "udp" and OPENTRACKER is None:
         pytest.skip("apt-get install opentracker")
-    result = await world(source, tmp_path, how)
+    result = await told_by("tests.leak_world", source, tmp_path, how)
     assert result["code"] == 0, result
     assert result["verified"]
     assert result["to_nodes"] > 100  # trains of datagrams, seen before they are cut
@@ -57,7 +58,7 @@ async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, how, t
 
 
 async def test_with_every_child_dead_nothing_leaves_and_then_it_goes_on(tmp_path):
-    result = await world("http", tmp_path, "kill")
+    result = await told_by("tests.leak_world", "http", tmp_path, "kill")
     assert result["code"] == 0, result
     assert result["verified"]
     assert result["restarts"] >= 2
@@ -67,21 +68,11 @@ async def test_with_every_child_dead_nothing_leaves_and_then_it_goes_on(tmp_path
     assert result["unseen"] == 0
 
 
-async def exit_with_two_wires(*arguments):
-    process = await asyncio.create_subprocess_exec(
-        *UNSHARE, sys.executable, "-m", "tests.device_world", *map(str, arguments),
-        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    output, errors = await asyncio.wait_for(process.communicate(), 95)
-    assert process.returncode == 0, errors.decode()[-3000:]
-    return json.loads(output.splitlines()[-1])
-
-
 async def test_a_node_whose_device_is_taken_away_sends_nothing_elsewhere_and_goes_on_when_it_is_back(tmp_path):
-    result = await exit_with_two_wires(tmp_path)
+    result = await told_by("tests.device_world", tmp_path)
     assert (result["while_gone"], result["in_all"]) == (0, 0)
 
 
 async def test_without_the_device_named_it_would(tmp_path):
-    result = await exit_with_two_wires(tmp_path, "unbound")
+    result = await told_by("tests.device_world", tmp_path, "unbound")
     assert result["while_gone"] > 0

@@ -16,9 +16,9 @@ from socks5.steering import (
     end_to_end_slot,
     program,
 )
-from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, socket_of_slot
+from steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
+from tests.reuse_port import LOOPBACK, reuse_port_group
 
-LOOPBACK = "127.0.0.1"
 MAX_INSTRUCTIONS = 1024  # a quarter of BPF_MAXINSNS; the kernel's own form must fit into net.core.optmem_max
 
 addresses = st.one_of(
@@ -31,14 +31,8 @@ addresses = st.one_of(
 
 @pytest.fixture(scope="module")
 def group():
-    try:
-        group = ReusePortGroup(LOOPBACK)
-    except SteeringError as error:
-        pytest.skip(str(error))
-    for _ in range(4):
-        group.add()
-    yield group
-    group.close()
+    with reuse_port_group(4) as group:
+        yield group
 
 
 @pytest.fixture(scope="module")

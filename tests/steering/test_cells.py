@@ -19,9 +19,9 @@ from steering.cells import (
     program,
     random_id,
 )
-from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, socket_of_slot
+from steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
+from tests.reuse_port import LOOPBACK, reuse_port_group
 
-LOOPBACK = "127.0.0.1"
 SLOTS = 4
 PREFIX = bytes([0, 2]) + bytes(range(20))
 OTHER_PREFIX = bytes([0, 2]) + bytes(range(1, 21))
@@ -36,14 +36,8 @@ def cell(circuit_id, prefix=PREFIX):
 
 @pytest.fixture
 def group():
-    try:
-        group = ReusePortGroup(LOOPBACK)
-    except SteeringError as error:
-        pytest.skip(str(error))
-    for _ in range(SLOTS):
-        group.add()
-    yield group
-    group.close()
+    with reuse_port_group(SLOTS) as group:
+        yield group
 
 
 @pytest.fixture(scope="module")

@@ -362,8 +362,7 @@ class Changes:
         library = self._library
         ordered = enumerate(library.torrents[infohash] for infohash in order)
         edits = [(torrent, {"position": place}) for place, torrent in ordered if torrent.record.position != place]
-        if edits:
-            await library.put_each(edits)
+        await library.put_each(edits)
 
     # For all
 

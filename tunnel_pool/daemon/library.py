@@ -330,7 +330,8 @@ class Library:
     async def put_each(self, changes: Iterable[tuple[Torrent, dict[str, Any]]]) -> None:
         """As `put`, the records of several: all of them, or none."""
         changed = [(each, msgspec.structs.replace(each.record, **new)) for each, new in changes if self.has(each)]
-        await self.store.put_records([record for _, record in changed])
+        if changed:
+            await self.store.put_records([record for _, record in changed])
         for torrent, record in changed:
             torrent.record, torrent.changed_s = record, time.monotonic()
 
@@ -347,8 +348,7 @@ class Library:
         if not self.has(torrent):
             raise StoreError("the torrent is gone")
         await self.store.put(record, resume)
-        torrent.record = record
-        torrent.changed_s = time.monotonic()
+        torrent.record, torrent.changed_s = record, time.monotonic()
         return resume
 
     async def save_resume(self, torrents: Iterable[Torrent]) -> None:
