@@ -9,6 +9,15 @@ from setuptools_rust import Binding, RustExtension
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "tunnel_pool/__init__.py").read_text())
 assert VERSION is not None
+EXPERIMENTS = [
+    "jinja2>=3.1,<4",
+    "matplotlib>=3.8,<4",
+    "networkx>=3.2,<4",
+    "pandas>=2.2,<4",
+    "pycapnp>=2,<3; platform_machine == 'x86_64' or platform_machine == 'aarch64'",
+    "scipy>=1.12,<2",
+    "simpy>=4.1,<5",
+]
 
 setup(
     name="tunnel-pool",
@@ -20,6 +29,8 @@ setup(
     python_requires=">=3.11",
     packages=[
         "child",
+        "gumby_experiments",
+        "gumby_experiments.verbs",
         "overlay",
         "packet_engine",
         "rpc",
@@ -36,6 +47,7 @@ setup(
         "tunnel_pool.tribler",
     ],
     package_data={
+        "gumby_experiments": ["experiments/*", "report.html.j2"],
         "tunnel_pool.daemon": ["page/*"],
         "packet_engine": ["_native.pyi"],
         "rpc": ["control.proto", "control_pb2.pyi"],
@@ -68,12 +80,13 @@ setup(
     ],
     extras_require={
         "bench": ["matplotlib>=3.8,<4"],
+        "experiments": EXPERIMENTS,
         "dev": [
+            *EXPERIMENTS,
             "axe-core-python==0.1.0",  # carries axe-core, which judges the page
             "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it
             "hypothesis>=6.100,<7",
             "marshmallow<4",  # py-ipv8's REST views, which tests run, need aiohttp-apispec, and that this
-            "matplotlib>=3.8,<4",
             "mypy>=1.11,<3",
             "mypy-protobuf>=4,<5",
             "pytest>=8,<10",

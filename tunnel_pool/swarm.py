@@ -31,14 +31,19 @@ FOLDER_PREFIX = "tunnel-pool-demo-"
 EXIT_NET, RELAY_NET, SEEDER_NET = 1, 2, 3
 
 
-def make_random_file(path: Path, size_bytes: int, cancelled: threading.Event | None = None) -> None:
+def make_random_file(
+    path: Path,
+    size_bytes: int,
+    cancelled: threading.Event | None = None,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> None:
     """Random bytes, so that nothing on the way can compress or guess them. Raises UserError."""
     try:
         with path.open("wb") as file:
             for start in range(0, size_bytes, CHUNK_BYTES):
                 if cancelled is not None and cancelled.is_set():
                     return
-                file.write(os.urandom(min(CHUNK_BYTES, size_bytes - start)))
+                file.write(random_bytes(min(CHUNK_BYTES, size_bytes - start)))
     except OSError as error:
         raise UserError(f"cannot make a file of {size_bytes >> 20} MB in {path.parent}: {error.strerror}") from None
 
@@ -71,12 +76,38 @@ def free_port(host: str) -> int:
         return int(sock.getsockname()[1])
 
 
-def remove_stale_folders() -> None:
-    """What demos left that were killed before they could clean up."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*-*"):
-        pid = folder.name.removeprefix(FOLDER_PREFIX).split("-")[0]
+def make_folder(prefix: str = FOLDER_PREFIX) -> Path:
+    """For the time that this process lives; it says whose it is."""
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
+
+
+def remove_stale_folders(prefix: str = FOLDER_PREFIX) -> None:
+    """What demos, or others with such folders, left that were killed before they could clean up."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+        pid = folder.name.removeprefix(prefix).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def node_arguments(
+    address: HostPort, known: Sequence[HostPort], community_id: bytes, state: Path, workers: int
+) -> list[str]:
+    """Of `tunnel-pool node` in a private swarm; it ends with this process."""
+    bootstrap = ",".join(map(str, known)) or "none"
+    return [
+        f"--workers={workers}",
+        f"--listen={address}",
+        f"--bootstrap={bootstrap}",
+        f"--community-id={community_id.hex()}",
+        "--allow-private",
+        f"--state={state}",
+        f"--with-parent={os.getpid()}",
+    ]
+
+
+def seeder_arguments(torrent: Path, folder: Path, host: str, speed: int) -> list[str]:
+    """Of `tunnel-pool seeder`; `speed`: bytes/s at most, 0 for no limit."""
+    return ["seeder", str(torrent), str(folder), host, f"--with-parent={os.getpid()}", f"--speed={speed}"]
 
 
 class LocalSwarm:
@@ -128,7 +159,7 @@ class LocalSwarm:
 
     async def __aenter__(self) -> "LocalSwarm":
         remove_stale_folders()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+        self._folder = make_folder()
         try:
             await self._start()
         except BaseException:
@@ -210,17 +241,15 @@ class LocalSwarm:
             raise
 
     async def _spawn_node(self, address: HostPort, *more: str) -> asyncio.subprocess.Process:
-        others = ",".join(str(node) for node in self.nodes if node != address) or "none"
-        arguments = [*more, f"--workers={self._node_workers}", f"--listen={address}", f"--bootstrap={others}"]
-        arguments += [f"--community-id={self.community_id.hex()}", "--allow-private"]
-        arguments += [f"--state={self._folder / f'node-{address.host}'}", f"--with-parent={os.getpid()}"]
-        return await self._spawn([*self._node_command, *arguments], stdout=asyncio.subprocess.DEVNULL)
+        others = [node for node in self.nodes if node != address]
+        state = self._folder / f"node-{address.host}"
+        arguments = node_arguments(address, others, self.community_id, state, self._node_workers)
+        return await self._spawn([*self._node_command, *more, *arguments], stdout=asyncio.subprocess.DEVNULL)
 
     async def _spawn_seeder(self, host: str) -> asyncio.subprocess.Process:
-        folder = self.file.parent
-        arguments = [*self._command, "seeder", str(self.torrent), str(folder), host, f"--with-parent={os.getpid()}"]
-        arguments.append(f"--speed={self._seeder_speed}")
-        return await self._spawn(arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+        arguments = seeder_arguments(self.torrent, self.file.parent, host, self._seeder_speed)
+        pipe = asyncio.subprocess.PIPE
+        return await self._spawn([*self._command, *arguments], stdin=pipe, stdout=pipe)
 
     async def _spawn(
         self, arguments: list[str], stdout: int, stdin: int = asyncio.subprocess.DEVNULL

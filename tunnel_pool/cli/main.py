@@ -37,6 +37,7 @@ COMMANDS = {
     "resume": "start torrents of a daemon",
     "node": "relay, and exit where asked, until told to stop",
     "bench": "measure ours and its peers side by side",
+    "experiment": "repeat experiments, compare their results",
 }
 # Those that are not in a module of their name.
 MODULES = dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote")

@@ -1,0 +1,186 @@
+"""What an experiment is: a TOML file beside its scenario."""
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gumby_experiments.scenario import Scenario, read_scenario, variables_of_roles
+from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.toml_file import Section, read_toml
+
+FOLDER = Path(__file__).parent / "experiments"
+Value = bool | int | float | str
+# In `vary`: what this machine has.
+WORKERS_OF_MACHINE = "cores"
+MAX_RUNS = 1000
+
+
+class Metric(Section, frozen=True):
+    """A column of runs.csv."""
+
+    unit: str
+    better: Literal["higher", "lower", "neither"] = "neither"
+    what: str = ""
+
+
+class Figure(Section, frozen=True):
+    """A picture of a table; see gumby_experiments/figures.py for the kinds."""
+
+    name: str
+    kind: Literal["series", "box", "bars", "lines"]
+    title: str
+    x: str
+    y: str
+    table: str = "runs"
+    by: str = ""
+    only: dict[str, Value] = msgspec.field(default_factory=dict)
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Published(Section, frozen=True):
+    """A figure that somebody else published."""
+
+    what: str
+    value: str
+    source: str
+    ours: str = ""  # metric
+    when: dict[str, Value] = msgspec.field(default_factory=dict)  # which of our runs it is beside
+
+
+class Overrides(Section, frozen=True):
+    """What `--short` changes."""
+
+    runs: int | None = None
+    nodes: dict[str, int] = msgspec.field(default_factory=dict)
+    vary: dict[str, list[Value] | str] = msgspec.field(default_factory=dict)
+    set: dict[str, Value] = msgspec.field(default_factory=dict)
+
+
+class Experiment(Section, frozen=True):
+    """`vary`: every combination is run. `set`: what else the scenario calls $NAME."""
+
+    title: str
+    repeats: str
+    scenario: str
+    metrics: dict[str, Metric]
+    what: str = ""
+    seed: int = 1
+    runs: int = 3
+    timeout_s: int = 600
+    nodes: dict[str, int] = msgspec.field(default_factory=dict)
+    vary: dict[str, list[Value] | str] = msgspec.field(default_factory=dict)
+    set: dict[str, Value] = msgspec.field(default_factory=dict)
+    units: dict[str, str] = msgspec.field(default_factory=dict)  # of what is varied, and of its own tables' columns
+    short: Overrides = Overrides()
+    figures: list[Figure] = msgspec.field(default_factory=list)
+    published: list[Published] = msgspec.field(default_factory=list)
+    links: bool = False  # each node in a network namespace of its own, behind a link
+    findings: str = ""  # a module with `findings(results)`: what the tables say, in words
+
+
+def names() -> list[str]:
+    """Of all experiments, in the order of their files."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name: str) -> Experiment:
+    """Raises UserError."""
+    if name not in names():
+        raise UsageError(f"{name!r} is no experiment; there are {', '.join(names())}")
+    return read_toml(FOLDER / f"{name}.toml", Experiment, _check)
+
+
+def _check(experiment: Experiment) -> None:
+    """Raises ValueError for what no type says."""
+    if both := set(experiment.vary) & set(experiment.set):
+        raise ValueError(f"`vary` and `set` both have {', '.join(sorted(both))}")
+    for name, values in experiment.vary.items():
+        if isinstance(values, str) and values != WORKERS_OF_MACHINE:
+            raise ValueError(f"`vary.{name}` is a list, or {WORKERS_OF_MACHINE!r}")
+
+
+def shortened(experiment: Experiment) -> Experiment:
+    """As `--short` has it."""
+    short = experiment.short
+    return msgspec.structs.replace(
+        experiment,
+        runs=short.runs or experiment.runs,
+        nodes={**experiment.nodes, **short.nodes},
+        vary={**experiment.vary, **short.vary},
+        set={**experiment.set, **short.set},
+    )
+
+
+def changed(experiment: Experiment, changes: Mapping[str, list[Value]]) -> Experiment:
+    """With `--set NAME=VALUE[,VALUE...]`: nodes, what is varied, what is set. Raises UsageError."""
+    nodes, vary, fixed = dict(experiment.nodes), dict(experiment.vary), dict(experiment.set)
+    for name, values in changes.items():
+        if name in vary:
+            vary[name] = values
+        elif len(values) != 1 and name in fixed:
+            del fixed[name]
+            vary[name] = values
+        elif name in fixed:
+            fixed[name] = values[0]
+        elif name in nodes and len(values) == 1 and isinstance(values[0], int) and values[0] >= 0:
+            nodes[name] = values[0]
+        else:
+            known = ", ".join(sorted({*nodes, *vary, *fixed}))
+            raise UsageError(f"--set {name}: this experiment has {known or 'nothing to set'}")
+    return msgspec.structs.replace(experiment, nodes=nodes, vary=vary, set=fixed)
+
+
+def with_options(experiment: Experiment, runs: int | None, seed: int | None, cores: int) -> Experiment:
+    """As the command line has it. `cores` in `vary` stands for 0, and 1, 2, 4 ... up to the machine's cores."""
+    counts: list[Value] = [0, *(1 << power for power in range(cores.bit_length()) if 1 << power < cores), cores]
+    vary = {name: counts if values == WORKERS_OF_MACHINE else values for name, values in experiment.vary.items()}
+    seed = experiment.seed if seed is None else seed
+    return msgspec.structs.replace(experiment, vary=vary, runs=runs or experiment.runs, seed=seed)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One of an experiment's runs: the `number`th of this combination."""
+
+    number: int
+    factors: dict[str, Value]
+
+
+def plan(experiment: Experiment) -> list[Run]:
+    """All runs: round by round, each round every combination, in an order that the seed shuffles.
+
+    So a machine that drifts hits them all. Raises UsageError.
+    """
+    combinations = list(_combinations(experiment.vary))
+    if experiment.runs * len(combinations) > MAX_RUNS:
+        raise UsageError(f"that would be {experiment.runs * len(combinations)} runs; there can be {MAX_RUNS}")
+    shuffle = random.Random(experiment.seed).shuffle
+    runs = []
+    for number in range(experiment.runs):
+        shuffle(combinations)
+        runs += [Run(number, factors) for factors in combinations]
+    return runs
+
+
+def _combinations(vary: Mapping[str, list[Value] | str]) -> Iterator[dict[str, Value]]:
+    for values in itertools.product(*vary.values()):
+        yield dict(zip(vary, values, strict=True))
+
+
+def scenario_of(experiment: Experiment, factors: Mapping[str, Value]) -> Scenario:
+    """The scenario of a run. Raises UserError."""
+
+    def load_text(name: str) -> str:
+        return (FOLDER / name).read_text()
+
+    own = {name: str(value) for name, value in {**experiment.set, **factors}.items()}
+    roles = variables_of_roles(experiment.nodes)
+    if taken := set(own) & set(roles):
+        raise UserError(f"{experiment.scenario}: {', '.join(sorted(taken))} are roles; set something else")
+    return read_scenario(experiment.scenario, load_text, {**roles, "seed": str(experiment.seed), **own})

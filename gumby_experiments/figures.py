@@ -1,0 +1,156 @@
+"""Pictures of tables, as an experiment's configuration asks for them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gumby_experiments.config import Figure
+from gumby_experiments.results import RUN, Results
+from tunnel_pool.errors import UserError
+
+COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
+SIZE = (8, 4)
+PNG_DPI = 110
+GRID_S = 1.0  # series of several runs are averaged over bins of so many seconds
+
+
+def draw_all(results: Results, extra: Callable[[Results, Path], list[str]] | None = None) -> list[str]:
+    """Every figure as SVG and PNG in `figures/`; returns their names. Raises UserError."""
+    folder = results.folder / "figures"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
+    drawn = [figure.name for figure in results.experiment.figures if _draw(results, figure, folder)]
+    return drawn + (extra(results, folder) if extra is not None else [])
+
+
+def new_figure(**more: Any) -> tuple[Any, Any]:
+    """A figure and its axes, without a display."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "tunnel-pool"  # the same data, the same file
+    from matplotlib import pyplot
+
+    return pyplot.subplots(**{"figsize": SIZE, "layout": "constrained", **more})
+
+
+def save(figure: Any, folder: Path, name: str) -> None:
+    """As SVG and PNG. Raises UserError."""
+    from matplotlib import pyplot
+
+    try:
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        figure.savefig(folder / f"{name}.png", dpi=PNG_DPI)
+    except OSError as error:
+        raise UserError(f"cannot write {folder / name}: {error.strerror}") from None
+    finally:
+        pyplot.close(figure)
+
+
+def _draw(results: Results, figure: Figure, folder: Path) -> bool:
+    """False when there is nothing to see."""
+    table = _selected(results.table(figure.table), figure)
+    if table.empty:
+        return False
+    picture, axes = new_figure()
+    _KINDS[figure.kind](axes, table, figure)
+    axes.set_title(figure.title, fontsize=10)
+    axes.set_xlabel(figure.x_label or _label(results, figure.x))
+    axes.set_ylabel(figure.y_label or _label(results, figure.y))
+    if figure.log_x:
+        axes.set_xscale("log")
+    if figure.log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25)
+    if figure.by:
+        axes.legend(title=figure.by.replace("_", " "), fontsize=8, title_fontsize=8)
+    save(picture, folder, figure.name)
+    return True
+
+
+def _label(results: Results, column: str) -> str:
+    unit = results.unit(column)
+    words = column.removesuffix(f"_{unit}").replace("_", " ")
+    return f"{words}, {unit}" if unit else words
+
+
+def _selected(table: pd.DataFrame, figure: Figure) -> pd.DataFrame:
+    missing = {figure.x, figure.y, *([figure.by] if figure.by else []), *figure.only} - set(table.columns)
+    if missing:
+        return pd.DataFrame()
+    for column, value in figure.only.items():
+        table = table[table[column] == value]
+    return table.dropna(subset=[figure.x, figure.y])
+
+
+def _groups(table: pd.DataFrame, by: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Name, colour and rows of each."""
+    if not by:
+        yield "", COLOURS[0], table
+        return
+    for number, (name, rows) in enumerate(table.groupby(by, sort=True)):
+        yield str(name), COLOURS[number % len(COLOURS)], rows
+
+
+def _draw_series(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
+    """Each run thinly, the mean of all boldly."""
+    for name, colour, rows in _groups(table, figure.by):
+        for _, run in rows.groupby(RUN):
+            axes.plot(run[figure.x], run[figure.y], color=colour, alpha=0.25, linewidth=0.8)
+        mean = rows.groupby((rows[figure.x] / GRID_S).round() * GRID_S)[figure.y].mean()
+        axes.plot(mean.index, mean.values, color=colour, linewidth=2, label=name)
+
+
+def _draw_box(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
+    """A box for each x, side by side for each group; every run is a dot."""
+    places = {value: number for number, value in enumerate(sorted(table[figure.x].unique()))}
+    groups = list(_groups(table, figure.by))
+    width = 0.8 / len(groups)
+    for number, (name, colour, rows) in enumerate(groups):
+        shift = (number - (len(groups) - 1) / 2) * width
+        for value, those in rows.groupby(figure.x):
+            place = places[value] + shift
+            box = axes.boxplot(those[figure.y], positions=[place], widths=width * 0.8, showfliers=False,
+                               patch_artist=True, manage_ticks=False)  # fmt: skip
+            box["boxes"][0].set(facecolor=colour, alpha=0.5)
+            box["medians"][0].set(color="#222222")
+            axes.plot([place] * len(those), those[figure.y], ".", color=colour, markersize=5)
+        axes.plot([], [], color=colour, linewidth=6, alpha=0.5, label=name)
+    axes.set_xticks(list(places.values()), [str(value) for value in places])
+
+
+def _draw_bars(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
+    """The mean for each x, with the least and the most that was seen."""
+    places = {value: number for number, value in enumerate(table[figure.x].unique())}
+    groups = list(_groups(table, figure.by))
+    width = 0.8 / len(groups)
+    for number, (name, colour, rows) in enumerate(groups):
+        shift = (number - (len(groups) - 1) / 2) * width
+        seen = rows.groupby(figure.x, sort=False)[figure.y].agg(["mean", "min", "max"])
+        at = [places[value] + shift for value in seen.index]
+        errors = [seen["mean"] - seen["min"], seen["max"] - seen["mean"]]
+        axes.bar(at, seen["mean"], width * 0.9, yerr=errors, color=colour, ecolor="#333333", capsize=2, label=name)
+    turned = max(len(str(value)) for value in places) * len(places) > 60
+    axes.set_xticks(list(places.values()), [str(value) for value in places], rotation=20 if turned else 0)
+
+
+def _draw_lines(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
+    """The mean at each x, with the least and the most that was seen."""
+    for name, colour, rows in _groups(table, figure.by):
+        seen = rows.groupby(figure.x)[figure.y].agg(["mean", "min", "max"])
+        axes.plot(seen.index, seen["mean"], "o-", color=colour, label=name, markersize=4)
+        axes.fill_between(seen.index, seen["min"], seen["max"], color=colour, alpha=0.15, linewidth=0)
+
+
+_KINDS: dict[str, Callable[[Any, pd.DataFrame, Figure], None]] = {
+    "series": _draw_series,
+    "box": _draw_box,
+    "bars": _draw_bars,
+    "lines": _draw_lines,
+}

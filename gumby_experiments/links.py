@@ -1,0 +1,111 @@
+"""Where nodes are: on loopback addresses, or behind links in network namespaces of their own."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from gumby_experiments.errors import RunError
+from gumby_experiments.router import address
+from tunnel_pool.errors import UserError
+
+END_TIMEOUT_S = 10.0
+NEEDED = ("ip", "tc", "nsenter")
+KINDS = {
+    "netem": "network namespaces, veth pairs and tc netem",
+    "tun": "network namespaces and TUN devices; this kernel has no netem, so a process of ours delays and drops",
+}
+LOOPBACK = "loopback"
+
+
+class Links(Protocol):
+    """How nodes reach each other."""
+
+    kind: str
+
+    def place(self, number: int) -> tuple[str, Sequence[str]]:
+        """A node's address, and what is put before its command."""
+
+    def set(self, number: int, **link: float) -> None:
+        """Change a node's link; the fields are those of gumby_experiments.router.Link. Raises RunError."""
+
+
+class Loopback:
+    """All on this machine's loopback, each with an address of its own in a net that a run picks."""
+
+    kind = LOOPBACK
+
+    def __init__(self) -> None:
+        self._net = f"127.{secrets.randbelow(200) + 16}"
+
+    def place(self, number: int) -> tuple[str, Sequence[str]]:
+        return f"{self._net}.{number // 250}.{number % 250 + 1}", ()
+
+    def set(self, number: int, **link: float) -> None:
+        raise RunError("set_link needs `links = true` in the experiment")
+
+
+NO_LINKS = Loopback()
+
+
+class _Namespaces:
+    def __init__(self, process: asyncio.subprocess.Process, said: dict[str, Any]) -> None:
+        self.kind = KINDS[said["kind"]]
+        self._process = process
+        self._pid = said["pid"]
+        self._namespaces = said["namespaces"]
+
+    def place(self, number: int) -> tuple[str, Sequence[str]]:
+        return address(number), ("nsenter", f"--net=/proc/{self._pid}/fd/{self._namespaces[str(number)]}")
+
+    def set(self, number: int, **link: float) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"node": number, **link}).encode() + b"\n")
+
+
+def why_not() -> str | None:
+    """Why there can be no links here, None when there can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "links between nodes need root on Linux"
+    missing = [program for program in NEEDED if shutil.which(program) is None]
+    return f"links between nodes need {' and '.join(missing)}: apt-get install iproute2 util-linux" if missing else None
+
+
+@asynccontextmanager
+async def open_links(nodes: int, seed: int, kind: str | None = None) -> AsyncIterator[_Namespaces]:
+    """Namespaces for so many nodes; without a `kind`, netem where the kernel has it. Raises UserError."""
+    if why := why_not():
+        raise UserError(why)
+    more = [f"--kind={kind}"] if kind else []
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gumby_experiments.router", str(nodes), f"--seed={seed}", *more,
+        f"--with-parent={os.getpid()}", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = await process.stdout.readline()
+        if not line:
+            said = (await process.stderr.read()).decode(errors="replace").strip().splitlines()
+            raise UserError(f"no network namespaces: {said[-1] if said else 'their process has ended'}")
+        yield _Namespaces(process, json.loads(line))
+    finally:
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), END_TIMEOUT_S)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,122 @@
+"""A run's nodes: processes of their own, told and heard line by line."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gumby_experiments.errors import RunError
+from tunnel_pool.pool.program import own_environment
+
+END_TIMEOUT_S = 10.0
+MAX_LINE_BYTES = 1 << 20
+
+
+class Node:
+    """`said` has the newest value of each key of the JSON lines that it has printed; its stderr goes to `log`."""
+
+    def __init__(self, number: int, role: str, host: str, folder: Path, enter: Sequence[str] = ()) -> None:
+        """`enter` is put before its command, to run it in a namespace."""
+        self.number = number
+        self.role = role
+        self.host = host
+        self.folder = folder
+        self.log = folder / "log"
+        self.said: dict[str, Any] = {}
+        self._enter = list(enter)
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._heard = asyncio.Event()
+        self._asked_to_end = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Raises RunError when it runs already."""
+        if self._process is not None:
+            raise RunError(f"node {self.number} ({self.role}) was started twice")
+        self.folder.mkdir(exist_ok=True)
+        with self.log.open("wb") as log:
+            # A session of its own: Ctrl-C is for the experiment, which ends the others.
+            self._process = await asyncio.create_subprocess_exec(
+                *self._enter,
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**own_environment(), **(environment or {})},
+                start_new_session=True,
+                limit=MAX_LINE_BYTES,
+            )
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            with contextlib.suppress(ValueError):
+                said = json.loads(line)
+                if isinstance(said, dict):
+                    self.said.update(said)
+            self._heard.set()
+        await process.wait()
+        self._heard.set()
+
+    def tell(self, **what: Any) -> None:
+        """Write a JSON line to it."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+
+    async def heard(self, key: str) -> Any:
+        """What it says of this, once it has. Raises RunError when it ends before."""
+        while key not in self.said:
+            await self.next_heard()
+        return self.said[key]
+
+    async def next_heard(self) -> None:
+        """Until it says something. Raises RunError when it has ended."""
+        self.check()
+        self._heard.clear()
+        await self._heard.wait()
+
+    def check(self) -> None:
+        """Raises RunError when it has ended unasked."""
+        if self._process is not None and self._process.returncode is not None and not self._asked_to_end:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+            why = lines[-1] if lines else f"exit code {self._process.returncode}"
+            raise RunError(f"node {self.number} ({self.role}) has ended: {why}")
+
+    async def ended(self) -> None:
+        """Close its stdin, which tells it to end, and wait; what it said last has been read then."""
+        if self._process is None:
+            return
+        self._asked_to_end = True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), END_TIMEOUT_S)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Whatever it does; SIGTERM, then SIGKILL for it and what it has started."""
+        process = self._process
+        if process is None:
+            return
+        self._asked_to_end = True
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), END_TIMEOUT_S)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if self._reading is not None:
+            await self._reading

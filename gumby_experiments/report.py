@@ -1,0 +1,109 @@
+"""One HTML page that needs nothing beside it: figures, tables, words, and where it all comes from."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader
+
+from gumby_experiments.config import Metric, Published
+from gumby_experiments.figures import draw_all
+from gumby_experiments.results import ERROR, RUNS, Results
+from gumby_experiments.statistics import Summary, summarize
+from tunnel_pool.errors import UserError
+
+REPORT = "report.html"
+FEW = 4  # significant digits
+
+
+class MetricTable(NamedTuple):
+    """Of one metric: a row for each combination of what was varied."""
+
+    name: str
+    metric: Metric
+    rows: list[tuple[list[Any], Summary]]
+
+
+def number(value: float | None) -> str:
+    """For people."""
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return "-"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.{FEW}g}" if abs(value) < 10 ** (FEW - 1) else f"{value:,.0f}"
+    return f"{value:.{FEW}g}"
+
+
+def metric_tables(results: Results) -> list[MetricTable]:
+    """The experiment's metrics."""
+    runs = results.runs
+    found = []
+    for name, metric in results.experiment.metrics.items():
+        if name in runs and pd.api.types.is_numeric_dtype(runs[name]) and runs[name].notna().any():
+            found.append(MetricTable(name, metric, list(_by_combination(runs, results.factors, name))))
+    return found
+
+
+def _by_combination(runs: pd.DataFrame, factors: list[str], name: str) -> Iterator[tuple[list[Any], Summary]]:
+    if not factors:
+        yield [], summarize(runs[name].dropna().tolist())
+        return
+    for values, rows in runs.groupby(factors, sort=True):
+        seen = rows[name].dropna().tolist()
+        if seen:
+            yield list(values), summarize(seen)
+
+
+def ours(results: Results, published: Published) -> str:
+    """What we measured beside a published figure."""
+    runs = results.runs
+    for column, value in published.when.items():
+        if column not in runs:
+            return "-"
+        runs = runs[runs[column] == value]
+    if published.ours not in runs or runs[published.ours].dropna().empty:
+        return "-"
+    seen = summarize(runs[published.ours].dropna().tolist())
+    spread = f" ({number(seen.least)} to {number(seen.most)}, {seen.number} runs)" if seen.number > 1 else ""
+    return f"{number(seen.mean)} {results.unit(published.ours)}{spread}"
+
+
+def sentences(results: Results, findings: Any) -> list[str]:
+    """What the findings' module says of the tables."""
+    return list(findings.findings(results)) if hasattr(findings, "findings") else []
+
+
+def write_report(results: Results, findings: Any = None) -> Path:
+    """Draw the figures and write the page. Raises UserError."""
+    drawn = draw_all(results, getattr(findings, "draw", None))
+    environment = Environment(loader=PackageLoader("gumby_experiments", "."), autoescape=True, trim_blocks=True)
+    environment.filters |= {"number": number}
+    failed = results.tables.get(RUNS, pd.DataFrame())
+    failed = failed[failed[ERROR].notna()] if ERROR in failed else failed.iloc[0:0]
+    page = environment.get_template("report.html.j2").render(
+        experiment=results.experiment,
+        provenance=results.provenance,
+        factors=results.factors,
+        tables=metric_tables(results),
+        figures=[(name, _inline(results.folder / "figures" / f"{name}.svg", name)) for name in drawn],
+        words=sentences(results, findings),
+        published=[(figure, ours(results, figure)) for figure in results.experiment.published],
+        failed=failed.to_dict("records"),
+        whole_provenance=json.dumps(results.provenance, indent=2),
+    )
+    path = results.folder / REPORT
+    try:
+        path.write_text(page)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def _inline(path: Path, name: str) -> str:
+    """An SVG as a part of a page; its ids are made its own, for a page has several."""
+    svg = path.read_text()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    return re.sub(r'(xlink:href="#|url\(#)([^")]+)', rf"\1{name}-\2", svg)

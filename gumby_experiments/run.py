@@ -1,0 +1,128 @@
+"""One run: a scenario carried out on nodes of its own, and what was measured meanwhile."""
+
+import asyncio
+import contextlib
+import inspect
+import random
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gumby_experiments import verbs
+from gumby_experiments.config import Experiment, Value, scenario_of
+from gumby_experiments.errors import RunError
+from gumby_experiments.links import NO_LINKS, Links
+from gumby_experiments.nodes import Node
+from gumby_experiments.sampler import Sampler
+from gumby_experiments.scenario import Line, peers_of_roles
+from tunnel_pool.swarm import make_folder
+
+FOLDER_PREFIX = "tunnel-pool-experiment-"
+WATCH_S = 0.5
+
+
+class Run:
+    """What verbs work with.
+
+    `metrics` becomes its row of runs.csv, `tables` rows of tables by their name, `events` what
+    happened when. `random` depends on the experiment's seed and the run's number alone.
+    """
+
+    def __init__(self, experiment: Experiment, factors: dict[str, Value], number: int, links: Links = NO_LINKS) -> None:
+        self.experiment = experiment
+        self.factors = factors
+        self.number = number
+        self.random = random.Random(f"{experiment.seed}/{number}")
+        self.links = links
+        self.roles = dict(peers_of_roles(experiment.nodes))
+        self.nodes: dict[int, Node] = {}
+        self.metrics: dict[str, Any] = {}
+        self.tables: dict[str, list[dict[str, Any]]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.on_event: Callable[[str], None] = lambda text: None
+        self.sampler = Sampler(lambda: list(self.nodes.values()))
+        self._start_s = time.monotonic()
+        self.folder: Path
+
+    def setting(self, name: str) -> Value:
+        """Of what the experiment sets or varies."""
+        return self.factors[name] if name in self.factors else self.experiment.set[name]
+
+    def now_s(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._start_s
+
+    def happened(self, what: str, node: int | None = None) -> None:
+        self.events.append({"time_s": round(self.now_s(), 2), "node": node, "event": what})
+        self.on_event(what)
+
+    def add_row(self, table: str, **columns: Any) -> None:
+        self.tables.setdefault(table, []).append(columns)
+
+    def node(self, number: int) -> Node:
+        """Made when it is asked for first; it runs when it is started. Raises RunError."""
+        if number not in self.roles:
+            raise RunError(f"there is no node {number}; the experiment has {len(self.roles)}")
+        if number not in self.nodes:
+            host, enter = self.links.place(number)
+            folder = self.folder / f"node-{number}"
+            self.nodes[number] = Node(number, self.roles[number], host, folder, enter)
+        return self.nodes[number]
+
+    def with_role(self, role: str) -> list[Node]:
+        """The nodes of a role that run."""
+        return [node for node in self.nodes.values() if node.role == role and node.pid is not None]
+
+    async def carry_out(self) -> None:
+        """The scenario from its first line to its last; then everything has ended. Raises UserError."""
+        scenario = scenario_of(self.experiment, self.factors)
+        verbs.check(scenario)
+        self.folder = make_folder(FOLDER_PREFIX)
+        modules: list[Any] = [make(self) for make in verbs.load_modules(scenario)]
+        sampling = asyncio.get_running_loop().create_task(self.sampler.run())
+        try:
+            async with asyncio.timeout(self.experiment.timeout_s):
+                await self._while_nodes_live(self._perform(scenario.lines, modules))
+        except TimeoutError:
+            raise RunError(f"not done after {self.experiment.timeout_s} s") from None
+        finally:
+            sampling.cancel()
+            await self._close(modules)
+
+    async def _perform(self, lines: Sequence[Line], modules: Sequence[Any]) -> None:
+        stood_still_s, start_s = 0.0, time.monotonic()
+        for line in lines:
+            await asyncio.sleep(max(0.0, line.at_s - (time.monotonic() - start_s - stood_still_s)))
+            begun_s = time.monotonic()
+            verb = verbs.find_verb(modules, line)
+            whom = [(number,) for number in self.roles if number in line.peers] if verbs.is_of_a_node(verb) else [()]
+            for node in whom:
+                result = verb(*node, *line.arguments, **line.named)
+                if inspect.isawaitable(result):
+                    await result
+            stood_still_s += time.monotonic() - begun_s
+
+    async def _while_nodes_live(self, work: Any) -> None:
+        """Raises RunError as soon as a node ends that nobody asked to."""
+        working = asyncio.ensure_future(work)
+        try:
+            while not working.done():
+                await asyncio.wait([working], timeout=WATCH_S)
+                for node in self.nodes.values():
+                    node.check()
+            await working
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _close(self, modules: Sequence[Any]) -> None:
+        """All of it, however the run ended."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self.folder, ignore_errors=True)
+            for node in self.nodes.values():
+                stack.push_async_callback(node.stop)
+            for module in modules:
+                if hasattr(module, "close"):
+                    stack.push_async_callback(module.close)

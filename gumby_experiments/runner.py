@@ -1,0 +1,113 @@
+"""All runs of an experiment, one after the other, and what is made of them."""
+
+import contextlib
+import importlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gumby_experiments import verbs
+from gumby_experiments.config import Experiment, plan, scenario_of
+from gumby_experiments.config import Run as Planned
+from gumby_experiments.links import LOOPBACK, Links, Loopback, open_links, why_not
+from gumby_experiments.provenance import now, provenance
+from gumby_experiments.report import write_report
+from gumby_experiments.results import CPU_PREFIX, ERROR, EVENTS, RUN, RUNS, SAMPLES, Results
+from gumby_experiments.run import FOLDER_PREFIX, Run
+from tunnel_pool.errors import UserError
+from tunnel_pool.swarm import remove_stale_folders
+
+OnStep = Callable[[int, int, str, str], None]  # runs done, runs in all, which run, what happens
+
+
+def output_folder(folder: Path) -> Path:
+    """Made, or empty as it is. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} has something in it already; name another --output")
+    except OSError as error:
+        raise UserError(f"cannot write results to {folder}: {error.strerror}") from None
+    return folder
+
+
+async def run_experiment(
+    name: str, experiment: Experiment, folder: Path, command: Sequence[str], on_step: OnStep
+) -> Results:
+    """Every run of its plan. Stopped early, it keeps what was measured, if anything was. Raises UserError."""
+    runs = plan(experiment)
+    for planned in runs:
+        verbs.check(scenario_of(experiment, planned.factors))
+    if experiment.links and (why := why_not()):
+        raise UserError(f"{name}: {why}")
+    remove_stale_folders(FOLDER_PREFIX)
+    results = Results(output_folder(folder), experiment, provenance(experiment, name, command, LOOPBACK))
+    state = "stopped"
+    try:
+        for number, planned in enumerate(runs):
+            await _carry_out(experiment, planned, results, lambda what, at=number, run=planned: on_step(  # type: ignore[misc]
+                at, len(runs), _title(run), what))  # fmt: skip
+            results.write()
+        state = "finished"
+    finally:
+        _end(results, state)
+    return results
+
+
+def _end(results: Results, state: str) -> None:
+    results.provenance |= {"state": state, "ended": now()}
+    if not results.tables:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(results.folder)
+        return
+    results.write()
+    write_report(results, findings_of(results))
+
+
+def findings_of(results: Results) -> Any:
+    """The module that says in words, and pictures of its own, what the tables say; None when there is none."""
+    name = results.experiment.findings
+    return importlib.import_module(name) if name else None
+
+
+def _title(planned: Planned) -> str:
+    return ", ".join([f"{name} {value}" for name, value in planned.factors.items()] + [f"run {planned.number + 1}"])
+
+
+@asynccontextmanager
+async def _links(experiment: Experiment, number: int) -> AsyncIterator[Any]:
+    if not experiment.links:
+        yield Loopback()
+        return
+    async with open_links(sum(experiment.nodes.values()), experiment.seed + number) as links:
+        yield links
+
+
+async def _carry_out(
+    experiment: Experiment, planned: Planned, results: Results, on_event: Callable[[str], None]
+) -> None:
+    """One run; when it comes to nothing, its row says why."""
+    of_run = {RUN: planned.number, **planned.factors}
+    begun_s = time.monotonic()
+    on_event("starting")
+    links: Links
+    async with _links(experiment, planned.number) as links:
+        results.provenance["links"] = links.kind
+        run = Run(experiment, dict(planned.factors), planned.number, links)
+        run.on_event = on_event
+        row: dict[str, Any] = {ERROR: None}
+        try:
+            await run.carry_out()
+        except UserError as error:
+            row[ERROR] = str(error)
+            on_event(f"failed: {error}")
+    cpu = {f"{CPU_PREFIX}{role}_s": round(seconds, 2) for role, seconds in run.sampler.cpu_seconds().items()}
+    took_s = round(time.monotonic() - begun_s, 1)
+    results.add(RUNS, [{**run.metrics, **cpu, "seconds": took_s, **row}], of_run)
+    results.add(SAMPLES, run.sampler.rows, of_run)
+    results.add(EVENTS, run.events, of_run)
+    for name, rows in run.tables.items():
+        results.add(name, rows, of_run)

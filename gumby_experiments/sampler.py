@@ -1,0 +1,125 @@
+"""What each process of a run uses, once a second."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import psutil
+
+from gumby_experiments.nodes import Node
+
+INTERVAL_S = 1.0
+DONE_BYTES = "done_bytes"  # of what a node says, what it has downloaded so far
+MAIN, WORKER = "main", "worker"
+COLUMNS = {
+    "time_s": ("s", "since the run began"),
+    "node": ("", "number in the scenario"),
+    "role": ("", "of the node"),
+    "process": ("", f"{MAIN}, or {WORKER} for what that started"),
+    "pid": ("", ""),
+    "cpu_user_s": ("s", "CPU since the process began, in user mode"),
+    "cpu_system_s": ("s", "and in the kernel"),
+    "rss_bytes": ("bytes", "resident memory"),
+    "read_bytes": ("bytes", "read from disks since the process began, where the system tells"),
+    "written_bytes": ("bytes", "and written to them"),
+    "done_bytes": ("bytes", "of the download"),
+    "download_mb_per_s": ("MB/s", "since the sample before"),
+}
+
+
+class _Progress(NamedTuple):
+    time_s: float
+    done_bytes: int
+
+
+class Sampler:
+    """`rows` has a dict for each process and second, with COLUMNS."""
+
+    def __init__(self, nodes: Callable[[], Iterable[Node]]) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._nodes = nodes
+        self._start_s = time.monotonic()
+        self._progress: dict[int, _Progress] = {}
+        self._cpu_s: dict[int, tuple[str, float]] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        next_s = time.monotonic()
+        while True:
+            self.sample()
+            next_s = max(next_s + INTERVAL_S, time.monotonic())
+            await asyncio.sleep(next_s - time.monotonic())
+
+    def sample(self) -> None:
+        now_s = time.monotonic() - self._start_s
+        below = _children()
+        for node in self._nodes():
+            if node.pid is not None:
+                speed = self._speed(node, now_s)
+                for pid in [node.pid, *_descendants(node.pid, below)]:
+                    self._add(node, pid, now_s, speed)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Of all processes of each role, up to their last sample."""
+        total: dict[str, float] = defaultdict(float)
+        for role, seconds in self._cpu_s.values():
+            total[role] += seconds
+        return dict(total)
+
+    def _add(self, node: Node, pid: int, now_s: float, speed: float | None) -> None:
+        is_main = pid == node.pid
+        try:
+            process = psutil.Process(pid)
+            with process.oneshot():
+                cpu = process.cpu_times()
+                row = {
+                    "time_s": round(now_s, 2),
+                    "node": node.number,
+                    "role": node.role,
+                    "process": MAIN if is_main else WORKER,
+                    "pid": pid,
+                    "cpu_user_s": cpu.user,
+                    "cpu_system_s": cpu.system,
+                    "rss_bytes": process.memory_info().rss,
+                    **_disk(process),
+                }
+        except psutil.Error:  # it has just ended
+            return
+        self._cpu_s[pid] = node.role, cpu.user + cpu.system
+        if is_main and speed is not None:
+            row |= {"done_bytes": node.said[DONE_BYTES], "download_mb_per_s": round(speed, 3)}
+        self.rows.append(row)
+
+    def _speed(self, node: Node, now_s: float) -> float | None:
+        if DONE_BYTES not in node.said:
+            return None
+        now = _Progress(now_s, int(node.said[DONE_BYTES]))
+        before = self._progress.get(node.number, now)
+        self._progress[node.number] = now
+        seconds = now.time_s - before.time_s
+        return (now.done_bytes - before.done_bytes) / seconds / 1e6 if seconds > 0 else 0.0
+
+
+def _children() -> dict[int, list[int]]:
+    below: dict[int, list[int]] = defaultdict(list)
+    for process in psutil.process_iter(["ppid"]):
+        below[process.info["ppid"]].append(process.pid)
+    return below
+
+
+def _descendants(pid: int, below: dict[int, list[int]]) -> list[int]:
+    found = []
+    for child in below.get(pid, ()):
+        found += [child, *_descendants(child, below)]
+    return found
+
+
+def _disk(process: psutil.Process) -> dict[str, int]:
+    """Empty where the system does not tell, or not us."""
+    try:
+        counters = process.io_counters()
+    except (psutil.Error, AttributeError, NotImplementedError):
+        return {}
+    return {"read_bytes": counters.read_bytes, "written_bytes": counters.write_bytes}

@@ -1,0 +1,167 @@
+"""Verbs of a private swarm: seeders, exits and relays, and who downloads through them."""
+
+import asyncio
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from gumby_experiments.errors import RunError
+from gumby_experiments.nodes import Node
+from gumby_experiments.run import Run
+from gumby_experiments.verbs import of_a_node, of_the_run
+from overlay.config import COMMUNITY_ID_BYTES, HostPort
+from tunnel_pool.pool.program import own_executable
+from tunnel_pool.swarm import make_random_file, node_arguments, same_bytes, seeder_arguments, write_torrent
+
+PORT = 17_000  # each node has an address of its own
+EXIT, RELAY, SEEDER, DOWNLOADER = "exit", "relay", "seeder", "downloader"
+MB = 1_000_000
+
+
+class SwarmModule:
+    """What is measured is in `metrics`: of the download, its speed and the CPU that everybody used meanwhile."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._community_id = secrets.token_bytes(COMMUNITY_ID_BYTES)
+        self._file: Path
+        self._torrent: Path
+        self._size_bytes = 0
+        self._cpu_before: dict[str, float] = {}
+
+    @of_the_run
+    def annotate(self, what: str) -> None:
+        """For the log of events."""
+        self._run.happened(what)
+
+    @of_the_run
+    async def make_file(self, size_mb: str) -> None:
+        """Random bytes, the same for the same seed, and a torrent of it."""
+        self._size_bytes = int(float(size_mb) * MB)
+        folder = self._run.folder / "seed"
+        folder.mkdir()
+        self._file, self._torrent = folder / "random.bin", self._run.folder / "random.torrent"
+        await asyncio.to_thread(make_random_file, self._file, self._size_bytes, None, self._run.random.randbytes)
+        await asyncio.to_thread(write_torrent, self._file, self._torrent)
+
+    @of_a_node
+    async def set_link(
+        self, number: int, delay_ms: str = "0", jitter_ms: str = "0", loss_percent: str = "0", rate_mbit: str = "0"
+    ) -> None:
+        """Each way between the node and the middle."""
+        numbers = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss_percent": loss_percent, "rate_mbit": rate_mbit}
+        self._run.links.set(number, **{name: float(text) for name, text in numbers.items()})
+
+    @of_a_node
+    async def set_wild_link(self, number: int, least_ms: str, most_ms: str, rate_mbit: str = "0") -> None:
+        """A delay drawn from the range, a tenth of it as jitter: the same for the same seed and run."""
+        delay_ms = self._run.random.uniform(float(least_ms), float(most_ms))
+        self._run.links.set(number, delay_ms=delay_ms, jitter_ms=delay_ms / 10, rate_mbit=float(rate_mbit))
+
+    @of_a_node
+    async def start_exit(self, number: int, workers: str = "0", engine: str = "auto") -> None:
+        await self._start_node(self._run.node(number), ["--exit"], int(workers), engine)
+
+    @of_a_node
+    async def start_relay(self, number: int, workers: str = "0", engine: str = "auto") -> None:
+        await self._start_node(self._run.node(number), [], int(workers), engine)
+
+    async def _start_node(self, node: Node, more: list[str], workers: int, engine: str) -> None:
+        known = [address for address in self._addresses() if address.host != node.host]
+        address = HostPort(node.host, PORT)
+        arguments = node_arguments(address, known, self._community_id, node.folder / "state", workers)
+        await node.start([*own_executable(), "node", *more, f"--engine={engine}", "--log-level=error", *arguments])
+
+    def _addresses(self) -> list[HostPort]:
+        """Of the exits and relays that there are to be."""
+        roles = self._run.roles.items()
+        return [HostPort(self._run.node(number).host, PORT) for number, role in roles if role in (EXIT, RELAY)]
+
+    @of_a_node
+    async def start_seeder(self, number: int, speed_mb: str = "0") -> None:
+        """It sends so many MB/s at most; 0: no limit."""
+        node = self._run.node(number)
+        arguments = seeder_arguments(self._torrent, self._file.parent, node.host, int(float(speed_mb) * MB))
+        await node.start([*own_executable(), *arguments])
+
+    @of_a_node
+    async def start_downloader(  # noqa: PLR0917 - as a scenario names them
+        self,
+        number: int,
+        workers: str = "2",
+        hops: str = "1",
+        circuits: str = "",
+        cores: str = "0",
+        engine: str = "auto",
+        start_method: str = "spawn",
+    ) -> None:
+        """`cores`: that it may use with its workers, 0 for all."""
+        node = self._run.node(number)
+        known = ",".join(map(str, self._addresses()))
+        more = [f"--circuits={circuits}"] if circuits else []
+        await node.start([
+            sys.executable, "-m", "gumby_experiments.downloader", f"--with-parent={os.getpid()}", *more,
+            f"--workers={workers}", f"--hops={hops}", f"--cores={cores}", f"--engine={engine}",
+            f"--start-method={start_method}", f"--listen={node.host}:0", f"--bootstrap={known}", "--allow-private",
+            f"--community-id={self._community_id.hex()}", f"--state={node.folder / 'state'}",
+        ])  # fmt: skip
+
+    @of_a_node
+    async def wait_for_circuits(self, number: int, at_least: str = "1") -> None:
+        """Until the downloader has so many."""
+        node = self._run.node(number)
+        self._run.metrics["first_circuit_s"] = await node.heard("first_circuit_s")
+        self._run.happened("first circuit", number)
+        while node.said["circuits"] < int(at_least):
+            await node.next_heard()
+
+    @of_a_node
+    async def download(self, number: int) -> None:
+        """Begin it; `wait_until_downloaded` waits for the end."""
+        node = self._run.node(number)
+        folder = node.folder / "downloads"
+        folder.mkdir()
+        peers = [(seeder.host, await seeder.heard("port")) for seeder in self._run.with_role(SEEDER)]
+        self._run.sampler.sample()
+        self._cpu_before = self._run.sampler.cpu_seconds()
+        node.tell(download={"torrent": str(self._torrent), "folder": str(folder), "peers": peers})
+        self._run.happened("download begins", number)
+
+    @of_a_node
+    async def wait_until_downloaded(self, number: int) -> None:
+        """And compare what came with the file, byte for byte. Raises RunError when they differ."""
+        node = self._run.node(number)
+        seconds = await node.heard("finished")
+        self._run.sampler.sample()
+        self._run.happened("download complete", number)
+        if not await asyncio.to_thread(same_bytes, self._file, node.folder / "downloads" / self._file.name):
+            raise RunError("what was downloaded differs from the file")
+        used = {
+            role: total - self._cpu_before.get(role, 0.0) for role, total in self._run.sampler.cpu_seconds().items()
+        }
+        speed = self._size_bytes / MB / seconds
+        self._run.metrics |= {
+            "download_s": seconds,
+            "mean_mb_per_s": round(speed, 3),
+            "downloader_cpu_s": round(used[DOWNLOADER], 2),
+            "downloader_cpu_s_per_gb": round(used[DOWNLOADER] / self._size_bytes * 1e9, 2),
+            "downloader_cpu_percent": round(100 * used[DOWNLOADER] / seconds, 1),
+            "downloader_cpu_percent_per_kb_s": round(100 * used[DOWNLOADER] / seconds / (speed * 1000), 6),
+            "all_cpu_s_per_gb": round(sum(used.values()) / self._size_bytes * 1e9, 2),
+        }
+
+    @of_a_node
+    async def check_peers(self, number: int) -> None:
+        """End a seeder; it must have seen exits alone as peers. Raises RunError."""
+        node = self._run.node(number)
+        await node.ended()
+        exits = {self._run.node(other).host for other, role in self._run.roles.items() if role == EXIT}
+        seen: set[Any] = set(node.said["peers"])
+        if not seen <= exits:
+            raise RunError(f"seeder {number} has seen others than exits: {', '.join(sorted(seen - exits))}")
+
+    @of_a_node
+    async def stop(self, number: int) -> None:
+        await self._run.node(number).stop()

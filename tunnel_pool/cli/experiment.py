@@ -1,0 +1,210 @@
+"""tunnel-pool experiment: repeat the experiments that this program comes from, and compare their results."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tunnel_pool.cli import options
+from tunnel_pool.errors import UserError
+
+DESCRIPTION = """Repeat the experiments that this program comes from, on this machine alone.
+
+list                what there is, and what each repeats
+run NAME            measure: tables, figures and a page in a directory
+report DIR          make figures and page of a directory anew
+compare A B         two directories of one experiment, or two git revisions of
+                    this program: what regressed, what improved; exit code 1 if
+                    anything regressed"""
+RESULTS = Path("results")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    list_parser = actions.add_parser("list", help="what there is")
+    run_parser = actions.add_parser("run", help="measure")
+    report_parser = actions.add_parser("report", help="make figures and page anew")
+    _add_run_options(run_parser)
+    report_parser.add_argument("folder", type=options.folder, metavar="DIR")
+    for each, run in ((list_parser, show_list), (run_parser, run_one), (report_parser, make_report)):
+        options.add_output_options(each, log_level="error")
+        each.set_defaults(run=run)
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="see tunnel-pool experiment list")
+    parser.add_argument("--short", action="store_true", help="a form that takes a minute or two")
+    parser.add_argument(
+        "--set", type=_assignment, action="append", default=[], metavar="NAME=VALUE[,VALUE...]", dest="changes",
+        help="how many nodes of a role, or what is varied or set: --set workers=16,32,48; may be repeated",
+    )  # fmt: skip
+    number = options.whole_number
+    parser.add_argument("--runs", type=number(1, 1000), metavar="R", help="of each combination")
+    parser.add_argument("--seed", type=number(0, 1 << 62), metavar="S", help="of all that is left to chance")
+    parser.add_argument(
+        "--output", type=options.folder, metavar="DIR", help="new or empty (default: results/NAME-TIME)"
+    )
+
+
+def _assignment(text: str) -> tuple[str, list[Any]]:
+    name, equals, values = text.partition("=")
+    if not name or not equals or not values:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE[,VALUE...]")
+    return name, [_value(each) for each in values.split(",")]
+
+
+def _value(text: str) -> bool | int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
+
+
+def _needs_libraries(import_it: Callable[[], Any]) -> Any:
+    """Raises UserError where what draws and counts is not installed."""
+    try:
+        return import_it()
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] in ("gumby_experiments", "tunnel_pool"):
+            raise
+        raise UserError(f"experiments need {error.name}: pip install 'tunnel-pool[experiments]'") from None
+
+
+async def show_list(arguments: argparse.Namespace) -> dict[str, Any]:
+    from gumby_experiments import config
+
+    found = {name: config.load(name) for name in config.names()}
+    return {
+        "ok": True,
+        "experiments": [
+            {"name": name, "title": experiment.title, "repeats": experiment.repeats}
+            for name, experiment in found.items()
+        ],
+    }
+
+
+async def run_one(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Raises UserError."""
+    from gumby_experiments import config
+
+    runner = _needs_libraries(_import_runner)
+    experiment = config.load(arguments.name)
+    if arguments.short:
+        experiment = config.shortened(experiment)
+    experiment = config.changed(experiment, dict(arguments.changes))
+    experiment = config.with_options(experiment, arguments.runs, arguments.seed, len(os.sched_getaffinity(0)))
+    folder = arguments.output or RESULTS / f"{arguments.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    command = ["tunnel-pool", *sys.argv[1:]]
+    with _Display(arguments.name) as display:
+        results = await runner.run_experiment(arguments.name, experiment, folder.absolute(), command, display)
+    return _summary(results)
+
+
+def _import_runner() -> Any:
+    from gumby_experiments import runner
+
+    return runner
+
+
+def _summary(results: Any) -> dict[str, Any]:
+    from gumby_experiments.report import REPORT, metric_tables, sentences
+    from gumby_experiments.runner import findings_of
+
+    failed = len(results.tables["runs"]) - len(results.runs)
+    metrics = [
+        {"metric": table.name, "unit": table.metric.unit, **dict(zip(results.factors, values, strict=True)),
+         **{field: getattr(seen, field) for field in ("number", "mean", "sd", "least", "most")}}
+        for table in metric_tables(results) for values, seen in table.rows
+    ]  # fmt: skip
+    return {
+        "ok": not failed,
+        "failed_runs": failed,
+        "report": str(results.folder / REPORT),
+        "metrics": metrics,
+        "words": sentences(results, findings_of(results)),
+    }
+
+
+async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Raises UserError."""
+    runner = _needs_libraries(_import_runner)
+    from gumby_experiments.report import write_report
+    from gumby_experiments.results import read_results
+
+    results = read_results(arguments.folder.absolute())
+    write_report(results, runner.findings_of(results))
+    return _summary(results)
+
+
+class _Display:
+    """How far it is, on stderr: a bar for people, lines for files."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[now]}"), console=console,
+        ) if console.is_terminal else None  # fmt: skip
+        self._task: Any = None
+
+    def __enter__(self) -> "_Display":
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def __call__(self, done: int, total: int, which: str, what: str) -> None:
+        if self._progress is None:
+            print(f"{self._name}: run {done + 1} of {total} ({which}): {what}", file=sys.stderr, flush=True)
+            return
+        if self._task is None:
+            self._task = self._progress.add_task(self._name, total=total, now="")
+        self._progress.update(self._task, completed=done, now=f"{which}: {what}")
+
+
+def describe(report: dict[str, Any]) -> str:
+    from rich.table import Table
+
+    console = Console(width=120)
+    with console.capture() as captured:
+        if "experiments" in report:
+            table = Table("experiment", "what", "repeats")
+            for row in report["experiments"]:
+                table.add_row(row["name"], row["title"], row["repeats"])
+            console.print(table)
+        else:
+            _describe_run(report, console)
+    return captured.get().rstrip()
+
+
+def _describe_run(report: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    fixed = {"metric", "unit", "number", "mean", "sd", "least", "most"}
+    factors = [key for row in report["metrics"][:1] for key in row if key not in fixed]
+    table = Table("metric", "unit", *factors, "runs", "mean", "sd", "min", "max")
+    from gumby_experiments.report import number
+
+    for row in report["metrics"]:
+        seen = [number(row[key]) for key in ("mean", "sd", "least", "most")]
+        table.add_row(row["metric"], row["unit"], *(str(row[key]) for key in factors), str(row["number"]), *seen)
+    console.print(table)
+    for sentence in report["words"]:
+        console.print(f"- {sentence}", markup=False, highlight=False)
+    if report["failed_runs"]:
+        console.print(f"{report['failed_runs']} runs came to nothing; the report says why")
+    console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)
