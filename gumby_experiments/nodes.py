@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from gumby_experiments.errors import RunError
 from tunnel_pool.pool.program import own_environment
 
 END_TIMEOUT_S = 10.0
+POLL_S = 0.05
 MAX_LINE_BYTES = 1 << 20
 
 
@@ -84,6 +86,17 @@ class Node:
         self.check()
         self._heard.clear()
         await self._heard.wait()
+
+    async def logged(self, pattern: "re.Pattern[str]") -> str:
+        """The first group of the pattern, once its log has it. Raises RunError when it ends before."""
+        while not (found := pattern.search(self.log.read_text(errors="replace"))):
+            await self.pause(POLL_S)
+        return found[1]
+
+    async def pause(self, seconds: float) -> None:
+        """Raises RunError when it has ended."""
+        self.check()
+        await asyncio.sleep(seconds)
 
     def check(self) -> None:
         """Raises RunError when it has ended unasked."""

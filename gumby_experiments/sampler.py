@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from gumby_experiments.nodes import Node
+from tunnel_pool.measure import cpu_seconds as used_by
 
 INTERVAL_S = 1.0
 DONE_BYTES = "done_bytes"  # of what a node says, what it has downloaded so far
@@ -71,6 +72,7 @@ class Sampler:
     def _add(self, node: Node, pid: int, now_s: float, speed: float | None) -> None:
         is_main = pid == node.pid
         try:
+            self._cpu_s[pid] = node.role, used_by(pid)  # finer than what is in /proc
             process = psutil.Process(pid)
             with process.oneshot():
                 cpu = process.cpu_times()
@@ -87,7 +89,6 @@ class Sampler:
                 }
         except psutil.Error:  # it has just ended
             return
-        self._cpu_s[pid] = node.role, cpu.user + cpu.system
         if is_main and speed is not None:
             row |= {"done_bytes": node.said[DONE_BYTES], "download_mb_per_s": round(speed, 3)}
         self.rows.append(row)

@@ -25,10 +25,10 @@ class SwarmModule:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._community_id = secrets.token_bytes(COMMUNITY_ID_BYTES)
+        self.community_id = secrets.token_bytes(COMMUNITY_ID_BYTES)
         self._file: Path
-        self._torrent: Path
-        self._size_bytes = 0
+        self.torrent: Path
+        self.size_bytes = 0
         self._cpu_before: dict[str, float] = {}
 
     @of_the_run
@@ -39,12 +39,12 @@ class SwarmModule:
     @of_the_run
     async def make_file(self, size_mb: str) -> None:
         """Random bytes, the same for the same seed, and a torrent of it."""
-        self._size_bytes = int(float(size_mb) * MB)
+        self.size_bytes = int(float(size_mb) * MB)
         folder = self._run.folder / "seed"
         folder.mkdir()
-        self._file, self._torrent = folder / "random.bin", self._run.folder / "random.torrent"
-        await asyncio.to_thread(make_random_file, self._file, self._size_bytes, None, self._run.random.randbytes)
-        await asyncio.to_thread(write_torrent, self._file, self._torrent)
+        self._file, self.torrent = folder / "random.bin", self._run.folder / "random.torrent"
+        await asyncio.to_thread(make_random_file, self._file, self.size_bytes, None, self._run.random.randbytes)
+        await asyncio.to_thread(write_torrent, self._file, self.torrent)
 
     @of_a_node
     async def set_link(
@@ -69,12 +69,12 @@ class SwarmModule:
         await self._start_node(self._run.node(number), [], int(workers), engine)
 
     async def _start_node(self, node: Node, more: list[str], workers: int, engine: str) -> None:
-        known = [address for address in self._addresses() if address.host != node.host]
+        known = [address for address in self.addresses() if address.host != node.host]
         address = HostPort(node.host, PORT)
-        arguments = node_arguments(address, known, self._community_id, node.folder / "state", workers)
+        arguments = node_arguments(address, known, self.community_id, node.folder / "state", workers)
         await node.start([*own_executable(), "node", *more, f"--engine={engine}", "--log-level=error", *arguments])
 
-    def _addresses(self) -> list[HostPort]:
+    def addresses(self) -> list[HostPort]:
         """Of the exits and relays that there are to be."""
         roles = self._run.roles.items()
         return [HostPort(self._run.node(number).host, PORT) for number, role in roles if role in (EXIT, RELAY)]
@@ -83,7 +83,7 @@ class SwarmModule:
     async def start_seeder(self, number: int, speed_mb: str = "0") -> None:
         """It sends so many MB/s at most; 0: no limit."""
         node = self._run.node(number)
-        arguments = seeder_arguments(self._torrent, self._file.parent, node.host, int(float(speed_mb) * MB))
+        arguments = seeder_arguments(self.torrent, self._file.parent, node.host, int(float(speed_mb) * MB))
         await node.start([*own_executable(), *arguments])
 
     @of_a_node
@@ -99,13 +99,13 @@ class SwarmModule:
     ) -> None:
         """`cores`: that it may use with its workers, 0 for all."""
         node = self._run.node(number)
-        known = ",".join(map(str, self._addresses()))
+        known = ",".join(map(str, self.addresses()))
         more = [f"--circuits={circuits}"] if circuits else []
         await node.start([
             sys.executable, "-m", "gumby_experiments.downloader", f"--with-parent={os.getpid()}", *more,
             f"--workers={workers}", f"--hops={hops}", f"--cores={cores}", f"--engine={engine}",
             f"--start-method={start_method}", f"--listen={node.host}:0", f"--bootstrap={known}", "--allow-private",
-            f"--community-id={self._community_id.hex()}", f"--state={node.folder / 'state'}",
+            f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",
         ])  # fmt: skip
 
     @of_a_node
@@ -126,7 +126,7 @@ class SwarmModule:
         peers = [(seeder.host, await seeder.heard("port")) for seeder in self._run.with_role(SEEDER)]
         self._run.sampler.sample()
         self._cpu_before = self._run.sampler.cpu_seconds()
-        node.tell(download={"torrent": str(self._torrent), "folder": str(folder), "peers": peers})
+        node.tell(download={"torrent": str(self.torrent), "folder": str(folder), "peers": peers})
         self._run.happened("download begins", number)
 
     @of_a_node
@@ -141,15 +141,15 @@ class SwarmModule:
         used = {
             role: total - self._cpu_before.get(role, 0.0) for role, total in self._run.sampler.cpu_seconds().items()
         }
-        speed = self._size_bytes / MB / seconds
+        speed = self.size_bytes / MB / seconds
         self._run.metrics |= {
             "download_s": seconds,
             "mean_mb_per_s": round(speed, 3),
             "downloader_cpu_s": round(used[DOWNLOADER], 2),
-            "downloader_cpu_s_per_gb": round(used[DOWNLOADER] / self._size_bytes * 1e9, 2),
+            "downloader_cpu_s_per_gb": round(used[DOWNLOADER] / self.size_bytes * 1e9, 2),
             "downloader_cpu_percent": round(100 * used[DOWNLOADER] / seconds, 1),
             "downloader_cpu_percent_per_kb_s": round(100 * used[DOWNLOADER] / seconds / (speed * 1000), 6),
-            "all_cpu_s_per_gb": round(sum(used.values()) / self._size_bytes * 1e9, 2),
+            "all_cpu_s_per_gb": round(sum(used.values()) / self.size_bytes * 1e9, 2),
         }
 
     @of_a_node

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import libtorrent as lt
 
+from overlay.config import HostPort
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.swarm import LocalSwarm
@@ -61,8 +62,13 @@ class Client(NamedTuple):
 
 def magnet_of(swarm: LocalSwarm) -> str:
     """Of the swarm's file, naming its seeders."""
-    link = str(lt.make_magnet_uri(lt.load_torrent_file(str(swarm.torrent))))
-    return link + "".join(f"&x.pe={peer.host}:{peer.port}" for peer in swarm.seeders)
+    return magnet_link(swarm.torrent, swarm.seeders)
+
+
+def magnet_link(torrent: Path, seeders: Sequence[HostPort]) -> str:
+    """Of a torrent file, naming its seeders."""
+    link = str(lt.make_magnet_uri(lt.load_torrent_file(str(torrent))))
+    return link + "".join(f"&x.pe={peer.host}:{peer.port}" for peer in seeders)
 
 
 def network_of(swarm: LocalSwarm) -> list[str]:
