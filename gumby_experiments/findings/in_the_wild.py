@@ -39,8 +39,7 @@ def findings(results: Results) -> Iterator[str]:
 def _verdict(found: Difference | None) -> str:
     if found is None:
         return "too few runs for a test"
-    return (
-        f"{'significant' if found.p < ALPHA else 'not significant'} (Welch's t({number(found.degrees)}) = {found.t:.2f}, "
-        f"p = {found.p:.2g}; Hedges' g {found.effect:+.2f}, {effect_in_words(found.effect)}; power for a large effect "
-        f"{found.power:.2f})"
-    )
+    verdict = "significant" if found.p < ALPHA else "not significant"
+    test = f"Welch's t({number(found.degrees)}) = {found.t:.2f}, p = {found.p:.2g}"
+    effect = f"Hedges' g {found.effect:+.2f}, {effect_in_words(found.effect)}"
+    return f"{verdict} ({test}; {effect}; power for a large effect {found.power:.2f})"

@@ -1,0 +1,62 @@
+"""Which format is short, which is cheap, and whether simple formulas say what a message costs."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from scipy import stats
+
+from gumby_experiments.messages import FULL, SYNCHRONOUS
+from gumby_experiments.report import number
+from gumby_experiments.results import Results
+
+HOLDS = 0.9  # of the variance explained
+BASE = "struct"
+
+
+def findings(results: Results) -> Iterator[str]:
+    runs = results.runs
+    if runs.empty:
+        return
+    for mix, of_mix in runs.groupby("mix"):
+        means = of_mix.groupby("format")["message_bytes"].mean().sort_values()
+        yield f"{mix}: shortest is {_ranking(means, 'bytes')}."
+        for mode, of_mode in of_mix.groupby("mode"):
+            for side in ("sender", "receiver"):
+                means = of_mode.groupby("format")[f"{side}_us"].mean().sort_values()
+                yield f"{mix}, {mode}, {side}: cheapest is {_ranking(means, 'us')}."
+        yield from _is_waiting_apart(str(mix), of_mix)
+    yield from _linear(results.table("messages"))
+    yield "The formulas of the thesis' chapter 3 were not at hand; these two are ours."
+
+
+def _ranking(means: pd.Series, unit: str) -> str:
+    first, *others = [(name, value) for name, value in means.items()]
+    told = ", ".join(f"{name} {value / first[1]:.2f} times" for name, value in others)
+    return f"{first[0]} ({number(first[1])} {unit}), {told}"
+
+
+def _is_waiting_apart(mix: str, runs: pd.DataFrame) -> Iterator[str]:
+    """Formula 1: a synchronous message costs what it costs in a full buffer, and a constant for waiting."""
+    means = runs.groupby(["format", "mode"])["receiver_us"].mean().unstack()
+    extra = means[SYNCHRONOUS] - means[FULL]
+    spread = (extra.max() - extra.min()) / extra.mean()
+    verdict = "holds" if spread < 1 - HOLDS else "holds roughly" if spread < 0.5 else "does not hold"
+    yield (
+        f'{mix}: "synchronous = full buffer + a constant" {verdict} for the receiver: the difference is '
+        f"{number(extra.min())} to {number(extra.max())} us, by format."
+    )
+
+
+def _linear(messages: pd.DataFrame) -> Iterator[str]:
+    """Formula 2: the cost is a constant and so much a byte."""
+    if messages.empty:
+        return
+    for format_name, rows in messages.groupby("format"):
+        means = rows.groupby("message")[["message_bytes", "encode_us", "decode_us"]].mean()
+        for what in ("encode", "decode"):
+            line = stats.linregress(means["message_bytes"], means[f"{what}_us"])
+            verdict = "holds" if line.rvalue**2 >= HOLDS else "does not hold"
+            yield (
+                f'{format_name}: "a constant and so much a byte" {verdict} for {what} (R² = {line.rvalue**2:.2f}): '
+                f"{number(line.intercept)} us and {number(line.slope * 1000)} ns a byte."
+            )

@@ -1,0 +1,43 @@
+"""Verbs of the serialization experiment."""
+
+import os
+import sys
+
+from gumby_experiments.run import Run
+from gumby_experiments.verbs import of_a_node
+
+
+class SerializationModule:
+    """A receiver and a sender, each a process; and one that takes every kind of message by itself."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def _start(self, number: int, role: str, messages: str, *more: str) -> None:
+        arguments = [f"--format={self._run.setting('format')}", f"--messages={messages}"]
+        arguments += [f"--seed={self._run.experiment.seed}", f"--with-parent={os.getpid()}"]
+        await self._run.node(number).start([
+            sys.executable, "-m", "gumby_experiments.messages", role, str(self._run.folder / "socket"), *arguments,
+            *more,
+        ])  # fmt: skip
+
+    @of_a_node
+    async def start_receiver(self, number: int, mode: str, mix: str, messages: str) -> None:
+        await self._start(number, "receive", messages, f"--mode={mode}", f"--mix={mix}")
+        await self._run.node(number).heard("listening")
+
+    @of_a_node
+    async def start_sender(self, number: int, mode: str, mix: str, messages: str) -> None:
+        await self._start(number, "send", messages, f"--mode={mode}", f"--mix={mix}")
+
+    @of_a_node
+    async def wait_until_done(self, number: int) -> None:
+        """What it measured becomes metrics."""
+        self._run.metrics |= await self._run.node(number).heard("done")
+
+    @of_a_node
+    async def measure_each_message(self, number: int, messages: str) -> None:
+        await self._start(number, "each", messages)
+        measured = await self._run.node(number).heard("done")
+        for row in measured["rows"]:
+            self._run.add_row("messages", **row)
