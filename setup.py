@@ -30,6 +30,7 @@ setup(
     packages=[
         "child",
         "gumby_experiments",
+        "gumby_experiments.findings",
         "gumby_experiments.verbs",
         "overlay",
         "packet_engine",
@@ -39,6 +40,7 @@ setup(
         "tunnel_pool",
         "tunnel_pool.bench",
         "tunnel_pool.cli",
+        "tunnel_pool.cut",
         "tunnel_pool.daemon",
         "tunnel_pool.daemon.api",
         "tunnel_pool.daemon.transmission",
@@ -48,6 +50,7 @@ setup(
     ],
     package_data={
         "gumby_experiments": ["experiments/*", "report.html.j2"],
+        "tunnel_pool.cut": ["components.toml"],
         "tunnel_pool.daemon": ["page/*"],
         "packet_engine": ["_native.pyi"],
         "rpc": ["control.proto", "control_pb2.pyi"],

@@ -38,6 +38,7 @@ COMMANDS = {
     "node": "relay, and exit where asked, until told to stop",
     "bench": "measure ours and its peers side by side",
     "experiment": "repeat experiments, compare their results",
+    "cut": "find where the data flow asks to be cut",
 }
 # Those that are not in a module of their name.
 MODULES = dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote")
