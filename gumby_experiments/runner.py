@@ -63,8 +63,11 @@ def _end(results: Results, state: str) -> None:
         with contextlib.suppress(OSError):
             shutil.rmtree(results.folder)
         return
+    findings = findings_of(results)
+    if hasattr(findings, "derive"):
+        findings.derive(results)
     results.write()
-    write_report(results, findings_of(results))
+    write_report(results, findings)
 
 
 def findings_of(results: Results) -> Any:

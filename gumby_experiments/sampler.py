@@ -62,6 +62,12 @@ class Sampler:
                 for pid in [node.pid, *_descendants(node.pid, below)]:
                     self._add(node, pid, now_s, speed)
 
+    def workers(self) -> list[tuple[int, int]]:
+        """Node and process of every worker that runs, as of now."""
+        below = _children()
+        roots = [(node.number, node.pid) for node in self._nodes() if node.pid is not None]
+        return [(number, pid) for number, root in roots for pid in _descendants(root, below)]
+
     def cpu_seconds(self) -> dict[str, float]:
         """Of all processes of each role, up to their last sample."""
         total: dict[str, float] = defaultdict(float)

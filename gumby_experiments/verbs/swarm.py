@@ -131,13 +131,11 @@ class SwarmModule:
 
     @of_a_node
     async def wait_until_downloaded(self, number: int) -> None:
-        """And compare what came with the file, byte for byte. Raises RunError when they differ."""
+        """Then the download's metrics are there."""
         node = self._run.node(number)
         seconds = await node.heard("finished")
         self._run.sampler.sample()
         self._run.happened("download complete", number)
-        if not await asyncio.to_thread(same_bytes, self._file, node.folder / "downloads" / self._file.name):
-            raise RunError("what was downloaded differs from the file")
         used = {
             role: total - self._cpu_before.get(role, 0.0) for role, total in self._run.sampler.cpu_seconds().items()
         }
@@ -151,6 +149,14 @@ class SwarmModule:
             "downloader_cpu_percent_per_kb_s": round(100 * used[DOWNLOADER] / seconds / (speed * 1000), 6),
             "all_cpu_s_per_gb": round(sum(used.values()) / self.size_bytes * 1e9, 2),
         }
+
+    @of_a_node
+    async def check_file(self, number: int) -> None:
+        """End the downloader, so that all is written, and compare byte for byte. Raises RunError when files differ."""
+        node = self._run.node(number)
+        await node.ended()
+        if not await asyncio.to_thread(same_bytes, self._file, node.folder / "downloads" / self._file.name):
+            raise RunError("what was downloaded differs from the file")
 
     @of_a_node
     async def check_peers(self, number: int) -> None:

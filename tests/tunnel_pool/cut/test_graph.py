@@ -31,9 +31,11 @@ def components():
 def weighing(profile, first, second, times):
     """The profile with one edge's bytes multiplied."""
     flows = [
-        msgspec.structs.replace(flow, bytes=int(flow.bytes * times)) if {flow.first, flow.second} == {first, second} else flow
+        msgspec.structs.replace(
+            flow, bytes=int(flow.bytes * (times if {flow.first, flow.second} == {first, second} else 1))
+        )
         for flow in profile.flows
-    ]  # fmt: skip
+    ]
     return msgspec.structs.replace(profile, flows=flows)
 
 
