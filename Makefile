@@ -59,6 +59,19 @@ ifneq ($(CARGO),)
 	  echo "cargo is there, but the packet engine was not built: see pip install -v -e ." >&2; exit 1; }
 endif
 
+# Cells through the native engine, for a program that counts instructions; see gumby_experiments/verbs/costs.py.
+.PHONY: cells
+cells:
+ifneq ($(CARGO),)
+	@cd packet_engine && cargo build --quiet --release --locked --example cells
+endif
+
+# BASE: what the change is compared with, the last release or the commit before.
+BASE ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || git rev-parse --short HEAD^ 2>/dev/null)
+.PHONY: guard
+guard: $(VENV)/dev.stamp
+	@$(BIN)/tunnel-pool experiment compare "$(BASE)" HEAD --rounds 3 --if-comparable
+
 check: lint types check-proto rust-check engine-there test test-slow
 
 $(VENV)/bin/python:

@@ -49,7 +49,7 @@ setup(
         "tunnel_pool.tribler",
     ],
     package_data={
-        "gumby_experiments": ["experiments/*", "report.html.j2"],
+        "gumby_experiments": ["experiments/*", "*.j2", "style.css"],
         "tunnel_pool.cut": ["components.toml"],
         "tunnel_pool.daemon": ["page/*"],
         "packet_engine": ["_native.pyi"],

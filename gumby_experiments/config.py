@@ -20,9 +20,10 @@ MAX_RUNS = 1000
 
 
 class Metric(Section, frozen=True):
-    """A column of runs.csv."""
+    """A column of runs.csv. `tolerance`: a relative change that is no harm, however certain."""
 
     unit: str
+    tolerance: float = 0.01
     better: Literal["higher", "lower", "neither"] = "neither"
     what: str = ""
 

@@ -39,6 +39,16 @@ class Node:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode if self._process is not None else None
+
+    @property
+    def last_line(self) -> str:
+        """Of what it has complained of."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {self.returncode}"
+
     async def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Raises RunError when it runs already."""
         if self._process is not None:
@@ -101,11 +111,9 @@ class Node:
     def check(self) -> None:
         """Raises RunError when it has ended unasked."""
         if self._process is not None and self._process.returncode is not None and not self._asked_to_end:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
-            why = lines[-1] if lines else f"exit code {self._process.returncode}"
-            raise RunError(f"node {self.number} ({self.role}) has ended: {why}")
+            raise RunError(f"node {self.number} ({self.role}) has ended: {self.last_line}")
 
-    async def ended(self) -> None:
+    async def ended(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Close its stdin, which tells it to end, and wait; what it said last has been read then."""
         if self._process is None:
             return
@@ -113,7 +121,7 @@ class Node:
         if self._process.stdin is not None:
             self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), END_TIMEOUT_S)
+            await asyncio.wait_for(self._process.wait(), timeout_s)
         await self.stop()
 
     async def stop(self) -> None:

@@ -36,6 +36,18 @@ def number(value: float | None) -> str:
     return f"{value:.{FEW}g}"
 
 
+def percent(share: float | None) -> str:
+    """A relative change, for people."""
+    return "-" if share is None or share != share else f"{share:+.2%}"  # noqa: PLR0124 - NaN
+
+
+def page_environment() -> Environment:
+    """Templates of this package, and what they write numbers with."""
+    environment = Environment(loader=PackageLoader("gumby_experiments", "."), autoescape=True, trim_blocks=True)
+    environment.filters |= {"number": number, "percent": percent}
+    return environment
+
+
 def metric_tables(results: Results) -> list[MetricTable]:
     """The experiment's metrics."""
     runs = results.runs
@@ -78,20 +90,22 @@ def sentences(results: Results, findings: Any) -> list[str]:
 def write_report(results: Results, findings: Any = None) -> Path:
     """Draw the figures and write the page. Raises UserError."""
     drawn = draw_all(results, getattr(findings, "draw", None))
-    environment = Environment(loader=PackageLoader("gumby_experiments", "."), autoescape=True, trim_blocks=True)
-    environment.filters |= {"number": number}
     failed = results.tables.get(RUNS, pd.DataFrame())
     failed = failed[failed[ERROR].notna()] if ERROR in failed else failed.iloc[0:0]
-    page = environment.get_template("report.html.j2").render(
-        experiment=results.experiment,
-        provenance=results.provenance,
-        factors=results.factors,
-        tables=metric_tables(results),
-        figures=[(name, _inline(results.folder / "figures" / f"{name}.svg", name)) for name in drawn],
-        words=sentences(results, findings),
-        published=[(figure, ours(results, figure)) for figure in results.experiment.published],
-        failed=failed.to_dict("records"),
-        whole_provenance=json.dumps(results.provenance, indent=2),
+    page = (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            experiment=results.experiment,
+            provenance=results.provenance,
+            factors=results.factors,
+            tables=metric_tables(results),
+            figures=[(name, inline_svg(results.folder / "figures" / f"{name}.svg", name)) for name in drawn],
+            words=sentences(results, findings),
+            published=[(figure, ours(results, figure)) for figure in results.experiment.published],
+            failed=failed.to_dict("records"),
+            whole_provenance=json.dumps(results.provenance, indent=2),
+        )
     )
     path = results.folder / REPORT
     try:
@@ -101,7 +115,7 @@ def write_report(results: Results, findings: Any = None) -> Path:
     return path
 
 
-def _inline(path: Path, name: str) -> str:
+def inline_svg(path: Path, name: str) -> str:
     """An SVG as a part of a page; its ids are made its own, for a page has several."""
     svg = path.read_text()
     svg = svg[svg.index("<svg") :]

@@ -71,6 +71,12 @@ class Run:
             self.nodes[number] = Node(number, self.roles[number], host, folder, enter)
         return self.nodes[number]
 
+    def another(self, number: int) -> Node:
+        """In the place of a node that has ended: it can be started anew."""
+        if number in self.nodes and self.nodes[number].pid is None:
+            del self.nodes[number]
+        return self.node(number)
+
     def with_role(self, role: str) -> list[Node]:
         """The nodes of a role that run."""
         return [node for node in self.nodes.values() if node.role == role and node.pid is not None]

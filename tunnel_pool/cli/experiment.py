@@ -32,9 +32,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     list_parser = actions.add_parser("list", help="what there is")
     run_parser = actions.add_parser("run", help="measure")
     report_parser = actions.add_parser("report", help="make figures and page anew")
+    compare_parser = actions.add_parser("compare", help="tell two results, or two revisions, apart")
     _add_run_options(run_parser)
+    _add_compare_options(compare_parser)
     report_parser.add_argument("folder", type=options.folder, metavar="DIR")
-    for each, run in ((list_parser, show_list), (run_parser, run_one), (report_parser, make_report)):
+    parsers = {
+        list_parser: show_list, run_parser: run_one, report_parser: make_report, compare_parser: compare_two,
+    }  # fmt: skip
+    for each, run in parsers.items():
         options.add_output_options(each, log_level="error")
         each.set_defaults(run=run)
 
@@ -51,6 +56,21 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=number(0, 1 << 62), metavar="S", help="of all that is left to chance")
     parser.add_argument(
         "--output", type=options.folder, metavar="DIR", help="new or empty (default: results/NAME-TIME)"
+    )
+
+
+def _add_compare_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", help="a directory of results, or a git revision of this program")
+    parser.add_argument("b", metavar="B", help="another, of the same experiment")
+    parser.add_argument("--experiment", default="costs", metavar="NAME", help="of revisions (default: %(default)s)")
+    parser.add_argument("--rounds", type=options.whole_number(1, 1000), default=5, metavar="R",
+                        help="of revisions: runs of each, in turn (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--short", action="store_true", help="of revisions: the experiment's short form")
+    parser.add_argument(
+        "--if-comparable", action="store_true", help="end well when a revision is from before the experiment"
+    )
+    parser.add_argument(
+        "--output", type=options.folder, metavar="DIR", help="new or empty (default: results/compare-TIME)"
     )
 
 
@@ -146,6 +166,43 @@ async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     return _summary(results)
 
 
+async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Raises UserError."""
+    _needs_libraries(_import_runner)
+    from gumby_experiments import guard
+    from gumby_experiments.compare import as_rows, compare, regressed
+    from gumby_experiments.compare_report import write_comparison
+    from gumby_experiments.results import read_results
+    from gumby_experiments.runner import output_folder
+
+    folders = [Path(text) for text in (arguments.a, arguments.b)]
+    folder = arguments.output or RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    if all(each.is_dir() for each in folders):
+        a, b = (read_results(each.absolute()) for each in folders)
+        paired = False
+    else:
+        for text in (arguments.a, arguments.b):
+            if not await guard.is_revision(text):
+                raise UserError(f"{text!r} is neither a directory of results nor a revision of this program")
+        short = ["--short"] if arguments.short else []
+        try:
+            a, b = await guard.run_revisions(
+                arguments.a, arguments.b, arguments.experiment, short, arguments.rounds, _say
+            )
+        except guard.NoSuchExperimentError as error:
+            if not arguments.if_comparable:
+                raise
+            return {"ok": True, "nothing": str(error)}
+        paired = True
+    comparisons = compare(a, b, paired)
+    page = write_comparison(a, b, comparisons, output_folder(folder.absolute()))
+    return {"ok": not regressed(comparisons), "comparisons": as_rows(comparisons), "report": str(page)}
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
 class _Display:
     """How far it is, on stderr: a bar for people, lines for files."""
 
@@ -179,13 +236,17 @@ class _Display:
 def describe(report: dict[str, Any]) -> str:
     from rich.table import Table
 
-    console = Console(width=120)
+    console = Console(width=160)
     with console.capture() as captured:
         if "experiments" in report:
             table = Table("experiment", "what", "repeats")
             for row in report["experiments"]:
                 table.add_row(row["name"], row["title"], row["repeats"])
             console.print(table)
+        elif "nothing" in report:
+            console.print(report["nothing"], markup=False, highlight=False, soft_wrap=True)
+        elif "comparisons" in report:
+            _describe_comparison(report, console)
         else:
             _describe_run(report, console)
     return captured.get().rstrip()
@@ -207,4 +268,28 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
         console.print(f"- {sentence}", markup=False, highlight=False)
     if report["failed_runs"]:
         console.print(f"{report['failed_runs']} runs came to nothing; the report says why")
+    console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _describe_comparison(report: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    from gumby_experiments.report import number, percent
+
+    known = {f"{side}_{name}" for side in "ab" for name in ("number", "mean", "sd", "least", "most", "low", "high")}
+    known |= {"metric", "unit", "change", "low", "high", "p", "verdict"}
+    factors = [key for row in report["comparisons"][:1] for key in row if key not in known]
+    table = Table(
+        "metric", *factors, "A mean", "sd", "min-max", "B mean", "sd", "min-max", "change", "95 % interval", "verdict"
+    )
+    for row in report["comparisons"]:
+        sides = []
+        for side in "ab":
+            mean, sd, least, most = (number(row[f"{side}_{name}"]) for name in ("mean", "sd", "least", "most"))
+            sides += [mean, sd, f"{least}-{most}"]
+        interval = f"{percent(row['low'])} {percent(row['high'])}"
+        table.add_row(
+            row["metric"], *(str(row[key]) for key in factors), *sides, percent(row["change"]), interval, row["verdict"]
+        )
+    console.print(table)
     console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,173 @@
+"""Two results of one experiment side by side: what is different, and whether that is more than noise.
+
+Where both sides ran in turn, their runs are pairs, and what counts is the ratio within each; else the
+two samples are compared as they are. A verdict needs all of three: that the confidence interval of the
+relative change leaves out zero, after Holm's correction for the number of metrics; that the change is
+greater than the metric's tolerance; and that the metric has a better direction. Of numbers that do not
+vary at all, the change itself is the interval.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from gumby_experiments.config import Metric, Value
+from gumby_experiments.results import RUN, Results
+from gumby_experiments.statistics import CONFIDENCE, Summary, summarize
+from tunnel_pool.errors import UserError
+
+ALPHA = 1 - CONFIDENCE
+FEWEST = 2  # runs of either side without which nothing can be said of what varies
+
+
+class Verdict(Enum):
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    CHANGED = "changed"  # of what is neither better higher nor lower
+    NO_EVIDENCE = "no evidence"
+
+
+class Comparison(NamedTuple):
+    """`change`: relative, b against a; `low` and `high` its interval; NaN where there are too few runs."""
+
+    metric: str
+    unit: str
+    combination: dict[str, Value]
+    a: Summary
+    b: Summary
+    change: float
+    low: float
+    high: float
+    p: float
+    verdict: Verdict
+
+
+class _Change(NamedTuple):
+    change: float
+    low: float
+    high: float
+    p: float
+
+
+def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Change:
+    """Of b against a, by logarithms: twice as much and half as much are equally far from the same."""
+    unknown = _Change(math.nan, math.nan, math.nan, 1.0)
+    if not a or not b:
+        return unknown
+    if min(*a, *b) <= 0:
+        return _Change(0.0, 0.0, 0.0, 1.0) if sorted(a) == sorted(b) else unknown
+    first, second = np.log(np.asarray(a, dtype=float)), np.log(np.asarray(b, dtype=float))
+    differences = second - first if paired else None
+    middle = float(differences.mean() if differences is not None else second.mean() - first.mean())
+    change = math.expm1(middle)
+    if min(len(a), len(b)) < FEWEST:
+        return unknown._replace(change=change)
+    error, degrees = _standard_error(first, second, differences)
+    if error < 1e-12:  # all the same: counted, not measured
+        return _Change(change, change, change, 0.0 if abs(middle) > 1e-12 else 1.0)
+    half = float(stats.t.ppf(1 - ALPHA / 2, degrees)) * error
+    p = 2 * float(stats.t.sf(abs(middle) / error, degrees))
+    return _Change(change, math.expm1(middle - half), math.expm1(middle + half), p)
+
+
+def _standard_error(first: Any, second: Any, differences: Any) -> tuple[float, float]:
+    """And its degrees of freedom: Student's of pairs, Welch's of samples."""
+    if differences is not None:
+        return float(differences.std(ddof=1) / math.sqrt(len(differences))), len(differences) - 1
+    parts = [values.var(ddof=1) / len(values) for values in (first, second)]
+    total = sum(parts)
+    if total == 0:
+        return 0.0, 1.0
+    degrees = total**2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True) if part
+    )
+    return math.sqrt(total), float(degrees)
+
+
+def holm(values: Sequence[float]) -> list[bool]:
+    """Which of the p values are significant when all are looked at (S. Holm, 1979)."""
+    order = sorted(range(len(values)), key=lambda at: values[at])
+    found = [False] * len(values)
+    for place, at in enumerate(order):
+        if values[at] > ALPHA / (len(values) - place):
+            break
+        found[at] = True
+    return found
+
+
+def verdict_of(metric: Metric, change: float, significant: bool) -> Verdict:
+    if not significant or math.isnan(change) or abs(change) <= metric.tolerance:
+        return Verdict.NO_EVIDENCE
+    if metric.better == "neither":
+        return Verdict.CHANGED
+    return Verdict.REGRESSED if (change > 0) == (metric.better == "lower") else Verdict.IMPROVED
+
+
+def compare(a: Results, b: Results, paired: bool = False) -> list[Comparison]:
+    """Of every metric in every combination that both have. `paired`: their runs took turns. Raises UserError."""
+    ours, theirs = a.provenance["experiment"], b.provenance["experiment"]
+    if ours != theirs:
+        raise UserError(f"{a.folder} is of {ours}, {b.folder} of {theirs}: compare two of one experiment")
+    found = list(_pairs(a, b, paired))
+    if not found:
+        raise UserError("the two results have no metric in common")
+    changes = [relative_change(first, second, together) for *_, first, second, together in found]
+    significant = holm([change.p for change in changes])
+    return [
+        Comparison(
+            name, metric.unit, combination, summarize(first), summarize(second), *change,
+            verdict_of(metric, change.change, real),
+        )
+        for (name, metric, combination, first, second, _), change, real in zip(found, changes, significant, strict=True)
+    ]  # fmt: skip
+
+
+_Found = tuple[str, Metric, dict[str, Value], list[float], list[float], bool]
+
+
+def _pairs(a: Results, b: Results, paired: bool) -> Iterator[_Found]:
+    """Metric, combination, both sides' values, and whether these are pairs."""
+    factors = [factor for factor in a.factors if factor in b.runs]
+    for combination, first, second in _combinations(a.runs, b.runs, factors):
+        for name, metric in b.experiment.metrics.items():
+            if name not in first or name not in second:
+                continue
+            ours, theirs = first.set_index(RUN)[name].dropna(), second.set_index(RUN)[name].dropna()
+            together = sorted(set(ours.index) & set(theirs.index))
+            if paired and len(together) >= FEWEST and ours.index.is_unique and theirs.index.is_unique:
+                yield name, metric, combination, ours[together].tolist(), theirs[together].tolist(), True
+            elif len(ours) and len(theirs):
+                yield name, metric, combination, ours.tolist(), theirs.tolist(), False
+
+
+def _combinations(a: Any, b: Any, factors: list[str]) -> Iterator[tuple[dict[str, Value], Any, Any]]:
+    if a.empty or b.empty:
+        return
+    if not factors:
+        yield {}, a, b
+        return
+    of_b = dict(iter(b.groupby(factors)))
+    for values, rows in a.groupby(factors):
+        if values in of_b:
+            yield dict(zip(factors, values, strict=True)), rows, of_b[values]
+
+
+def regressed(comparisons: Sequence[Comparison]) -> bool:
+    return any(each.verdict is Verdict.REGRESSED for each in comparisons)
+
+
+def as_rows(comparisons: Sequence[Comparison]) -> list[Mapping[str, Any]]:
+    """For a table or JSON."""
+    return [
+        {
+            "metric": each.metric, "unit": each.unit, **each.combination,
+            **{f"a_{name}": value for name, value in each.a._asdict().items()},
+            **{f"b_{name}": value for name, value in each.b._asdict().items()},
+            "change": each.change, "low": each.low, "high": each.high, "p": each.p, "verdict": each.verdict.value,
+        }
+        for each in comparisons
+    ]  # fmt: skip

@@ -1,0 +1,138 @@
+"""Two revisions of this program on one machine: each in a worktree and environment of its own, their runs in turn."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from gumby_experiments.provenance import SOURCE
+from gumby_experiments.results import RUN, Results, read_results
+from tunnel_pool.errors import UserError
+from tunnel_pool.swarm import make_folder, remove_stale_folders
+
+FOLDER_PREFIX = "tunnel-pool-guard-"
+EXPERIMENT = "costs"
+END_TIMEOUT_S = 30.0
+Say = Callable[[str], None]
+
+
+class NoSuchExperimentError(UserError):
+    """A revision from before the experiment."""
+
+
+class _Side(NamedTuple):
+    name: str
+    revision: str
+    tree: Path
+
+
+async def is_revision(text: str) -> bool:
+    code, _ = await _run("git", "-C", str(SOURCE), "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
+    return code == 0
+
+
+async def run_revisions(
+    a: str, b: str, name: str, options: Sequence[str], rounds: int, say: Say
+) -> tuple[Results, Results]:
+    """So many runs of each, A B and B A in turn; `options` are those of `experiment run`. Raises UserError."""
+    remove_stale_folders(FOLDER_PREFIX)
+    folder = make_folder(FOLDER_PREFIX)
+    try:
+        async with _side("A", a, folder, name, say) as first, _side("B", b, folder, name, say) as second:
+            found: dict[str, list[Results]] = {first.name: [], second.name: []}
+            for number in range(rounds):
+                for side in (first, second) if number % 2 == 0 else (second, first):
+                    say(f"round {number + 1} of {rounds}: {side.name} ({side.revision})")
+                    found[side.name].append(await _measure(side, name, options, number))
+            return _joined(found[first.name]), _joined(found[second.name])
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _side(letter: str, revision: str, folder: Path, name: str, say: Say) -> AsyncIterator[_Side]:
+    """A worktree and an environment in it. Raises UserError."""
+    tree = folder / letter
+    await _must("git", "-C", str(SOURCE), "worktree", "add", "--detach", str(tree), revision)
+    try:
+        if not (tree / "gumby_experiments" / "experiments" / f"{name}.toml").exists():
+            raise NoSuchExperimentError(f"{revision} has no experiment {name}: there is nothing to compare with")
+        say(f"setting up {letter} ({revision})")
+        await _must("make", "-C", str(tree), ".venv/dev.stamp", "cells")
+        yield _Side(letter, revision, tree)
+    finally:
+        with contextlib.suppress(UserError):
+            await asyncio.shield(_must("git", "-C", str(SOURCE), "worktree", "remove", "--force", str(tree)))
+
+
+async def _measure(side: _Side, name: str, options: Sequence[str], number: int) -> Results:
+    output = side.tree.parent / f"{side.name}-{number}"
+    program = side.tree / ".venv" / "bin" / "tunnel-pool"
+    arguments = [
+        "experiment",
+        "run",
+        name,
+        *options,
+        "--runs=1",
+        f"--seed={number + 1}",
+        f"--output={output}",
+        "--json",
+    ]
+    code, said = await _run(str(program), *arguments, cwd=side.tree)
+    if code != 0:
+        raise UserError(f"{side.revision}: experiment {name} failed: {_why(said)}")
+    results = read_results(output)
+    for table in results.tables.values():
+        table[RUN] = number
+    return results
+
+
+def _why(said: str) -> str:
+    """The last line, and of a report in JSON its error."""
+    line = (said.strip().splitlines() or ["it said nothing"])[-1]
+    with contextlib.suppress(ValueError, AttributeError):
+        return str(json.loads(line).get("error", line))
+    return line
+
+
+def _joined(rounds: Sequence[Results]) -> Results:
+    """All runs of a side, numbered by their round."""
+    first = rounds[0]
+    for name in list(first.tables):
+        first.tables[name] = pd.concat([each.table(name) for each in rounds], ignore_index=True)
+    return first
+
+
+async def _must(*command: str) -> None:
+    """Raises UserError when it fails."""
+    code, said = await _run(*command)
+    if code != 0:
+        raise UserError(f"{' '.join(command[:3])} failed: {_why(said)}")
+
+
+async def _run(*command: str, cwd: Path | None = None) -> tuple[int, str]:
+    """Exit code, and all that it said. Cancelled, it is ended with what it has started."""
+    with tempfile.TemporaryFile() as said:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said, cwd=cwd, start_new_session=True
+        )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), END_TIMEOUT_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+        said.seek(0)
+        return code, said.read().decode(errors="replace")
