@@ -41,11 +41,12 @@ async def is_revision(text: str) -> bool:
 
 
 async def run_revisions(
-    a: str, b: str, name: str, options: Sequence[str], rounds: int, say: Say
+    revisions: tuple[str, str], name: str, options: Sequence[str], rounds: int, say: Say
 ) -> tuple[Results, Results]:
     """So many runs of each, A B and B A in turn; `options` are those of `experiment run`. Raises UserError."""
     remove_stale_folders(FOLDER_PREFIX)
     folder = make_folder(FOLDER_PREFIX)
+    a, b = revisions
     try:
         async with _side("A", a, folder, name, say) as first, _side("B", b, folder, name, say) as second:
             found: dict[str, list[Results]] = {first.name: [], second.name: []}

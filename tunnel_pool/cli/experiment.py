@@ -186,9 +186,8 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
                 raise UserError(f"{text!r} is neither a directory of results nor a revision of this program")
         short = ["--short"] if arguments.short else []
         try:
-            a, b = await guard.run_revisions(
-                arguments.a, arguments.b, arguments.experiment, short, arguments.rounds, _say
-            )
+            revisions = arguments.a, arguments.b
+            a, b = await guard.run_revisions(revisions, arguments.experiment, short, arguments.rounds, _say)
         except guard.NoSuchExperimentError as error:
             if not arguments.if_comparable:
                 raise
