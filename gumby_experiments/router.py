@@ -124,6 +124,7 @@ class KernelLinks:
             _run("ip", "link", "add", ours, "type", "veth", "peer", "name", DEVICE, "netns", target)
             _run("ip", "link", "set", ours, "up")
             _write(f"/proc/sys/net/ipv4/conf/{ours}/proxy_arp", "1")
+            _write(f"/proc/sys/net/ipv4/neigh/{ours}/proxy_delay", "0")
             self._in(node, "ip", "addr", "add", f"{address(node)}/32", "dev", DEVICE)
             self._in(node, "ip", "link", "set", DEVICE, "up")
             self._in(node, "ip", "route", "add", "default", "dev", DEVICE)
