@@ -14,6 +14,7 @@ help:
 	@echo "make test       run the tests (under 5 minutes)"
 	@echo "make test-slow  run the tests with whole swarms"
 	@echo "make lint       ruff     make types  mypy     make proto  generate rpc/control_pb2.py"
+	@echo "make guard      what HEAD costs more than BASE, the last release or the commit before"
 	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
 	@echo "make check      lint, types, freshness of generated code, all tests: what .ci/run does"
 

@@ -95,6 +95,7 @@ class Run:
             raise RunError(f"not done after {self.experiment.timeout_s} s") from None
         finally:
             sampling.cancel()
+            self.sampler.sample()  # a run may be shorter than a second
             await self._close(modules)
 
     async def _perform(self, lines: Sequence[Line], modules: Sequence[Any]) -> None:
