@@ -16,7 +16,7 @@ COUNTED = ("python_relay_instructions", "python_originate_instructions", "data_s
 
 
 async def measure(folder, burden, seed):
-    arguments = ["--short", "--runs=2", f"--seed={seed}", f"--set=burden={burden}", f"--output={folder}", "--json"]
+    arguments = ["--short", "--runs=3", f"--seed={seed}", f"--set=burden={burden}", f"--output={folder}", "--json"]
     async with command("experiment", "run", "costs", *arguments) as running:
         code, _, lines = await running.ended(400)
     assert code == 0, lines
