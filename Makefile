@@ -16,7 +16,7 @@ help:
 	@echo "make lint       ruff     make types  mypy     make proto  generate rpc/control_pb2.py"
 	@echo "make guard      what HEAD costs more than BASE, the last release or the commit before"
 	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
-	@echo "make check      lint, types, freshness of generated code, all tests: what .ci/run does"
+	@echo "make check      lint, types, freshness of generated code, all tests, guard: what .ci/run does"
 
 demo: $(VENV)/run.stamp
 	@$(BIN)/tunnel-pool demo $(DEMO_ARGS)
@@ -60,20 +60,14 @@ ifneq ($(CARGO),)
 	  echo "cargo is there, but the packet engine was not built: see pip install -v -e ." >&2; exit 1; }
 endif
 
-# Cells through the native engine, for a program that counts instructions; see gumby_experiments/verbs/costs.py.
-.PHONY: cells
-cells:
-ifneq ($(CARGO),)
-	@cd packet_engine && cargo build --quiet --release --locked --example cells
-endif
-
 # BASE: what the change is compared with, the last release or the commit before.
 BASE ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || git rev-parse --short HEAD^ 2>/dev/null)
 .PHONY: guard
 guard: $(VENV)/dev.stamp
-	@$(BIN)/tunnel-pool experiment compare "$(BASE)" HEAD --rounds 3 --if-comparable
+	@if [ -n "$(BASE)" ]; then $(BIN)/tunnel-pool experiment compare "$(BASE)" HEAD --rounds 3 --if-comparable; \
+	else echo "there is no commit before this one to compare with"; fi
 
-check: lint types check-proto rust-check engine-there test test-slow
+check: lint types check-proto rust-check engine-there test test-slow guard
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

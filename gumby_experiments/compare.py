@@ -2,7 +2,8 @@
 
 Where both sides ran in turn, their runs are pairs, and what counts is the ratio within each; else the
 two samples are compared as they are. A verdict needs all of three: that the confidence interval of the
-relative change leaves out zero, after Holm's correction for the number of metrics; that the change is
+relative change leaves out zero, after Holm's correction for the number of metrics (the interval
+that is shown is of the metric alone); that the change is
 greater than the metric's tolerance; and that the metric has a better direction. Of numbers that do not
 vary at all, the change itself is the interval.
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from scipy import stats
 
@@ -136,6 +138,9 @@ def _pairs(a: Results, b: Results, paired: bool) -> Iterator[_Found]:
         for name, metric in b.experiment.metrics.items():
             if name not in first or name not in second:
                 continue
+            if name in a.experiment.metrics:  # a change does not loosen what it is judged by
+                least = min(metric.tolerance, a.experiment.metrics[name].tolerance)
+                metric = msgspec.structs.replace(metric, tolerance=least)  # noqa: PLW2901
             ours, theirs = first.set_index(RUN)[name].dropna(), second.set_index(RUN)[name].dropna()
             together = sorted(set(ours.index) & set(theirs.index))
             if paired and len(together) >= FEWEST and ours.index.is_unique and theirs.index.is_unique:
@@ -156,13 +161,39 @@ def _combinations(a: Any, b: Any, factors: list[str]) -> Iterator[tuple[dict[str
             yield dict(zip(factors, values, strict=True)), rows, of_b[values]
 
 
+def lost(a: Results, b: Results) -> list[str]:
+    """Metrics that both say they have, and only the first has measured."""
+    both = [name for name in b.experiment.metrics if name in a.experiment.metrics]
+    return [name for name in both if _was_measured(a, name) and not _was_measured(b, name)]
+
+
+def _was_measured(results: Results, name: str) -> bool:
+    return name in results.runs and bool(results.runs[name].notna().any())
+
+
+def differences(a: Results, b: Results) -> list[str]:
+    """How the two were set up differently, a line each: figures of different things compare badly."""
+    found = []
+    for part in ("nodes", "vary", "set"):
+        ours, theirs = a.provenance["configuration"].get(part, {}), b.provenance["configuration"].get(part, {})
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                found.append(f"{part}.{name} is {ours.get(name)} in A and {theirs.get(name)} in B")
+    return found
+
+
 def regressed(comparisons: Sequence[Comparison]) -> bool:
     return any(each.verdict is Verdict.REGRESSED for each in comparisons)
 
 
+def known(value: Any) -> Any:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def as_rows(comparisons: Sequence[Comparison]) -> list[Mapping[str, Any]]:
     """For a table or JSON."""
-    return [
+    rows = [
         {
             "metric": each.metric, "unit": each.unit, **each.combination,
             **{f"a_{name}": value for name, value in each.a._asdict().items()},
@@ -171,3 +202,4 @@ def as_rows(comparisons: Sequence[Comparison]) -> list[Mapping[str, Any]]:
         }
         for each in comparisons
     ]  # fmt: skip
+    return [{name: known(value) for name, value in row.items()} for row in rows]

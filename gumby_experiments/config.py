@@ -14,8 +14,8 @@ from tunnel_pool.toml_file import Section, read_toml
 
 FOLDER = Path(__file__).parent / "experiments"
 Value = bool | int | float | str
-# In `vary`: what this machine has.
-WORKERS_OF_MACHINE = "cores"
+# In `vary`, by what this machine has: 1, 2, 4 ... up to its cores; and the same with 0 for no worker.
+CORES_OF_MACHINE, WORKERS_OF_MACHINE = "cores", "workers"
 MAX_RUNS = 1000
 
 
@@ -103,8 +103,8 @@ def _check(experiment: Experiment) -> None:
     if both := set(experiment.vary) & set(experiment.set):
         raise ValueError(f"`vary` and `set` both have {', '.join(sorted(both))}")
     for name, values in experiment.vary.items():
-        if isinstance(values, str) and values != WORKERS_OF_MACHINE:
-            raise ValueError(f"`vary.{name}` is a list, or {WORKERS_OF_MACHINE!r}")
+        if isinstance(values, str) and values not in (CORES_OF_MACHINE, WORKERS_OF_MACHINE):
+            raise ValueError(f"`vary.{name}` is a list, or {CORES_OF_MACHINE!r}, or {WORKERS_OF_MACHINE!r}")
 
 
 def shortened(experiment: Experiment) -> Experiment:
@@ -139,9 +139,10 @@ def changed(experiment: Experiment, changes: Mapping[str, list[Value]]) -> Exper
 
 
 def with_options(experiment: Experiment, runs: int | None, seed: int | None, cores: int) -> Experiment:
-    """As the command line has it. `cores` in `vary` stands for 0, and 1, 2, 4 ... up to the machine's cores."""
-    counts: list[Value] = [0, *(1 << power for power in range(cores.bit_length()) if 1 << power < cores), cores]
-    vary = {name: counts if values == WORKERS_OF_MACHINE else values for name, values in experiment.vary.items()}
+    """As the command line has it, on a machine of so many cores."""
+    counts: list[Value] = [*(1 << power for power in range(cores.bit_length()) if 1 << power < cores), cores]
+    lists = {CORES_OF_MACHINE: counts, WORKERS_OF_MACHINE: [0, *counts]}
+    vary = {name: lists[values] if isinstance(values, str) else values for name, values in experiment.vary.items()}
     seed = experiment.seed if seed is None else seed
     return msgspec.structs.replace(experiment, vary=vary, runs=runs or experiment.runs, seed=seed)
 

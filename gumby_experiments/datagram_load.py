@@ -27,7 +27,7 @@ from socks5.messages import UDP_HEADER_START, split_udp_request
 
 PAYLOAD_BYTES = 1300
 BUFFER_BYTES = 1 << 22
-LOST_S = 0.5  # without an answer for so long, the datagrams on their way are taken for lost
+LOST_S = 0.5  # without its answer for so long, a datagram is taken for lost, and another sent
 FIRST_PROBE_BYTES, STEP_BYTES = 300, 3
 PROBE_PAUSE_S = 0.004
 ETH_P_IP = 0x0800  # linux/if_ether.h
@@ -84,7 +84,7 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
     with associated(arguments.socks) as (udp, _):
         sent_s: dict[int, float] = {}
         by_number: dict[int, int] = {}
-        number = 0
+        number = lost = 0
 
         def send(circuit: int) -> None:
             nonlocal number
@@ -98,11 +98,12 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
             for _ in range(arguments.window):
                 send(circuit)
         while (now_s := time.perf_counter()) < begun_s + arguments.seconds:
-            if not select.select([udp], [], [], LOST_S)[0]:
-                for late in list(sent_s):
-                    del sent_s[late]
-                    send(by_number.pop(late))
-                continue
+            # The first is the oldest: what is sent again has a number of its own.
+            while sent_s and now_s - sent_s[oldest := next(iter(sent_s))] > LOST_S:
+                del sent_s[oldest]
+                lost += 1
+                send(by_number.pop(oldest))
+            select.select([udp], [], [], LOST_S)
             with suppress(BlockingIOError):
                 while True:
                     _, payload = split_udp_request(udp.recv(65535))
@@ -119,7 +120,7 @@ def load(arguments: argparse.Namespace) -> dict[str, Any]:
         "mb_per_s": len(ordered) * PAYLOAD_BYTES / seconds / 1e6,
         "response_ms": 1000 * sum(ordered) / len(ordered),
         "response_p99_ms": 1000 * ordered[int(0.99 * len(ordered))],
-        "lost": number - len(ordered) - len(sent_s),
+        "lost": lost,
     }
 
 

@@ -1,6 +1,6 @@
 """Pictures of tables, as an experiment's configuration asks for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,14 @@ def _groups(table: pd.DataFrame, by: str) -> Iterator[tuple[str, str, pd.DataFra
         yield str(name), COLOURS[number % len(COLOURS)], rows
 
 
+def _in_order(values: Iterable[Any]) -> list[Any]:
+    """Numbers by size; with words among them, all by how they are written."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=str)
+
+
 def _draw_series(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
     """Each run thinly, the mean of all boldly."""
     for name, colour, rows in _groups(table, figure.by):
@@ -109,7 +117,7 @@ def _draw_series(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
 
 def _draw_box(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
     """A box for each x, side by side for each group; every run is a dot."""
-    places = {value: number for number, value in enumerate(sorted(table[figure.x].unique()))}
+    places = {value: number for number, value in enumerate(_in_order(table[figure.x].unique()))}
     groups = list(_groups(table, figure.by))
     width = 0.8 / len(groups)
     for number, (name, colour, rows) in enumerate(groups):

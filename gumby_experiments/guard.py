@@ -16,6 +16,7 @@ import pandas as pd
 
 from gumby_experiments.provenance import SOURCE
 from gumby_experiments.results import RUN, Results, read_results
+from gumby_experiments.verbs.costs import why_not
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import make_folder, remove_stale_folders
 
@@ -25,8 +26,8 @@ END_TIMEOUT_S = 30.0
 Say = Callable[[str], None]
 
 
-class NoSuchExperimentError(UserError):
-    """A revision from before the experiment."""
+class NothingToCompareError(UserError):
+    """A revision from before the experiment, or a machine that can't count."""
 
 
 class _Side(NamedTuple):
@@ -44,6 +45,8 @@ async def run_revisions(
     revisions: tuple[str, str], name: str, options: Sequence[str], rounds: int, say: Say
 ) -> tuple[Results, Results]:
     """So many runs of each, A B and B A in turn; `options` are those of `experiment run`. Raises UserError."""
+    if name == EXPERIMENT and (why := why_not()):
+        raise NothingToCompareError(why)
     remove_stale_folders(FOLDER_PREFIX)
     folder = make_folder(FOLDER_PREFIX)
     a, b = revisions
@@ -63,12 +66,13 @@ async def run_revisions(
 async def _side(letter: str, revision: str, folder: Path, name: str, say: Say) -> AsyncIterator[_Side]:
     """A worktree and an environment in it. Raises UserError."""
     tree = folder / letter
+    await _must("git", "-C", str(SOURCE), "worktree", "prune")
     await _must("git", "-C", str(SOURCE), "worktree", "add", "--detach", str(tree), revision)
     try:
         if not (tree / "gumby_experiments" / "experiments" / f"{name}.toml").exists():
-            raise NoSuchExperimentError(f"{revision} has no experiment {name}: there is nothing to compare with")
+            raise NothingToCompareError(f"{revision} has no experiment {name}: there is nothing to compare with")
         say(f"setting up {letter} ({revision})")
-        await _must("make", "-C", str(tree), ".venv/dev.stamp", "cells")
+        await _must("make", "-C", str(tree), ".venv/dev.stamp", "engine-there")
         yield _Side(letter, revision, tree)
     finally:
         with contextlib.suppress(UserError):
@@ -101,7 +105,8 @@ def _why(said: str) -> str:
     """The last line, and of a report in JSON its error."""
     line = (said.strip().splitlines() or ["it said nothing"])[-1]
     with contextlib.suppress(ValueError, AttributeError):
-        return str(json.loads(line).get("error", line))
+        said_so = json.loads(line)
+        return str(said_so.get("error") or said_so.get("why") or line)
     return line
 
 

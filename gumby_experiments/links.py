@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from gumby_experiments.router import address
 from tunnel_pool.errors import UserError
 
 END_TIMEOUT_S = 10.0
-NEEDED = ("ip", "tc", "nsenter")
+NEEDED = ("ip", "tc", "nsenter", "unshare")
 KINDS = {
     "netem": "network namespaces, veth pairs and tc netem",
     "tun": "network namespaces and TUN devices; this kernel has no netem, so a process of ours delays and drops",
@@ -32,8 +33,11 @@ class Links(Protocol):
     def place(self, number: int) -> tuple[str, Sequence[str]]:
         """A node's address, and what is put before its command."""
 
-    def set(self, number: int, **link: float) -> None:
+    async def set(self, number: int, **link: float) -> None:
         """Change a node's link; the fields are those of gumby_experiments.router.Link. Raises RunError."""
+
+    def check(self) -> None:
+        """Raises RunError when there are no links any more."""
 
 
 class Loopback:
@@ -47,8 +51,11 @@ class Loopback:
     def place(self, number: int) -> tuple[str, Sequence[str]]:
         return f"{self._net}.{number // 250}.{number % 250 + 1}", ()
 
-    def set(self, number: int, **link: float) -> None:
+    async def set(self, number: int, **link: float) -> None:
         raise RunError("set_link needs `links = true` in the experiment")
+
+    def check(self) -> None:
+        """Loopback is always there."""
 
 
 NO_LINKS = Loopback()
@@ -64,9 +71,17 @@ class _Namespaces:
     def place(self, number: int) -> tuple[str, Sequence[str]]:
         return address(number), ("nsenter", f"--net=/proc/{self._pid}/fd/{self._namespaces[str(number)]}")
 
-    def set(self, number: int, **link: float) -> None:
+    async def set(self, number: int, **link: float) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"node": number, **link}).encode() + b"\n")
+        if not await self._process.stdout.readline():
+            await self._process.wait()
+            self.check()
+
+    def check(self) -> None:
+        if self._process.returncode is not None:
+            raise RunError("the process that keeps the links between nodes has ended")
 
 
 def why_not() -> str | None:
@@ -74,7 +89,12 @@ def why_not() -> str | None:
     if sys.platform != "linux" or os.geteuid() != 0:
         return "links between nodes need root on Linux"
     missing = [program for program in NEEDED if shutil.which(program) is None]
-    return f"links between nodes need {' and '.join(missing)}: apt-get install iproute2 util-linux" if missing else None
+    if missing:
+        return f"links between nodes need {' and '.join(missing)}: apt-get install iproute2 util-linux"
+    tried = subprocess.run(["unshare", "-n", "true"], capture_output=True)  # noqa: S607, PLW1510
+    if tried.returncode != 0 or not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "links between nodes need the right to make network namespaces and TUN devices (CAP_SYS_ADMIN)"
+    return None
 
 
 @asynccontextmanager

@@ -7,15 +7,17 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gumby_experiments.errors import RunError
+from rpc.lifeline import die_with_parent
 from tunnel_pool.pool.program import own_environment
 
 END_TIMEOUT_S = 10.0
 POLL_S = 0.05
-MAX_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 26
 
 
 class Node:
@@ -33,7 +35,7 @@ class Node:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
-        self._asked_to_end = False
+        self._may_end = False
 
     @property
     def pid(self) -> int | None:
@@ -49,10 +51,13 @@ class Node:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
-    async def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Raises RunError when it runs already."""
+    async def start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, ends: bool = False
+    ) -> None:
+        """`ends`: it ends by itself when it is done. Raises RunError when it was started before."""
         if self._process is not None:
             raise RunError(f"node {self.number} ({self.role}) was started twice")
+        self._may_end = ends
         self.folder.mkdir(exist_ok=True)
         with self.log.open("wb") as log:
             # A session of its own: Ctrl-C is for the experiment, which ends the others.
@@ -65,6 +70,7 @@ class Node:
                 env={**own_environment(), **(environment or {})},
                 start_new_session=True,
                 limit=MAX_LINE_BYTES,
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
         self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
 
@@ -92,8 +98,9 @@ class Node:
         return self.said[key]
 
     async def next_heard(self) -> None:
-        """Until it says something. Raises RunError when it has ended."""
-        self.check()
+        """Until it says something. Raises RunError when it has ended, and so will say no more."""
+        if self._reading is not None and self._reading.done():
+            raise RunError(f"node {self.number} ({self.role}) has ended: {self.last_line}")
         self._heard.clear()
         await self._heard.wait()
 
@@ -109,35 +116,35 @@ class Node:
         await asyncio.sleep(seconds)
 
     def check(self) -> None:
-        """Raises RunError when it has ended unasked."""
-        if self._process is not None and self._process.returncode is not None and not self._asked_to_end:
+        """Raises RunError when it has ended and should not have."""
+        if self.returncode is not None and not self._may_end:
             raise RunError(f"node {self.number} ({self.role}) has ended: {self.last_line}")
 
     async def ended(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Close its stdin, which tells it to end, and wait; what it said last has been read then."""
         if self._process is None:
             return
-        self._asked_to_end = True
+        self._may_end = True
         if self._process.stdin is not None:
             self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), timeout_s)
         await self.stop()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Whatever it does; SIGTERM, then SIGKILL for it and what it has started."""
         process = self._process
         if process is None:
             return
-        self._asked_to_end = True
+        self._may_end = True
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), END_TIMEOUT_S)
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), timeout_s)
+        # What it has started goes with it, and holds no pipe open.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
         if self._reading is not None:
             await self._reading

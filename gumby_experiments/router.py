@@ -5,13 +5,16 @@ python -m gumby_experiments.router NODES [--kind netem|tun]
 Every node has a link to a place in the middle, with a delay, jitter, loss and rate in
 either direction. Where the kernel has netem the links are veth pairs and the middle is a
 namespace that forwards. Where it has not, they are TUN devices and this process is the
-middle: it holds back, drops and spaces packets as netem would, in order.
+middle: it holds back, drops and spaces packets much as netem does, but keeps their order, which
+netem does not when there is jitter, and draws by the seed.
 
 Prints {"pid", "kind", "namespaces": {node: descriptor}}; then each line of stdin is a JSON object of a
-Link's fields and "node". All of it is gone when stdin, and with it this process, ends.
+Link's fields and "node", answered by a line when it holds. All of it is gone when stdin, and with it this
+process, ends.
 """
 
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -145,11 +148,16 @@ class KernelLinks:
     def serve(self) -> None:
         for node, link in _asked(sys.stdin):
             self.set(node, link)
+            _answer(node)
 
 
 def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
+
+
+def _answer(node: int) -> None:
+    print(json.dumps({"set": node}), flush=True)
 
 
 def _asked(lines: Iterator[str]) -> Iterator[tuple[int, Link]]:
@@ -200,6 +208,7 @@ class TunLinks:
                 *lines, unread = (unread + read).split(b"\n")
                 for node, link in _asked(line.decode() for line in lines):
                     self.set(node, link)
+                    _answer(node)
             self._deliver(time.monotonic())
 
     def _take(self, way: _Way) -> None:
@@ -221,7 +230,8 @@ class TunLinks:
     def _deliver(self, now_s: float) -> None:
         while self._waiting and self._waiting[0][0] <= now_s:
             _, _, device, packet = heapq.heappop(self._waiting)
-            os.write(device, packet)
+            with contextlib.suppress(BlockingIOError):  # the node takes no more: lost
+                os.write(device, packet)
 
 
 def _open_tun(own_address: str) -> int:

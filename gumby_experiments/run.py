@@ -17,6 +17,7 @@ from gumby_experiments.links import NO_LINKS, Links
 from gumby_experiments.nodes import Node
 from gumby_experiments.sampler import Sampler
 from gumby_experiments.scenario import Line, peers_of_roles
+from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import make_folder
 
 FOLDER_PREFIX = "tunnel-pool-experiment-"
@@ -85,17 +86,15 @@ class Run:
         """The scenario from its first line to its last; then everything has ended. Raises UserError."""
         scenario = scenario_of(self.experiment, self.factors)
         verbs.check(scenario)
+        modules: list[Any] = []
         self.folder = make_folder(FOLDER_PREFIX)
-        modules: list[Any] = [make(self) for make in verbs.load_modules(scenario)]
-        sampling = asyncio.get_running_loop().create_task(self.sampler.run())
         try:
+            modules += [make(self) for make in verbs.load_modules(scenario)]
             async with asyncio.timeout(self.experiment.timeout_s):
                 await self._while_nodes_live(self._perform(scenario.lines, modules))
         except TimeoutError:
             raise RunError(f"not done after {self.experiment.timeout_s} s") from None
         finally:
-            sampling.cancel()
-            self.sampler.sample()  # a run may be shorter than a second
             await self._close(modules)
 
     async def _perform(self, lines: Sequence[Line], modules: Sequence[Any]) -> None:
@@ -106,30 +105,49 @@ class Run:
             verb = verbs.find_verb(modules, line)
             whom = [(number,) for number in self.roles if number in line.peers] if verbs.is_of_a_node(verb) else [()]
             for node in whom:
-                result = verb(*node, *line.arguments, **line.named)
-                if inspect.isawaitable(result):
-                    await result
+                await self._do(line, verb, node)
             stood_still_s += time.monotonic() - begun_s
 
+    async def _do(self, line: Line, verb: Callable[..., Any], node: tuple[int, ...]) -> None:
+        """Raises UserError; whatever else goes wrong in a verb ends this run, and no other."""
+        try:
+            result = verb(*node, *line.arguments, **line.named)
+            if inspect.isawaitable(result):
+                await result
+        except UserError:
+            raise
+        except Exception as error:
+            for each in self.nodes.values():
+                each.check()  # a node that has ended is the better reason
+            raise RunError(f"{line.where}: {line.verb}: {type(error).__name__}: {error}") from error
+
     async def _while_nodes_live(self, work: Any) -> None:
-        """Raises RunError as soon as a node ends that nobody asked to."""
-        working = asyncio.ensure_future(work)
+        """Samples meanwhile. Raises RunError as soon as a node ends that should not, or the links do."""
+        loop = asyncio.get_running_loop()
+        working, sampling = loop.create_task(work), loop.create_task(self.sampler.run())
         try:
             while not working.done():
-                await asyncio.wait([working], timeout=WATCH_S)
+                await asyncio.wait([working, sampling], timeout=WATCH_S, return_when=asyncio.FIRST_COMPLETED)
+                if sampling.done():
+                    await sampling
+                self.links.check()
                 for node in self.nodes.values():
                     node.check()
             await working
+            self.sampler.sample()  # a run may be shorter than a second
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            for task in (working, sampling):
+                task.cancel()
+            await asyncio.gather(working, sampling, return_exceptions=True)
 
     async def _close(self, modules: Sequence[Any]) -> None:
         """All of it, however the run ended."""
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self.folder, ignore_errors=True)
-            for node in self.nodes.values():
-                stack.push_async_callback(node.stop)
+            stack.push_async_callback(self._stop_nodes)
             for module in modules:
                 if hasattr(module, "close"):
                     stack.push_async_callback(module.close)
+
+    async def _stop_nodes(self) -> None:
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))

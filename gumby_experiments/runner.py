@@ -41,39 +41,40 @@ async def run_experiment(
     runs = plan(experiment)
     for planned in runs:
         verbs.check(scenario_of(experiment, planned.factors))
+    findings_of(experiment)
     if experiment.links and (why := why_not()):
         raise UserError(f"{name}: {why}")
     remove_stale_folders(FOLDER_PREFIX)
-    results = Results(output_folder(folder), experiment, provenance(experiment, name, command, LOOPBACK))
-    state = "stopped"
+    origin = {**provenance(experiment, name, command, LOOPBACK), "state": "not finished"}
+    results = Results(output_folder(folder), experiment, origin)
     try:
         for number, planned in enumerate(runs):
             await _carry_out(experiment, planned, results, lambda what, at=number, run=planned: on_step(  # type: ignore[misc]
                 at, len(runs), _title(run), what))  # fmt: skip
             results.write()
-        state = "finished"
-    finally:
-        _end(results, state)
+    except BaseException:
+        # At once: the tables of what was measured are there, `experiment report` makes the rest of them.
+        if not results.tables:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(results.folder)
+        raise
+    results.provenance |= {"state": "finished", "ended": now()}
+    make_report(results)
     return results
 
 
-def _end(results: Results, state: str) -> None:
-    results.provenance |= {"state": state, "ended": now()}
-    if not results.tables:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(results.folder)
-        return
-    findings = findings_of(results)
+def make_report(results: Results) -> None:
+    """Tables that are made of others, figures and page. Raises UserError."""
+    findings = findings_of(results.experiment)
     if hasattr(findings, "derive"):
         findings.derive(results)
     results.write()
     write_report(results, findings)
 
 
-def findings_of(results: Results) -> Any:
+def findings_of(experiment: Experiment) -> Any:
     """The module that says in words, and pictures of its own, what the tables say; None when there is none."""
-    name = results.experiment.findings
-    return importlib.import_module(name) if name else None
+    return importlib.import_module(experiment.findings) if experiment.findings else None
 
 
 def _title(planned: Planned) -> str:

@@ -81,6 +81,8 @@ class Sampler:
             self._cpu_s[pid] = node.role, used_by(pid)  # finer than what is in /proc
             process = psutil.Process(pid)
             with process.oneshot():
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    return
                 cpu = process.cpu_times()
                 row = {
                     "time_s": round(now_s, 2),

@@ -135,7 +135,7 @@ def calibrated(costs: Costs, machine: Machine, measured_mb_per_s: float) -> Mach
     def too_fast(delay_s: float) -> float:
         return predict(costs, machine._replace(delay_s=delay_s)).mb_per_s - measured_mb_per_s
 
-    longest_s = machine.on_the_way * CHUNK_BYTES / 1e6 / measured_mb_per_s
+    longest_s = 2 * machine.on_the_way * CHUNK_BYTES / 1e6 / measured_mb_per_s
     if too_fast(0.0) <= 0:
         return machine._replace(delay_s=0.0)
     return machine._replace(delay_s=float(brentq(too_fast, 0.0, longest_s, xtol=longest_s / 1000)))

@@ -151,8 +151,15 @@ def sync(number: int) -> list[Work]:
     return [lambda at=at: work(at + 1) for at in range(number)]  # type: ignore[misc]
 
 
+def nothing(number: int) -> list[Work]:
+    """What counting itself costs."""
+    return [lambda: None] * number
+
+
+NOTHING = nothing.__name__
 WORKLOADS: dict[str, Callable[[int], list[Work]]] = {
-    made.__name__: made for made in (python_relay, python_originate, data_stream, socks5_datagram, control_call, sync)
+    made.__name__: made
+    for made in (python_relay, python_originate, data_stream, socks5_datagram, control_call, sync, nothing)
 }
 
 

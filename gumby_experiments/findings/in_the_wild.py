@@ -24,15 +24,17 @@ def findings(results: Results) -> Iterator[str]:
         for workers, pooled in on_cores[on_cores["workers"] > 0].groupby("workers"):
             for metric, name in COMPARED.items():
                 before, after = single[metric].dropna(), pooled[metric].dropna()
+                if before.empty or after.empty:
+                    continue
                 found = welch(before.tolist(), after.tolist())
                 underpowered |= found is None or found.is_underpowered
                 change = f"{name} {after.mean() / before.mean() - 1:+.0%}"
                 yield f"{cores} core(s), {workers} worker(s) against one process: {change}, {_verdict(found)}."
     if underpowered:
         yield (
-            "Underpowered: with so few runs a test would more likely than not miss even a large effect (power below "
-            "0.8 for 0.8 standard deviations). What is not significant here is not shown to be equal; take --runs 26 "
-            "or more."
+            "Underpowered: with so few runs a test finds a large effect (0.8 standard deviations) less often than four "
+            "times in five; the power beside each says how often. What is not significant here is not shown to be "
+            "equal; take --runs 26 or more."
         )
 
 

@@ -52,6 +52,8 @@ def _costs(rows: pd.DataFrame) -> Costs:
 
 def _check(runs: pd.DataFrame, costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, Any]]:
     for workers, rows in runs.groupby("workers"):
+        if int(workers) not in costs:  # all its calibrating runs came to nothing
+            continue
         predicted = predict(costs[int(workers)], here._replace(workers=int(workers)))
         measured = float(rows["mean_mb_per_s"].median())
         yield {
@@ -90,7 +92,11 @@ def findings(results: Results) -> Iterator[str]:
             f"{row['workers']} worker(s) here: measured {measured} MB/s (median of {row['runs']}), predicted "
             f"{foretold} ({row['error']:+.1%}, {verdict} {WELL:.0%}); what holds it back: {row['bottleneck']}."
         )
-    yield "Every second round of runs calibrates the simulation; the check is against the others."
+    yield (
+        "Every second round of runs calibrates the simulation: costs for each number of workers, and the delay so that "
+        "it is as fast as the fewest workers were. So for these the check says that runs repeat themselves; for more "
+        "workers it is a prediction."
+    )
     predicted = results.table(PREDICTED)
     for cores, rows in predicted.groupby("cores"):
         best = rows.sort_values(["mb_per_s", "workers"], ascending=[False, True]).iloc[0]

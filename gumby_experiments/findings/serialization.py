@@ -38,6 +38,8 @@ def _ranking(means: pd.Series, unit: str) -> str:
 def _is_waiting_apart(mix: str, runs: pd.DataFrame) -> Iterator[str]:
     """Formula 1: a synchronous message costs what it costs in a full buffer, and a constant for waiting."""
     means = runs.groupby(["format", "mode"])["receiver_us"].mean().unstack()
+    if not {SYNCHRONOUS, FULL} <= set(means.columns):
+        return
     extra = means[SYNCHRONOUS] - means[FULL]
     spread = (extra.max() - extra.min()) / extra.mean()
     verdict = "holds" if spread < 1 - HOLDS else "holds roughly" if spread < 0.5 else "does not hold"

@@ -17,7 +17,7 @@ class BenchModule:
     async def _bench(self, number: int, name: str, *options: str) -> Any:
         """What it printed. Raises RunError when it fails."""
         node = self._run.node(number)
-        await node.start([*own_executable(), "bench", name, *options, "--json"])
+        await node.start([*own_executable(), "bench", name, *options, "--json"], ends=True)
         measured = await node.heard(name)
         await node.ended()
         return measured

@@ -4,17 +4,20 @@ import os
 import re
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
 from gumby_experiments.errors import RunError
+from gumby_experiments.provenance import SOURCE
 from gumby_experiments.run import Run
 from gumby_experiments.verbs import of_a_node
+from gumby_experiments.workloads import NOTHING
 from packet_engine import is_built
 from tunnel_pool.pool.program import own_executable
 
 CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
-EXAMPLE = Path(__file__).parents[2] / "packet_engine" / "target" / "release" / "examples" / "cells"
+CRATE = SOURCE / "packet_engine" / "Cargo.toml"
+TARGET = SOURCE / "packet_engine" / "target"
+BUILD_TIMEOUT_S = 600.0
 COUNT_TIMEOUT_S = 300.0
 _COLLECTED = re.compile(r"Collected : (\d+)")
 _IMPORTED = """
@@ -41,30 +44,55 @@ class CostsModule:
         # number of instructions does so by up to a percent. So it is left to chance, the same for the same seed.
         padding = "x" * run.random.randrange(256)
         seed = run.random.randrange(1 << 32)
+        self._empty: int | None = None  # what counting costs itself
+        self._is_built = False
         self._environment = [f"PATH={os.environ.get('PATH', '')}", f"PADDING={padding}", f"PYTHONHASHSEED={seed}"]
 
     @of_a_node
     async def count_python(self, number: int, workload: str, times: str) -> None:
         """The metric WORKLOAD_instructions of gumby_experiments.workloads, for each time."""
+        if self._empty is None:
+            self._empty = await self._count_workload(number, NOTHING, "1")
+        counted = await self._count_workload(number, workload, times) - self._empty
+        self._run.metrics[f"{workload}_instructions"] = counted / int(times)
+
+    async def _count_workload(self, number: int, workload: str, times: str) -> int:
         program = [sys.executable, "-m", "gumby_experiments.workloads", workload, times, "--counted"]
-        counted = ["--instr-atstart=no", *program, f"--burden={self._burden}"]
-        self._run.metrics[f"{workload}_instructions"] = await self._count(number, counted) / int(times)
+        return await self._count(number, ["--instr-atstart=no", *program, f"--burden={self._burden}"])
 
     @of_a_node
     async def count_engine(self, number: int, role: str, cells: str) -> None:
         """The metric engine_ROLE_instructions, for each cell; nothing where the engine can't be built."""
-        if not EXAMPLE.exists():
-            self._run.happened("no packet_engine/target/release/examples/cells: cargo build --release --example cells")
+        if shutil.which("cargo") is None or not CRATE.exists():
+            self._run.happened("the engine's cells are not counted: no cargo, or no source of the engine")
             return
-        counted = ["--toggle-collect=*measured*", str(EXAMPLE), role, cells, self._burden]
+        if not self._is_built:
+            await self._build(number)
+        counted = [
+            "--toggle-collect=*measured*",
+            str(TARGET / "release" / "examples" / "cells"),
+            role,
+            cells,
+            self._burden,
+        ]
         self._run.metrics[f"engine_{role}_instructions"] = await self._count(number, counted) / int(cells)
+
+    async def _build(self, number: int) -> None:
+        """What is counted is what is in the source. Raises RunError."""
+        node = self._run.another(number)
+        command = ["cargo", "build", "--quiet", "--release", "--locked", "--example=cells"]
+        await node.start([*command, f"--manifest-path={CRATE}", f"--target-dir={TARGET}"], ends=True)
+        await node.ended(BUILD_TIMEOUT_S)
+        if node.returncode != 0:
+            raise RunError(f"the engine's cells could not be built: {node.last_line}")
+        self._is_built = True
 
     async def _count(self, number: int, command: list[str]) -> int:
         """Raises RunError."""
         if why := why_not():
             raise RunError(why)
         node = self._run.another(number)
-        await node.start(["env", "-i", *self._environment, *CALLGRIND, *command])
+        await node.start(["env", "-i", *self._environment, *CALLGRIND, *command], ends=True)
         await node.ended(COUNT_TIMEOUT_S)
         found = _COLLECTED.search(node.log.read_text(errors="replace"))
         if node.returncode != 0 or found is None or found[1] == "0":
@@ -87,7 +115,10 @@ class CostsModule:
             return
         node = self._run.another(number)
         contenders = "--contenders=native,pyipv8"
-        await node.start([*own_executable(), "bench", role, contenders, "--runs=1", f"--seconds={seconds}", "--json"])
+        await node.start(
+            [*own_executable(), "bench", role, contenders, "--runs=1", f"--seconds={seconds}", "--json"],
+            ends=True,
+        )
         measured: dict[str, Any] = (await node.heard("scenarios"))[role]
         await node.ended()
         ours, theirs = (measured[name][0]["us_per_cell"] for name in ("native", "pyipv8"))

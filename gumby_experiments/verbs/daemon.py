@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from gumby_experiments.errors import RunError
 from gumby_experiments.run import Run
 from gumby_experiments.verbs import of_a_node
 from gumby_experiments.verbs.swarm import MB, SEEDER, SwarmModule
@@ -15,6 +16,7 @@ from tunnel_pool.bench.daemon import PRIVATE, Client, magnet_link
 from tunnel_pool.daemon.metrics import LOOP_DELAY
 from tunnel_pool.pool.program import own_executable
 
+CLOSE_TIMEOUT_S = 60.0
 _LISTENING = re.compile(r"http://([\d.]+:\d+)/")
 
 
@@ -81,7 +83,9 @@ class DaemonModule(SwarmModule):
         node = self._run.node(number)
         self._run.sampler.sample()
         begun_s = time.monotonic()
-        await node.stop()
+        await node.stop(CLOSE_TIMEOUT_S)
+        if node.returncode != 0:
+            raise RunError(f"the daemon did not end well: {node.last_line}")
         self._run.metrics["close_s"] = round(time.monotonic() - begun_s, 3)
         self._run.happened("daemon has ended", number)
 

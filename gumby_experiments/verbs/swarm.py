@@ -52,13 +52,13 @@ class SwarmModule:
     ) -> None:
         """Each way between the node and the middle."""
         numbers = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss_percent": loss_percent, "rate_mbit": rate_mbit}
-        self._run.links.set(number, **{name: float(text) for name, text in numbers.items()})
+        await self._run.links.set(number, **{name: float(text) for name, text in numbers.items()})
 
     @of_a_node
     async def set_wild_link(self, number: int, least_ms: str, most_ms: str, rate_mbit: str = "0") -> None:
         """A delay drawn from the range, a tenth of it as jitter: the same for the same seed and run."""
         delay_ms = self._run.random.uniform(float(least_ms), float(most_ms))
-        self._run.links.set(number, delay_ms=delay_ms, jitter_ms=delay_ms / 10, rate_mbit=float(rate_mbit))
+        await self._run.links.set(number, delay_ms=delay_ms, jitter_ms=delay_ms / 10, rate_mbit=float(rate_mbit))
 
     @of_a_node
     async def start_exit(self, number: int, workers: str = "0", engine: str = "auto") -> None:

@@ -1,12 +1,23 @@
 """The guard's verdicts: slower is called slower, noise is not."""
 
+import json
 import math
 import random
 
 import pandas as pd
 import pytest
 
-from gumby_experiments.compare import Verdict, compare, holm, regressed, relative_change, verdict_of
+from gumby_experiments.compare import (
+    Verdict,
+    as_rows,
+    compare,
+    differences,
+    holm,
+    lost,
+    regressed,
+    relative_change,
+    verdict_of,
+)
 from gumby_experiments.config import Experiment, Metric
 from gumby_experiments.results import Results
 from gumby_experiments.statistics import power_of_t_test, summarize, welch
@@ -157,3 +168,27 @@ def test_a_summary_of_one_has_no_spread():
     assert math.isnan(seen.sd)
     seen = summarize([1.0, 2.0, 3.0])
     assert (seen.low, seen.high) == (pytest.approx(-0.4841, abs=1e-3), pytest.approx(4.4841, abs=1e-3))
+
+
+def test_what_only_one_side_has_measured_is_told_and_tolerances_are_the_tighter():
+    metrics = {"kept": Metric(unit="", better="lower", tolerance=0.01), "gone": Metric(unit="", better="lower")}
+    looser = {"kept": Metric(unit="", better="lower", tolerance=0.5), "gone": Metric(unit="", better="lower")}
+    a = results([{"run": n, "kept": 100.0, "gone": 1.0} for n in range(2)], metrics)
+    b = results([{"run": n, "kept": 120.0} for n in range(2)], looser)
+    assert lost(a, b) == ["gone"]
+    assert lost(b, a) == []
+    (found,) = compare(a, b)
+    assert found.verdict is Verdict.REGRESSED
+
+
+def test_sides_that_were_set_up_differently_are_told():
+    a, b = results([{"run": 0, "cost_0": 1.0}]), results([{"run": 0, "cost_0": 1.0}])
+    a.provenance["configuration"] = {"nodes": {"exit": 2}, "set": {"size_mb": 4}, "seed": 1}
+    b.provenance["configuration"] = {"nodes": {"exit": 2}, "set": {"size_mb": 8}, "seed": 2}
+    assert differences(a, b) == ["set.size_mb is 4 in A and 8 in B"]
+
+
+def test_rows_for_json_have_no_nan():
+    rows = as_rows(compare(results([{"run": 0, "cost_0": 1.0}]), results([{"run": 0, "cost_0": 2.0}])))
+    assert rows[0]["low"] is None
+    assert json.loads(json.dumps(rows, allow_nan=False))

@@ -127,7 +127,7 @@ def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(tmp_path, mo
     for text, why in (
         ("colour = 1\n" + rest, "unknown field `colour`"),
         (rest + "[vary]\na = [1]\n[set]\na = 1\n", "both have a"),
-        (rest + '[vary]\na = "many"\n', "is a list, or 'cores'"),
+        (rest + '[vary]\na = "many"\n', "is a list, or 'cores', or 'workers'"),
     ):
         (tmp_path / "wrong.toml").write_text(text)
         with pytest.raises(UserError) as raised:

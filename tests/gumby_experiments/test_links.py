@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from gumby_experiments import links, router
+from gumby_experiments.errors import RunError
 from gumby_experiments.router import Direction, Link, netem
 from tunnel_pool.errors import UserError
 
@@ -105,12 +106,12 @@ async def ping(namespaces, times):
 async def test_packets_take_their_time_and_some_are_lost():
     async with links.open_links(2, seed=1) as namespaces:
         assert statistics.median(await ping(namespaces, 20)) < 10
-        namespaces.set(1, delay_ms=20)
-        namespaces.set(2, delay_ms=5)
+        await namespaces.set(1, delay_ms=20)
+        await namespaces.set(2, delay_ms=5)
         took = await ping(namespaces, 20)
         assert len(took) == 20
         assert 49 < statistics.median(took) < 80
-        namespaces.set(2, loss_percent=100)
+        await namespaces.set(2, loss_percent=100)
         assert await ping(namespaces, 3) == []
 
 
@@ -131,3 +132,11 @@ async def test_without_the_right_it_is_said_in_one_line(monkeypatch):
     with pytest.raises(UserError, match="need tc: apt-get install iproute2"):
         async with links.open_links(2, seed=1):
             pass
+
+
+@needs_namespaces
+async def test_links_that_are_gone_are_told():
+    async with links.open_links(1, seed=1) as namespaces:
+        namespaces._process.kill()
+        with pytest.raises(RunError, match="has ended"):
+            await namespaces.set(1, delay_ms=1)

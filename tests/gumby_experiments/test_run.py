@@ -22,12 +22,10 @@ TINY = ["--short", "--set=size_mb=4", "--set=workers=1", "--set=exit=1", "--set=
 SLOW = ["--set=size_mb=60", "--set=seeder_speed_mb=1", "--set=workers=1", "--set=exit=1", "--set=seeder=1", "--runs=1"]
 
 
-def left_over():
-    return [
-        path
-        for prefix in ("experiment", "guard")
-        for path in Path(tempfile.gettempdir()).glob(f"tunnel-pool-{prefix}-*")
-    ]
+def left_over(pid):
+    """Folders of experiments and guards, of this process."""
+    folder = Path(tempfile.gettempdir())
+    return [path for kind in ("experiment", "guard") for path in folder.glob(f"tunnel-pool-{kind}-{pid}-*")]
 
 
 @pytest.mark.slow
@@ -56,7 +54,7 @@ async def test_each_experiment_runs_in_its_short_form(tmp_path, name):
     assert (samples["rss_bytes"] > 0).all()
     meanings = pd.read_csv(folder / "columns.csv", keep_default_na=False).set_index(["table", "column"])
     assert meanings.loc[("samples", "cpu_user_s"), "unit"] == "s"
-    assert not left_over()
+    assert not left_over(running.pid)
 
 
 async def test_a_run_and_the_report_made_of_it_anew(tmp_path):
@@ -82,7 +80,7 @@ async def test_a_run_and_the_report_made_of_it_anew(tmp_path):
     assert code == 0
     assert again["metrics"] == report["metrics"]
     assert (folder / "report.html").exists()
-    assert not left_over()
+    assert not left_over(running.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -97,7 +95,7 @@ async def test_a_stopped_run_leaves_nothing(tmp_path, number):
     assert code == 128 + number
     assert lines[-1] == "tunnel-pool experiment: interrupted"
     assert not folder.exists()  # nothing was measured
-    assert not left_over()
+    assert not left_over(running.pid)
     assert not any(process.is_running() for process in family)
 
 
@@ -110,9 +108,10 @@ async def test_a_node_that_dies_is_named_and_the_other_runs_go_on(tmp_path):
         code, report, _ = await running.ended()
     assert code == 1
     assert report["failed_runs"] == 1
+    assert report["why"] == "node 1 (seeder) has ended: exit code -9"
     assert pd.read_csv(folder / "runs.csv")["error"].tolist() == ["node 1 (seeder) has ended: exit code -9"]
     assert "node 1 (seeder) has ended" in (folder / "report.html").read_text()
-    assert not left_over()
+    assert not left_over(running.pid)
 
 
 @pytest.mark.parametrize(

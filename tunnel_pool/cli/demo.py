@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from overlay.config import HostPort
 from packet_engine import EngineChoice
@@ -28,12 +28,6 @@ DESCRIPTION = """Download a random file through onion-routed circuits on this ma
 Starts seeders (libtorrent), exits and relays (tunnel-pool node), each its own
 process on its own loopback address, then downloads through them and compares
 the file byte for byte. Leaves nothing behind."""
-
-
-class _Outcome(NamedTuple):
-    seconds: float
-    verified: bool
-    seen_by_seeders: list[list[str]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -124,34 +118,28 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
             seconds = time.monotonic() - start_s
         meter.sample(pids())
         await client.settle()
-        seen_by_seeders = await swarm.peers_of_seeders()
-        verified = same_bytes(swarm.file, swarm.download_dir / swarm.file.name)
-        return _report(arguments, swarm, client, meter, _Outcome(seconds, verified, seen_by_seeders))
-
-
-def _report(
-    arguments: argparse.Namespace,
-    swarm: LocalSwarm,
-    client: TorrentClient,
-    meter: Meter,
-    outcome: _Outcome,
-) -> dict[str, Any]:
-    exits = {address.host for address in swarm.exits}
-    # A check that saw nobody is no check: some seeder must have seen some exit.
-    seen = {host for peers in outcome.seen_by_seeders for host in peers}
-    only_exits = bool(seen) and seen <= exits
+        only_exits = _saw_only(await swarm.peers_of_seeders(), {address.host for address in swarm.exits})
+        report = run_report(client, meter)
+    # libtorrent says that a torrent is complete before all of it is written; once it has ended, all is.
+    verified = same_bytes(swarm.file, swarm.download_dir / swarm.file.name)
     size_bytes = arguments.size << 20
     cpu = meter.cpu_seconds()
     return {
-        "ok": outcome.verified and only_exits,
+        "ok": verified and only_exits,
         "bytes": size_bytes,
-        "seconds": round(outcome.seconds, 3),
-        "mb_per_s": round(size_bytes / 1e6 / outcome.seconds, 2),
-        "verified": outcome.verified,
+        "seconds": round(seconds, 3),
+        "mb_per_s": round(size_bytes / 1e6 / seconds, 2),
+        "verified": verified,
         "seeders_saw_only_exits": only_exits,
         "cpu_seconds": {role: cpu.get(role, 0.0) for role in ROLES},
-        **run_report(client, meter),
+        **report,
     }
+
+
+def _saw_only(seen_by_seeders: list[list[str]], exits: set[str]) -> bool:
+    """A check that saw nobody is no check: some seeder must have seen some exit."""
+    seen = {host for peers in seen_by_seeders for host in peers}
+    return bool(seen) and seen <= exits
 
 
 def describe(report: dict[str, Any]) -> str:

@@ -131,71 +131,97 @@ async def run_one(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _import_runner() -> Any:
+    """With all that is needed at the end, too."""
+    import matplotlib  # noqa: F401
+    import scipy  # noqa: F401
+    import simpy  # noqa: F401
+
     from gumby_experiments import runner
 
     return runner
 
 
 def _summary(results: Any) -> dict[str, Any]:
+    from gumby_experiments.compare import known
     from gumby_experiments.report import REPORT, metric_tables, sentences
     from gumby_experiments.runner import findings_of
 
-    failed = len(results.tables["runs"]) - len(results.runs)
+    runs = results.tables["runs"]
+    failed = runs[runs["error"].notna()]
     metrics = [
         {"metric": table.name, "unit": table.metric.unit, **dict(zip(results.factors, values, strict=True)),
-         **{field: getattr(seen, field) for field in ("number", "mean", "sd", "least", "most")}}
+         **{field: known(getattr(seen, field)) for field in ("number", "mean", "sd", "least", "most")}}
         for table in metric_tables(results) for values, seen in table.rows
     ]  # fmt: skip
     return {
-        "ok": not failed,
-        "failed_runs": failed,
+        "ok": failed.empty,
+        "failed_runs": len(failed),
+        **({} if failed.empty else {"why": failed["error"].iloc[0]}),
         "report": str(results.folder / REPORT),
         "metrics": metrics,
-        "words": sentences(results, findings_of(results)),
+        "words": sentences(results, findings_of(results.experiment)),
     }
 
 
 async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     runner = _needs_libraries(_import_runner)
-    from gumby_experiments.report import write_report
     from gumby_experiments.results import read_results
 
     results = read_results(arguments.folder.absolute())
-    write_report(results, runner.findings_of(results))
+    runner.make_report(results)
     return _summary(results)
 
 
 async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     _needs_libraries(_import_runner)
-    from gumby_experiments import guard
-    from gumby_experiments.compare import as_rows, compare, regressed
+    from gumby_experiments.compare import as_rows, compare, differences, lost, regressed
     from gumby_experiments.compare_report import write_comparison
-    from gumby_experiments.results import read_results
+    from gumby_experiments.guard import NothingToCompareError
     from gumby_experiments.runner import output_folder
 
+    folder = (arguments.output or RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    output_folder(folder)
+    try:
+        a, b, paired = await _both(arguments, folder)
+        comparisons = compare(a, b, paired)
+    except UserError as error:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        if arguments.if_comparable and isinstance(error, NothingToCompareError):
+            return {"ok": True, "nothing": str(error)}
+        raise
+    page = write_comparison(a, b, comparisons, folder)
+    missing = lost(a, b)
+    return {
+        "ok": not regressed(comparisons) and not missing,
+        "comparisons": as_rows(comparisons),
+        "missing_in_b": missing,
+        "differences": differences(a, b),
+        "report": str(page),
+    }
+
+
+async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, bool]:
+    """The two results, and whether their runs were in turn. Raises UserError."""
+    from gumby_experiments import guard
+    from gumby_experiments.results import read_results
+
     folders = [Path(text) for text in (arguments.a, arguments.b)]
-    folder = arguments.output or RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     if all(each.is_dir() for each in folders):
         a, b = (read_results(each.absolute()) for each in folders)
-        paired = False
-    else:
-        for text in (arguments.a, arguments.b):
-            if not await guard.is_revision(text):
-                raise UserError(f"{text!r} is neither a directory of results nor a revision of this program")
-        short = ["--short"] if arguments.short else []
-        try:
-            revisions = arguments.a, arguments.b
-            a, b = await guard.run_revisions(revisions, arguments.experiment, short, arguments.rounds, _say)
-        except guard.NoSuchExperimentError as error:
-            if not arguments.if_comparable:
-                raise
-            return {"ok": True, "nothing": str(error)}
-        paired = True
-    comparisons = compare(a, b, paired)
-    page = write_comparison(a, b, comparisons, output_folder(folder.absolute()))
-    return {"ok": not regressed(comparisons), "comparisons": as_rows(comparisons), "report": str(page)}
+        return a, b, False
+    for text in (arguments.a, arguments.b):
+        if not await guard.is_revision(text):
+            raise UserError(f"{text!r} is neither a directory of results nor a revision of this program")
+    short = ["--short"] if arguments.short else []
+    revisions = arguments.a, arguments.b
+    a, b = await guard.run_revisions(revisions, arguments.experiment, short, arguments.rounds, _say)
+    for results, name in ((a, "A"), (b, "B")):
+        results.folder = folder / name
+        results.write()
+    return a, b, True
 
 
 def _say(what: str) -> None:
@@ -266,7 +292,7 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
     for sentence in report["words"]:
         console.print(f"- {sentence}", markup=False, highlight=False)
     if report["failed_runs"]:
-        console.print(f"{report['failed_runs']} runs came to nothing; the report says why")
+        console.print(f"{report['failed_runs']} run(s) came to nothing: {report['why']}", markup=False, highlight=False)
     console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -291,4 +317,8 @@ def _describe_comparison(report: dict[str, Any], console: Console) -> None:
             row["metric"], *(str(row[key]) for key in factors), *sides, percent(row["change"]), interval, row["verdict"]
         )
     console.print(table)
+    for name in report["missing_in_b"]:
+        console.print(f"{name} was measured in A, and not in B", markup=False, highlight=False)
+    for line in report["differences"]:
+        console.print(f"set up differently: {line}", markup=False, highlight=False)
     console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)

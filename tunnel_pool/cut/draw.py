@@ -33,11 +33,12 @@ def draw(profile: Profile, components: Components, cut: Cut, path: Path) -> None
     from matplotlib import pyplot
 
     graph = graph_of(profile)
-    graph.remove_nodes_from([name for name in list(graph) if not graph.degree(name)])
+    # What nothing was seen of has no place in the picture.
+    graph = graph.subgraph(nx.node_connected_component(graph, components.stays)).copy()
     places = _places(graph, components.stays, cut)
     shares = cpu_shares(profile)
     figure, axes = pyplot.subplots(figsize=(12, 6.5), layout="constrained")
-    most = max(data["weight"] for _, _, data in graph.edges(data=True))
+    most = max((data["weight"] for _, _, data in graph.edges(data=True)), default=0.0)
     for first, second, data in graph.edges(data=True):
         _draw_edge(axes, (places[first], places[second]), data, most, (first in cut.goes) != (second in cut.goes))
     for name, (x, y) in places.items():
@@ -50,6 +51,8 @@ def draw(profile: Profile, components: Components, cut: Cut, path: Path) -> None
         axes.annotate(f"{name}\n{share:.1%} CPU", (x, y), xytext=(0, below), fontsize=9, weight="bold", **label)
     for name, boundary in components.boundaries.items():
         deployed = cut_of(graph, boundary.apart)
+        if not deployed.crossing:
+            continue
         first, second = max(deployed.crossing, key=lambda edge: deployed.crossing[edge])
         middle = _between(places[first], places[second])
         arrow = {"arrowstyle": "->", "color": "#333333", "shrinkB": 14}

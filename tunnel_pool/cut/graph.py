@@ -71,6 +71,10 @@ def minimum_cut(graph: nx.Graph, stays: Sequence[str], goes: str) -> Cut:
         if name not in graph:
             raise UserError(f"nothing was seen of the component {name}")
     first, *others = stays
+    if not nx.has_path(graph, first, goes):
+        raise UserError(
+            f"nothing was seen to pass between {first} and {goes}: does `code` name all that is between them?"
+        )
     pinned = graph.copy()
     for other in others:
         pinned.add_edge(first, other)

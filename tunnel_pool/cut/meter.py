@@ -206,6 +206,7 @@ def main() -> int:
         if is_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
+            sys.path.insert(0, str(Path(name).resolve().parent))
             runpy.run_path(name, run_name="__main__")
     except SystemExit as ended:
         code = ended.code

@@ -29,6 +29,8 @@ async def record(components: Path, program: Sequence[str]) -> Profile:
             out = Path(folder) / kind
             print(f"running {' '.join(program)} for its {kind}", file=sys.stderr, flush=True)
             await _run(kind, components, out, program)
+            if not out.exists():
+                raise UserError("the program ended before it could be measured: it must not call os._exit")
             measured[kind] = json.loads(out.read_text())
     return msgspec.convert(
         {
