@@ -9,19 +9,15 @@ twice a second {"done_bytes", "circuits"}, and {"finished"} with the seconds tha
 import argparse
 import asyncio
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from gumby_experiments.program import run_program
 from overlay.config import HostPort
-from rpc.lifeline import die_with_parent
-from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
-from tunnel_pool.errors import UserError
-from tunnel_pool.log import set_up_logging
 from tunnel_pool.torrents import parse_torrent
 
 SAY_S = 0.5
@@ -75,26 +71,5 @@ async def download(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"ok": True}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--with-parent", type=int, required=True)
-    parser.add_argument("--cores", type=int, default=0, help="that it and its children may use; 0: all")
-    options.add_workers_option(parser, default="2")
-    options.add_hops_option(parser)
-    options.add_network_options(parser)
-    options.add_output_options(parser, log_level="error")
-    arguments = parser.parse_args()
-    die_with_parent(arguments.with_parent)
-    if arguments.cores:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
-    set_up_logging(arguments.log_level)
-    try:
-        ended = runner.run(download(arguments))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0 if ended.result or ended.signal else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(__doc__, download))

@@ -15,13 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gumby_experiments.datagram_load import PAYLOAD_BYTES
-from rpc.lifeline import die_with_parent
+from gumby_experiments.program import run_program
 from socks5.server import Association
-from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
-from tunnel_pool.log import set_up_logging
 from tunnel_pool.tunnels import open_tunnels
 
 POLL_S = 0.05
@@ -67,23 +65,5 @@ async def serve(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"ok": True}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--with-parent", type=int, required=True)
-    options.add_workers_option(parser, default="1")
-    options.add_hops_option(parser)
-    options.add_network_options(parser)
-    options.add_output_options(parser, log_level="error")
-    arguments = parser.parse_args()
-    die_with_parent(arguments.with_parent)
-    set_up_logging(arguments.log_level)
-    try:
-        ended = runner.run(serve(arguments))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0 if ended.result or ended.signal else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(__doc__, serve))
