@@ -3,7 +3,8 @@
 python -m gumby_experiments.downloader --workers N --hops H ...
 
 Takes {"download": {"torrent", "folder", "peers"}}; ends when its stdin does. Says {"circuits"} when it has one, then
-twice a second {"done_bytes", "circuits"}, and {"finished"} with the seconds that the download took.
+twice a second; in the end {"finished", "progress"}: the seconds that the download took, and the points of
+gumby_experiments/progress.py.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gumby_experiments.program import run_program
+from gumby_experiments.progress import Progress
 from overlay.config import HostPort
 from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
@@ -27,21 +29,28 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-def report(client: TorrentClient) -> None:
-    done = sum(status.done_bytes for status in client.statuses)
-    say(done_bytes=done, circuits=len(client.tunnels.find_circuits(hops=client.hops)), restarts=client.restarts)
+async def wait_for_line(reader: asyncio.StreamReader, client: TorrentClient) -> bytes:
+    """Saying meanwhile how many circuits there are."""
+    reading = asyncio.ensure_future(reader.readline())
+    while not reading.done():
+        await asyncio.wait([reading], timeout=SAY_S)
+        say(circuits=len(client.tunnels.find_circuits(hops=client.hops)))
+    return reading.result()
 
 
-class Reporter:
-    """Says how far it is, but not more often than SAY_S."""
+async def carry_out(client: TorrentClient, torrent: str, folder: str, peers: list[tuple[str, int]]) -> None:
+    """One download. Raises UserError."""
+    progress = Progress()
+    begun_s = time.monotonic()
 
-    def __init__(self) -> None:
-        self._next_s = 0.0
+    def see(client: TorrentClient) -> None:
+        progress.add(time.monotonic() - begun_s, sum(status.done_bytes for status in client.statuses))
 
-    def __call__(self, client: TorrentClient) -> None:
-        if (now_s := time.monotonic()) >= self._next_s:
-            self._next_s = now_s + SAY_S
-            report(client)
+    client.download(parse_torrent(torrent), Path(folder), [HostPort(host, port) for host, port in peers])
+    await client.wait_first_circuit(lambda client: None)
+    await client.wait_finished(see)
+    see(client)
+    say(finished=round(time.monotonic() - begun_s, 3), progress=progress.points)
 
 
 async def download(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -52,22 +61,9 @@ async def download(arguments: argparse.Namespace) -> dict[str, Any]:
         say(started=True)
         await client.wait_first_circuit(lambda client: None)
         say(first_circuit_s=round(client.seconds_to_first_circuit or 0.0, 3), circuits=1)
-        reading = asyncio.ensure_future(reader.readline())
-        while not reading.done():
-            await asyncio.wait([reading], timeout=SAY_S)
-            report(client)
-        line = reading.result()
-        if not line:
-            return {"ok": True}
-        wanted = json.loads(line)["download"]
-        peers = [HostPort(host, port) for host, port in wanted["peers"]]
-        begun_s = time.monotonic()
-        client.download(parse_torrent(wanted["torrent"]), Path(wanted["folder"]), peers)
-        await client.wait_first_circuit(lambda client: None)
-        await client.wait_finished(Reporter())
-        report(client)
-        say(finished=round(time.monotonic() - begun_s, 3), dropped=dict(client.dropped()))
-        await reader.read()
+        if line := await wait_for_line(reader, client):
+            await carry_out(client, **json.loads(line)["download"])
+            await reader.read()
     return {"ok": True}
 
 

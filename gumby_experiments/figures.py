@@ -13,7 +13,9 @@ from tunnel_pool.errors import UserError
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
 SIZE = (8, 4)
 PNG_DPI = 110
-GRID_S = 1.0  # series of several runs are averaged over bins of so many seconds
+GRID_S = 0.5  # series of several runs are averaged over bins of so many seconds
+ACRONYMS = {"cpu", "rss"}
+UNIT_WORDS = {"mb", "gb", "kb", "bytes", "bit", "s", "ms", "us", "percent", "per", "hour"}
 
 
 def draw_all(results: Results, extra: Callable[[Results, Path], list[str]] | None = None) -> list[str]:
@@ -75,9 +77,12 @@ def _draw(results: Results, figure: Figure, folder: Path) -> bool:
 
 
 def _label(results: Results, column: str) -> str:
-    unit = results.unit(column)
-    words = column.removesuffix(f"_{unit}").replace("_", " ")
-    return f"{words}, {unit}" if unit else words
+    """Its words, and the unit that its last words are once more."""
+    unit, words = results.unit(column), column.split("_")
+    while unit and words and words[-1] in UNIT_WORDS:
+        words.pop()
+    name = " ".join(word.upper() if word in ACRONYMS else word for word in words)
+    return ", ".join(part for part in (name, unit) if part)
 
 
 def _selected(table: pd.DataFrame, figure: Figure) -> pd.DataFrame:

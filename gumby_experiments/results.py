@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from gumby_experiments import sampler
+from gumby_experiments import progress, sampler
 from gumby_experiments.config import Experiment
 from tunnel_pool.errors import UserError
 
@@ -64,7 +64,7 @@ class Results:
             return experiment.metrics[column].unit, experiment.metrics[column].what
         if column in experiment.units:
             return experiment.units[column], ""
-        for columns in (_RUN_COLUMNS, sampler.COLUMNS, _EVENT_COLUMNS):
+        for columns in (_RUN_COLUMNS, sampler.COLUMNS, progress.COLUMNS, _EVENT_COLUMNS):
             if column in columns:
                 return columns[column]
         if column.startswith(CPU_PREFIX):

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -12,7 +12,6 @@ from gumby_experiments.nodes import Node
 from tunnel_pool.measure import cpu_seconds as used_by
 
 INTERVAL_S = 1.0
-DONE_BYTES = "done_bytes"  # of what a node says, what it has downloaded so far
 MAIN, WORKER = "main", "worker"
 COLUMNS = {
     "time_s": ("s", "since the run began"),
@@ -25,14 +24,7 @@ COLUMNS = {
     "rss_bytes": ("bytes", "resident memory"),
     "read_bytes": ("bytes", "read from disks since the process began, where the system tells"),
     "written_bytes": ("bytes", "and written to them"),
-    "done_bytes": ("bytes", "of the download"),
-    "download_mb_per_s": ("MB/s", "since the sample before"),
 }
-
-
-class _Progress(NamedTuple):
-    time_s: float
-    done_bytes: int
 
 
 class Sampler:
@@ -42,7 +34,6 @@ class Sampler:
         self.rows: list[dict[str, Any]] = []
         self._nodes = nodes
         self._start_s = time.monotonic()
-        self._progress: dict[int, _Progress] = {}
         self._cpu_s: dict[int, tuple[str, float]] = {}
 
     async def run(self) -> None:
@@ -58,9 +49,8 @@ class Sampler:
         below = _children()
         for node in self._nodes():
             if node.pid is not None:
-                speed = self._speed(node, now_s)
                 for pid in [node.pid, *_descendants(node.pid, below)]:
-                    self._add(node, pid, now_s, speed)
+                    self._add(node, pid, now_s)
 
     def workers(self) -> list[tuple[int, int]]:
         """Node and process of every worker that runs, as of now."""
@@ -75,8 +65,7 @@ class Sampler:
             total[role] += seconds
         return dict(total)
 
-    def _add(self, node: Node, pid: int, now_s: float, speed: float | None) -> None:
-        is_main = pid == node.pid
+    def _add(self, node: Node, pid: int, now_s: float) -> None:
         try:
             self._cpu_s[pid] = node.role, used_by(pid)  # finer than what is in /proc
             process = psutil.Process(pid)
@@ -88,7 +77,7 @@ class Sampler:
                     "time_s": round(now_s, 2),
                     "node": node.number,
                     "role": node.role,
-                    "process": MAIN if is_main else WORKER,
+                    "process": MAIN if pid == node.pid else WORKER,
                     "pid": pid,
                     "cpu_user_s": cpu.user,
                     "cpu_system_s": cpu.system,
@@ -97,18 +86,8 @@ class Sampler:
                 }
         except psutil.Error:  # it has just ended
             return
-        if is_main and speed is not None:
-            row |= {"done_bytes": node.said[DONE_BYTES], "download_mb_per_s": round(speed, 3)}
-        self.rows.append(row)
-
-    def _speed(self, node: Node, now_s: float) -> float | None:
-        if DONE_BYTES not in node.said:
-            return None
-        now = _Progress(now_s, int(node.said[DONE_BYTES]))
-        before = self._progress.get(node.number, now)
-        self._progress[node.number] = now
-        seconds = now.time_s - before.time_s
-        return (now.done_bytes - before.done_bytes) / seconds / 1e6 if seconds > 0 else 0.0
+        if row["rss_bytes"]:  # one that ends meanwhile has given its memory back
+            self.rows.append(row)
 
 
 def _children() -> dict[int, list[int]]:

@@ -8,6 +8,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from gumby_experiments.errors import RunError
+from gumby_experiments.progress import Progress
 from gumby_experiments.run import Run
 from gumby_experiments.verbs import of_a_node
 from gumby_experiments.verbs.swarm import MB, SEEDER, SwarmModule
@@ -29,6 +30,7 @@ class DaemonModule(SwarmModule):
         self._client: Client
         self._infohash = ""
         self._opened_s = 0.0
+        self._progress = Progress()  # since the link was opened
 
     async def close(self) -> None:
         await self._http.close()
@@ -62,6 +64,7 @@ class DaemonModule(SwarmModule):
     async def wait_until_complete(self, number: int) -> None:
         await self._until(number, "first_bytes", lambda torrent: torrent["progress"] > 0)
         await self._until(number, "complete", lambda torrent: torrent["progress"] == 1)
+        self.add_progress(number, self._progress)
         seconds = self._run.metrics["complete_s"] - self._run.metrics["metadata_s"]
         self._run.metrics["mean_mb_per_s"] = round(self.size_bytes / MB / seconds, 2)
 
@@ -70,7 +73,8 @@ class DaemonModule(SwarmModule):
         node = self._run.node(number)
         while True:
             torrent = await self._client.get(f"/api/torrents/{self._infohash}")
-            node.said["done_bytes"] = int(torrent["progress"] * (torrent["size_bytes"] or 0))
+            done_bytes = int(torrent["progress"] * (torrent["size_bytes"] or 0))
+            self._progress.add(time.monotonic() - self._opened_s, done_bytes)
             if holds(torrent):
                 break
             await node.pause(0.05)

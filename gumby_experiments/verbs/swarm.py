@@ -9,6 +9,7 @@ from typing import Any
 
 from gumby_experiments.errors import RunError
 from gumby_experiments.nodes import Node
+from gumby_experiments.progress import PROGRESS, Progress
 from gumby_experiments.run import Run
 from gumby_experiments.verbs import of_a_node, of_the_run
 from overlay.config import COMMUNITY_ID_BYTES, HostPort
@@ -136,6 +137,7 @@ class SwarmModule:
         seconds = await node.heard("finished")
         self._run.sampler.sample()
         self._run.happened("download complete", number)
+        self.add_progress(number, Progress(node.said["progress"]))
         used = {
             role: total - self._cpu_before.get(role, 0.0) for role, total in self._run.sampler.cpu_seconds().items()
         }
@@ -149,6 +151,10 @@ class SwarmModule:
             "downloader_cpu_percent_per_kb_s": round(100 * used[DOWNLOADER] / seconds / (speed * 1000), 6),
             "all_cpu_s_per_gb": round(sum(used.values()) / self.size_bytes * 1e9, 2),
         }
+
+    def add_progress(self, number: int, progress: Progress) -> None:
+        for row in progress.rows():
+            self._run.add_row(PROGRESS, node=number, **row)
 
     @of_a_node
     async def check_file(self, number: int) -> None:

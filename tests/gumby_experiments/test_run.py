@@ -71,6 +71,7 @@ async def test_a_run_and_the_report_made_of_it_anew(tmp_path):
     assert provenance["versions"]["pyipv8"]
     assert "download {$downloader}" in provenance["scenario"]
     runs = pd.read_csv(folder / "runs.csv")
+    assert (pd.read_csv(folder / "samples.csv")["rss_bytes"] > 0).all()
     assert runs["mean_mb_per_s"].iloc[0] == pytest.approx(4 / runs["download_s"].iloc[0], rel=0.01)
     events = pd.read_csv(folder / "events.csv")
     assert {"first circuit", "download begins", "download complete"} <= set(events["event"])
