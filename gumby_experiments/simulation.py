@@ -156,6 +156,13 @@ class ScalabilityLaw(NamedTuple):
         """Beyond it more is slower; infinite without coherency."""
         return float(np.sqrt((1 - self.contention) / self.coherency)) if self.coherency > 0 else float("inf")
 
+    def explains(self, numbers: list[float], throughputs: list[float]) -> float:
+        """The coefficient of determination: 1 when the law says it all, 0 when a mean says as much."""
+        seen = np.asarray(throughputs, dtype=float)
+        foretold = np.asarray([self.throughput(number) for number in numbers])
+        spread = float(((seen - seen.mean()) ** 2).sum())
+        return 1 - float(((seen - foretold) ** 2).sum()) / spread if spread else 1.0
+
 
 def fit_law(numbers: list[float], throughputs: list[float]) -> ScalabilityLaw:
     """By least squares. Of three points or more."""

@@ -77,9 +77,12 @@ def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, A
             }  # fmt: skip
 
 
-def _law(predicted: pd.DataFrame) -> ScalabilityLaw:
+def _law(predicted: pd.DataFrame) -> tuple[ScalabilityLaw, float]:
+    """Fitted to the most cores, and how much of them it explains."""
     most = predicted[predicted["cores"] == max(SIZES)]
-    return fit_law(most["workers"].tolist(), most["mb_per_s"].tolist())
+    points = most["workers"].tolist(), most["mb_per_s"].tolist()
+    law = fit_law(*points)
+    return law, law.explains(*points)
 
 
 def findings(results: Results) -> Iterator[str]:
@@ -105,11 +108,16 @@ def findings(results: Results) -> Iterator[str]:
             f"{cores} core(s): {number(best['mb_per_s'])} MB/s at best; {enough} worker(s) reach 95 % of it. "
             f"What holds it back: {best['bottleneck']}."
         )
-    law = _law(predicted)
+    law, explained = _law(predicted)
     enough = number(number_for(law, 0.9, max(SIZES)))
+    if law.best_number < max(SIZES):
+        most = f"the most is at {number(law.best_number)}"
+    else:
+        most = f"more do not harm up to {max(SIZES)}"
     yield (
         f"Universal Scalability Law on {max(SIZES)} cores: {number(law.rate)} MB/s for one worker, contention "
-        f"{law.contention:.3f}, coherency {law.coherency:.2g}; {enough} give 90 % of what the law gives with all."
+        f"{law.contention:.3f}, coherency {law.coherency:.2g}; {enough} give 90 % of what the law gives with all, "
+        f"{most}. It explains {explained:.0%} of what the simulation says (R²)."
     )
     yield (
         "For other machines it leaves out the delays that it was calibrated with, and knows no caches and no memory "
@@ -124,7 +132,7 @@ def draw(results: Results, folder: Path) -> list[str]:
     picture, axes = figures.new_figure()
     for place, (cores, rows) in enumerate(predicted.groupby("cores")):
         axes.plot(rows["workers"], rows["mb_per_s"], "o-", markersize=3, color=figures.COLOURS[place], label=str(cores))
-    law = _law(predicted)
+    law, _ = _law(predicted)
     axes.plot(SIZES, [law.throughput(workers) for workers in SIZES], "k--", linewidth=1, label="law, all cores")
     checked = results.table(CHECKED)
     if not checked.empty:

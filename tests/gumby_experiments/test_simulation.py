@@ -67,3 +67,15 @@ def test_the_law_is_found_again():
     assert found.best_number == pytest.approx((0.95 / 0.002) ** 0.5, rel=0.02)
     assert law.throughput(number_for(law, 0.9, 16)) == pytest.approx(0.9 * law.throughput(16))
     assert ScalabilityLaw(10.0, 0.1, 0.0).best_number == float("inf")
+
+
+def test_how_much_a_law_explains():
+    law = ScalabilityLaw(rate=40.0, contention=0.05, coherency=0.002)
+    numbers = [1, 2, 4, 8]
+    exactly = [law.throughput(number) for number in numbers]
+    mean = sum(exactly) / len(exactly)
+    assert law.explains(numbers, exactly) == 1.0
+    assert law.explains(numbers, [2 * mean - each for each in exactly]) < 0
+    beside = [each + error for each, error in zip(exactly, (1, -1, 1, -1), strict=True)]
+    spread = sum((each - sum(beside) / 4) ** 2 for each in beside)
+    assert law.explains(numbers, beside) == pytest.approx(1 - 4 / spread)
