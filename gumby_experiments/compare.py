@@ -128,6 +128,19 @@ def compare(a: Results, b: Results, paired: bool = False) -> list[Comparison]:
     ]  # fmt: skip
 
 
+def compare_in_parts(a: Results, b: Results, rounds: int) -> Iterator[list[Comparison]]:
+    """Comparisons of results whose runs took turns, each of so many rounds that no other has. Raises UserError."""
+    for first in range(0, int(a.runs[RUN].max()) + 1, rounds):
+        part = range(first, first + rounds)
+        yield compare(_of_rounds(a, part), _of_rounds(b, part), paired=True)
+
+
+def _of_rounds(results: Results, rounds: range) -> Results:
+    part = Results(results.folder, results.experiment, results.provenance)
+    part.tables = {name: table[table[RUN].isin(rounds)] for name, table in results.tables.items()}
+    return part
+
+
 _Found = tuple[str, Metric, dict[str, Value], list[float], list[float], bool]
 
 

@@ -11,6 +11,7 @@ from gumby_experiments.compare import (
     Verdict,
     as_rows,
     compare,
+    compare_in_parts,
     differences,
     holm,
     lost,
@@ -53,6 +54,16 @@ def test_identical_sides_are_called_regressed_no_more_than_once_in_twenty(noise,
         for _ in range(trials)
     )
     assert alarms <= 0.05 * trials
+
+
+def test_each_part_is_compared_by_its_own_rounds_alone():
+    chance = random.Random(2)
+    a = results(noisy(chance, 9, 0.003))
+    same, slower = noisy(chance, 9, 0.003), noisy(chance, 9, 0.003, factor=1.1)
+    b = results([slower[number] if number in (3, 4, 5) else same[number] for number in range(9)])
+    parts = list(compare_in_parts(a, b, 3))
+    assert [regressed(part) for part in parts] == [False, True, False]
+    assert [each.a.number for part in parts for each in part] == [3] * 3 * len(LOWER)
 
 
 def test_ten_percent_more_work_is_called_a_regression():

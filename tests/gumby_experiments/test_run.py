@@ -123,6 +123,7 @@ async def test_a_node_that_dies_is_named_and_the_other_runs_go_on(tmp_path):
         (["run", "idle", "--set=workers"], 2, "'workers' is not NAME=VALUE[,VALUE...]"),
         (["run", "idle", "--runs=0"], 2, "not a number from 1"),
         (["report", "/absent"], 1, "/absent has no results"),
+        (["compare", "/", "/", "--times=2"], 2, "--times is of revisions"),
         (["compare", "/absent", "HEAD"], 1, "'/absent' is neither a directory of results nor a revision"),
         (["fly"], 2, "invalid choice: 'fly'"),
     ],

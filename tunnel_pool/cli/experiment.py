@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tunnel_pool.cli import options
-from tunnel_pool.errors import UserError
+from tunnel_pool.errors import UsageError, UserError
 
 DESCRIPTION = """Repeat the experiments that this program comes from, on this machine alone.
 
@@ -65,6 +65,11 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--experiment", default="costs", metavar="NAME", help="of revisions (default: %(default)s)")
     parser.add_argument("--rounds", type=options.whole_number(1, 1000), default=5, metavar="R",
                         help="of revisions: runs of each, in turn (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--times", type=options.whole_number(1, 1000), default=1, metavar="T",
+        help="of revisions: compare so often, each time by --rounds other runs, and say each time what regressed: "
+        "with A the same as B, how often this guard is wrong",
+    )  # fmt: skip
     parser.add_argument("--short", action="store_true", help="of revisions: the experiment's short form")
     parser.add_argument(
         "--if-comparable", action="store_true", help="end well when a revision is from before the experiment"
@@ -176,7 +181,7 @@ async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
 async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     _needs_libraries(_import_runner)
-    from gumby_experiments.compare import as_rows, compare, differences, lost, regressed
+    from gumby_experiments.compare import as_rows, compare, compare_in_parts, differences, lost, regressed
     from gumby_experiments.compare_report import write_comparison
     from gumby_experiments.guard import NothingToCompareError
     from gumby_experiments.runner import output_folder
@@ -186,6 +191,7 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
         a, b, paired = await _both(arguments, folder)
         comparisons = compare(a, b, paired)
+        parts = list(compare_in_parts(a, b, arguments.rounds)) if arguments.times > 1 else []
     except UserError as error:
         if not any(folder.iterdir()):
             folder.rmdir()
@@ -199,8 +205,16 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
         "comparisons": as_rows(comparisons),
         "missing_in_b": missing,
         "differences": differences(a, b),
+        **({"times": [_regressed_metrics(part) for part in parts]} if parts else {}),
         "report": str(page),
     }
+
+
+def _regressed_metrics(comparisons: Any) -> dict[str, float]:
+    """With their changes."""
+    from gumby_experiments.compare import Verdict
+
+    return {each.metric: each.change for each in comparisons if each.verdict is Verdict.REGRESSED}
 
 
 async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, bool]:
@@ -210,6 +224,8 @@ async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, 
 
     folders = [Path(text) for text in (arguments.a, arguments.b)]
     if all(each.is_dir() for each in folders):
+        if arguments.times > 1:
+            raise UsageError("--times is of revisions: two directories are compared once")
         a, b = (read_results(each.absolute()) for each in folders)
         return a, b, False
     for text in (arguments.a, arguments.b):
@@ -217,7 +233,8 @@ async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, 
             raise UserError(f"{text!r} is neither a directory of results nor a revision of this program")
     short = ["--short"] if arguments.short else []
     revisions = arguments.a, arguments.b
-    a, b = await guard.run_revisions(revisions, arguments.experiment, short, arguments.rounds, _say)
+    rounds = arguments.rounds * arguments.times
+    a, b = await guard.run_revisions(revisions, arguments.experiment, short, rounds, _say)
     for results, name in ((a, "A"), (b, "B")):
         results.folder = folder / name
         results.write()
@@ -319,6 +336,9 @@ def _describe_comparison(report: dict[str, Any], console: Console) -> None:
     console.print(table)
     for name in report["missing_in_b"]:
         console.print(f"{name} was measured in A, and not in B", markup=False, highlight=False)
+    for number_of, regressed in enumerate(report.get("times", []), 1):
+        which = ", ".join(f"{metric} {percent(change)}" for metric, change in regressed.items())
+        console.print(f"comparison {number_of}: {which or 'nothing regressed'}", markup=False, highlight=False)
     for line in report["differences"]:
         console.print(f"set up differently: {line}", markup=False, highlight=False)
     console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)
