@@ -46,6 +46,7 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_RELAY,
     Circuit,
     IntroductionPoint,
+    RendezvousPoint,
     Swarm,
 )
 from ipv8.peer import Peer
@@ -246,6 +247,8 @@ class HiddenServices(HiddenTunnelCommunity):
         connections = swarm.get_num_connections()
         if connections:
             self._look_up_anew(swarm.info_hash)
+        if self._is_unanswered(swarm):
+            return True
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S)
         interval_s = self.settings.swarm_lookup_interval if connections else retry_s
         return (
@@ -283,6 +286,11 @@ class HiddenServices(HiddenTunnelCommunity):
             if not swarm.has_connection(point.seeder_pk):
                 self.create_e2e(swarm.info_hash, point)
 
+    async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
+        """As in py-ipv8; another is tried when the first does not come about, while the downloader still waits."""
+        point: RendezvousPoint | None = await super().create_rendezvous_point(info_hash)
+        return point or await super().create_rendezvous_point(info_hash)
+
     def _look_up_anew(self, info_hash: bytes) -> None:
         """As if nobody had been looked for, or asked, before."""
         self._retry_s.pop(info_hash, None)
@@ -298,11 +306,14 @@ class HiddenServices(HiddenTunnelCommunity):
             self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
 
     def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """As in py-ipv8, one at a time to each seeder."""
+        """As in py-ipv8, one at a time to each seeder, by its introduction points in turn: some may be long gone."""
         now_s = time.monotonic()
         if not self._asked_seeders.has(intro_point.seeder_pk, now_s):
             self._asked_seeders.add(intro_point.seeder_pk, now_s)
             self._asked_s.setdefault(info_hash, now_s)
+            if (asked := self.swarms.get(info_hash)) is not None and intro_point in asked.intro_points:
+                asked.intro_points.remove(intro_point)
+                asked.intro_points.append(intro_point)
             try:
                 super().create_e2e(info_hash, intro_point)
             except ValueError:  # the key is none

@@ -5,13 +5,18 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.payload import CreateE2EPayload, PeersRequestPayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_ID_PORT,
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
+    PEER_SOURCE_DHT,
+    IntroductionPoint,
 )
+from ipv8.peer import Peer
 
 from overlay.hidden import CIRCUIT_TYPE_LOOKUP, WatchedSwarm, end_to_end_address, end_to_end_circuit_id, is_linked
 from overlay.node import open_overlay
@@ -187,6 +192,49 @@ async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monke
             )
         )
         assert first.circuit_id not in downloader.circuits
+
+
+async def test_a_seeder_is_found_by_another_introduction_point_than_one_that_is_gone(monkeypatch):
+    """The DHT names a point for a day, whether it is still there or not."""
+    monkeypatch.setattr("overlay.hidden.ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("overlay.hidden.LOOKUP_RETRY_S", 0.5)
+    async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        await until(lambda: any(node.intro_point_for for node in nodes), 30, "the introduction point")
+        seeder_key = seeder.swarms[INFOHASH].seeder_sk.pub().key_to_bin()
+        key = default_eccrypto.generate_key("curve25519").pub()
+        gone = IntroductionPoint(Peer(key, ("127.0.0.1", 9)), seeder_key, PEER_SOURCE_DHT)
+        downloader.watch([WatchedSwarm(INFOHASH, 1, False)])
+        downloader.swarms[INFOHASH].add_intro_point(gone)
+        asked = []
+        ask = downloader.tunnel_data
+
+        def tunnel_data(circuit, destination, payload):
+            if isinstance(payload, CreateE2EPayload):
+                asked.append(destination)
+            ask(circuit, destination, payload)
+
+        downloader.tunnel_data = tunnel_data
+        await until(lambda: linked(downloader, CIRCUIT_TYPE_RP_DOWNLOADER), 30, "the link")
+        assert asked[0] == gone.peer.address
+        assert asked[-1] != gone.peer.address
+
+
+async def test_a_rendezvous_that_does_not_come_about_is_tried_elsewhere(monkeypatch):
+    async with relays(3) as nodes, member(nodes) as seeder:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        await until(lambda: seeder.find_circuits(CIRCUIT_TYPE_LOOKUP), 30, "relays that are known")
+        tried = []
+        create = HiddenTunnelCommunity.create_rendezvous_point
+
+        async def fail_once(self, info_hash):
+            tried.append(info_hash)
+            return await create(self, info_hash) if len(tried) > 1 else None
+
+        monkeypatch.setattr(HiddenTunnelCommunity, "create_rendezvous_point", fail_once)
+        point = await seeder.create_rendezvous_point(INFOHASH)
+        assert (await point.ready).circuit.circuit_id in seeder.circuits
+        assert tried == [INFOHASH] * 2
 
 
 async def test_swarms_are_tended_by_one_loop_that_ends_with_the_last(monkeypatch):
