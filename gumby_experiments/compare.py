@@ -11,6 +11,7 @@ vary at all, the change itself is the interval.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,7 +35,7 @@ class Verdict(Enum):
 
 
 class Comparison(NamedTuple):
-    """`change`: relative, b against a; `low` and `high` its interval; NaN where there are too few runs."""
+    """`change`: relative, b against a, infinite against nothing; `low` and `high` its interval; NaN of too few runs."""
 
     metric: str
     unit: str
@@ -56,16 +57,22 @@ class _Change(NamedTuple):
 
 
 def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Change:
-    """Of b against a, by logarithms: twice as much and half as much are equally far from the same."""
+    """Of b against a, by logarithms: twice as much and half as much are equally far from the same.
+
+    Of what may be zero or less, by differences, as shares of a's mean.
+    """
     unknown = _Change(math.nan, math.nan, math.nan, 1.0)
     if not a or not b:
         return unknown
-    if min(*a, *b) <= 0:
-        return _Change(0.0, 0.0, 0.0, 1.0) if sorted(a) == sorted(b) else unknown
-    first, second = np.log(np.asarray(a, dtype=float)), np.log(np.asarray(b, dtype=float))
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    share = math.expm1
+    if min(*a, *b) > 0:
+        first, second = np.log(first), np.log(second)
+    else:
+        share = partial(_share, abs(float(first.mean())))
     differences = second - first if paired else None
     middle = float(differences.mean() if differences is not None else second.mean() - first.mean())
-    change = math.expm1(middle)
+    change = share(middle)
     if min(len(a), len(b)) < FEWEST:
         return unknown._replace(change=change)
     error, degrees = _standard_error(first, second, differences)
@@ -73,7 +80,11 @@ def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Ch
         return _Change(change, change, change, 0.0 if abs(middle) > 1e-12 else 1.0)
     half = float(stats.t.ppf(1 - ALPHA / 2, degrees)) * error
     p = 2 * float(stats.t.sf(abs(middle) / error, degrees))
-    return _Change(change, math.expm1(middle - half), math.expm1(middle + half), p)
+    return _Change(change, share(middle - half), share(middle + half), p)
+
+
+def _share(whole: float, part: float) -> float:
+    return part / whole if whole else math.copysign(math.inf, part) if part else 0.0
 
 
 def _standard_error(first: Any, second: Any, differences: Any) -> tuple[float, float]:
@@ -200,8 +211,8 @@ def regressed(comparisons: Sequence[Comparison]) -> bool:
 
 
 def known(value: Any) -> Any:
-    """JSON has no NaN."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+    """JSON has neither NaN nor infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_rows(comparisons: Sequence[Comparison]) -> list[Mapping[str, Any]]:

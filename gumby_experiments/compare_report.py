@@ -1,5 +1,6 @@
 """A comparison as a page: a picture of all changes, one of all runs, and the table."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ def _draw_changes(comparisons: Sequence[Comparison], folder: Path) -> None:
     picture, axes = figures.new_figure(**_tall(len(comparisons)))
     for row, each in enumerate(comparisons):
         colour = COLOURS[each.verdict]
-        if each.low == each.low:
+        if not math.isfinite(each.change):
+            continue
+        if math.isfinite(each.low) and math.isfinite(each.high):
             axes.plot([100 * each.low, 100 * each.high], [row, row], color=colour, linewidth=2)
         axes.plot([100 * each.change], [row], "o", color=colour)
     axes.axvline(0, color="#333333", linewidth=0.8)

@@ -113,6 +113,26 @@ def test_which_way_is_worse(better, change, verdict):
     assert verdict_of(Metric(unit="", better=better), change, significant=False) is Verdict.NO_EVIDENCE
 
 
+def test_what_may_be_nothing_regresses_too():
+    metrics = {"written": Metric(unit="MB/h", better="lower")}
+
+    def side(values):
+        return results([{"run": n, "written": value} for n, value in enumerate(values)], metrics)
+
+    for a, b, change, verdict in [
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 0.0, Verdict.NO_EVIDENCE),
+        ([0.0, 0.0, 0.0], [5.0, 5.1, 4.9], math.inf, Verdict.REGRESSED),
+        ([5.0, 5.1, 4.9], [0.0, 0.0, 0.0], -1.0, Verdict.IMPROVED),
+        ([0.0, 2.0, 1.0], [1.0, 0.0, 2.0], 0.0, Verdict.NO_EVIDENCE),
+        ([-1.0, -1.1, -0.9], [3.0, 3.1, 2.9], 4.0, Verdict.REGRESSED),
+    ]:
+        (found,) = compare(side(a), side(b))
+        assert (found.change, found.verdict) == (pytest.approx(change), verdict)
+    (row,) = as_rows(compare(side([0.0, 0.0]), side([5.0, 5.1])))
+    assert row["change"] is None
+    assert row["verdict"] == "regressed"
+
+
 def test_holms_correction():
     assert holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
     assert holm([0.04, 0.04]) == [False, False]
