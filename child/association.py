@@ -4,7 +4,7 @@ import socket
 from collections import Counter
 
 from overlay.community import NOWHERE, PoolTunnelCommunity
-from overlay.hidden import end_to_end_circuit, end_to_end_circuit_id, is_linked
+from overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
 from socks5.address import Socks5Error, decode_address, encode_address

@@ -14,7 +14,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from child.association import ServedAssociation
 from overlay.community import NOWHERE, PoolTunnelCommunity
-from overlay.hidden import session_hops
+from overlay.end_to_end import session_hops
 from rpc.descriptors import DATA_IN, DATA_OUT
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from socks5.address import Socks5Error, decode_address, encode_address

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from rpc.lifeline import die_with_parent
 from socks5.address import encode_address
 from socks5.messages import UDP_HEADER_START, split_udp_request
 
@@ -194,9 +193,7 @@ def main() -> int:
     parser.add_argument("--window", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--probes", type=int, default=200)
-    parser.add_argument("--with-parent", type=int, required=True)
     arguments = parser.parse_args()
-    die_with_parent(arguments.with_parent)
     print(json.dumps({"done": {"echo": echo, "load": load, "probe": probe}[arguments.role](arguments)}), flush=True)
     sys.stdin.read()
     return 0

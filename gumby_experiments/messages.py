@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from gumby_experiments.codecs import CODECS, Codec, Values, codec
-from rpc.lifeline import die_with_parent
 from tunnel_pool.errors import UserError
 
 FRAME = struct.Struct("!IB")
@@ -189,9 +188,7 @@ def main() -> int:
     parser.add_argument("--mix", choices=[*MIXES], default="control")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--with-parent", type=int, required=True)
     arguments = parser.parse_args()
-    die_with_parent(arguments.with_parent)
     try:
         result = {"send": send, "receive": receive, "each": each}[arguments.role](arguments)
     except UserError as error:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rpc.lifeline import die_with_parent
 from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.errors import UserError
@@ -18,14 +17,12 @@ def run_program(
 ) -> int:
     """Parse, run, and the exit code; `work` may raise UserError."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--with-parent", type=int, required=True)
     parser.add_argument("--cores", type=int, default=0, help="that it and its children may use; 0: all")
     options.add_workers_option(parser, default="2")
     options.add_hops_option(parser)
     options.add_network_options(parser)
     options.add_output_options(parser, log_level="error")
     arguments = parser.parse_args()
-    die_with_parent(arguments.with_parent)
     if arguments.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     set_up_logging(arguments.log_level)

@@ -22,7 +22,7 @@ from overlay.backoff import Backoff, Recent
 from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.dht_names import DhtNames
-from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
+from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
 from overlay.serving import ServingSettings, ServingTunnels
 from steering.cells import BUCKETS, random_id
 

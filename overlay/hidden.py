@@ -7,11 +7,9 @@ introduction point, swarm or end-to-end circuit is replaced.
 
 import asyncio
 import random
-import socket
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
@@ -34,9 +32,7 @@ from ipv8.messaging.anonymization.payload import (
     TestResponsePayload,
 )
 from ipv8.messaging.anonymization.tunnel import (
-    CIRCUIT_ID_PORT,
     CIRCUIT_STATE_CLOSING,
-    CIRCUIT_STATE_READY,
     CIRCUIT_TYPE_DATA,
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
@@ -53,10 +49,10 @@ from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from overlay.backoff import Recent
+from overlay.end_to_end import end_to_end_circuit_id, is_linked
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
 CIRCUIT_TYPE_LOOKUP = "LOOKUP"
-END_TO_END = (CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER)
 
 TEND_INTERVAL_S = 1.0
 # Between look-ups of a download that is linked with nobody; doubled up to one of the others.
@@ -110,41 +106,6 @@ class WatchedSwarm(NamedTuple):
     info_hash: bytes
     hops: int
     seeding: bool
-
-
-def session_hops(circuit: Circuit) -> int:
-    """The hop count of the clients that a circuit serves: a downloader's end has one hop more."""
-    return int(circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER))
-
-
-def end_to_end_address(circuit_id: int) -> tuple[str, int]:
-    """Where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
-    return socket.inet_ntoa(struct.pack("!I", circuit_id)), CIRCUIT_ID_PORT
-
-
-def end_to_end_circuit_id(host: str, port: int) -> int | None:
-    """The circuit that such an address stands for, None for all other addresses."""
-    try:
-        return int.from_bytes(socket.inet_aton(host), "big") if port == CIRCUIT_ID_PORT else None
-    except OSError:
-        return None
-
-
-def end_to_end_circuit(circuits: Mapping[int, Circuit], circuit_id: int, hops: int) -> Circuit | None:
-    """The end-to-end circuit with this id, if it serves clients of this hop count."""
-    circuit = circuits.get(circuit_id)
-    serves = circuit is not None and circuit.ctype in END_TO_END and session_hops(circuit) == hops
-    return circuit if serves else None
-
-
-def is_linked(circuit: Circuit) -> bool:
-    """Whether an end-to-end circuit carries clients' datagrams: only the other end reads them."""
-    return bool(
-        circuit.ctype in END_TO_END
-        and circuit.state == CIRCUIT_STATE_READY
-        and circuit.hs_session_keys is not None
-        and (circuit.e2e or circuit.ctype == CIRCUIT_TYPE_RP_SEEDER)
-    )
 
 
 class HiddenServices(HiddenTunnelCommunity):

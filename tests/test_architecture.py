@@ -22,6 +22,7 @@ DOORS = {"tunnel_pool/cli/experiment.py": {"gumby_experiments"}}
 PURE = [
     "gumby_experiments/codecs.py",
     "gumby_experiments/compare.py",
+    "gumby_experiments/progress.py",
     "gumby_experiments/scenario.py",
     "gumby_experiments/simulation.py",
     "gumby_experiments/statistics.py",

@@ -9,7 +9,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
 from overlay.config import slot_of
-from overlay.hidden import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id, session_hops
+from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id, session_hops
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
 from overlay.sticky import StickyMap
 from socks5.address import Address as Socks5Address

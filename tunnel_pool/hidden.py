@@ -18,7 +18,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.hidden import END_TO_END, end_to_end_address
+from overlay.end_to_end import END_TO_END, end_to_end_address
 from overlay.messages import peer_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError

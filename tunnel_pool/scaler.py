@@ -8,7 +8,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASO
 
 from overlay.backoff import Recent
 from overlay.config import MAX_SLOTS, slot_of
-from overlay.hidden import END_TO_END
+from overlay.end_to_end import END_TO_END
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.measure import CpuMeter
 from tunnel_pool.pool.policy import ChildState, surplus

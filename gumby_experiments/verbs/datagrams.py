@@ -23,7 +23,7 @@ class DatagramModule(SwarmModule):
         self._echoes: list[str] = []
 
     def _program(self, module: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", f"gumby_experiments.{module}", f"--with-parent={os.getpid()}", *arguments]
+        return [sys.executable, "-m", f"gumby_experiments.{module}", *arguments]
 
     @of_a_node
     async def start_echo(self, number: int, ports: str) -> None:

@@ -1,6 +1,5 @@
 """Verbs of the serialization experiment."""
 
-import os
 import sys
 
 from gumby_experiments.run import Run
@@ -15,7 +14,7 @@ class SerializationModule:
 
     async def _start(self, number: int, role: str, messages: str, *more: str) -> None:
         arguments = [f"--format={self._run.setting('format')}", f"--messages={messages}"]
-        arguments += [f"--seed={self._run.experiment.seed}", f"--with-parent={os.getpid()}"]
+        arguments.append(f"--seed={self._run.experiment.seed}")
         await self._run.node(number).start([
             sys.executable, "-m", "gumby_experiments.messages", role, str(self._run.folder / "socket"), *arguments,
             *more,

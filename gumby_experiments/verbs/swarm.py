@@ -1,7 +1,6 @@
 """Verbs of a private swarm: seeders, exits and relays, and who downloads through them."""
 
 import asyncio
-import os
 import secrets
 import sys
 from pathlib import Path
@@ -103,7 +102,7 @@ class SwarmModule:
         known = ",".join(map(str, self.addresses()))
         more = [f"--circuits={circuits}"] if circuits else []
         await node.start([
-            sys.executable, "-m", "gumby_experiments.downloader", f"--with-parent={os.getpid()}", *more,
+            sys.executable, "-m", "gumby_experiments.downloader", *more,
             f"--workers={workers}", f"--hops={hops}", f"--cores={cores}", f"--engine={engine}",
             f"--start-method={start_method}", f"--listen={node.host}:0", f"--bootstrap={known}", "--allow-private",
             f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",

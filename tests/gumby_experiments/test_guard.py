@@ -1,5 +1,6 @@
 """The guard on real counts: ten percent more work is seen, the same work is the same."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -13,6 +14,8 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
 ]
 COUNTED = ("python_relay_instructions", "python_originate_instructions", "data_stream_instructions")
+if shutil.which("cargo"):
+    COUNTED += ("engine_originate_instructions", "engine_relay_instructions", "engine_exit_instructions")
 
 
 async def measure(folder, burden, seed):
