@@ -147,7 +147,8 @@ def _draw_bars(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
         shift = (number - (len(groups) - 1) / 2) * width
         seen = rows.groupby(figure.x, sort=False)[figure.y].agg(["mean", "min", "max"])
         at = [places[value] + shift for value in seen.index]
-        errors = [seen["mean"] - seen["min"], seen["max"] - seen["mean"]]
+        # A mean of the same numbers may be less than they are, in its last digit.
+        errors = [(seen["mean"] - seen["min"]).clip(lower=0), (seen["max"] - seen["mean"]).clip(lower=0)]
         axes.bar(at, seen["mean"], width * 0.9, yerr=errors, color=colour, ecolor="#333333", capsize=2, label=name)
     turned = max(len(str(value)) for value in places) * len(places) > 60
     axes.set_xticks(list(places.values()), [str(value) for value in places], rotation=20 if turned else 0)

@@ -26,6 +26,7 @@ CALIBRATES_EVERY = 2  # of the rounds every second calibrates, the others check
 PER_SEEDER = 8  # chunks on the way
 PER_PROCESS = 4  # on machines that are not here: enough to keep each busy
 WELL = 0.15
+ALIKE = 1.01  # the most by the least: no law to be seen
 
 
 def derive(results: Results) -> None:
@@ -77,12 +78,18 @@ def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, A
             }  # fmt: skip
 
 
-def _law(predicted: pd.DataFrame) -> tuple[ScalabilityLaw, float]:
-    """Fitted to the most cores, and how much of them it explains."""
-    most = predicted[predicted["cores"] == max(SIZES)]
-    points = most["workers"].tolist(), most["mb_per_s"].tolist()
-    law = fit_law(*points)
-    return law, law.explains(*points)
+def _by_workers(predicted: pd.DataFrame) -> pd.Series:
+    """What so many workers reach on the most cores."""
+    return predicted[predicted["cores"] == max(SIZES)].set_index("workers")["mb_per_s"]
+
+
+def _by_cores(predicted: pd.DataFrame) -> pd.Series:
+    """What so many cores reach with the workers that suit them best."""
+    return predicted.groupby("cores")["mb_per_s"].max()
+
+
+def _law(reached: pd.Series) -> ScalabilityLaw:
+    return fit_law(reached.index.tolist(), reached.tolist())
 
 
 def findings(results: Results) -> Iterator[str]:
@@ -108,20 +115,26 @@ def findings(results: Results) -> Iterator[str]:
             f"{cores} core(s): {number(best['mb_per_s'])} MB/s at best; {enough} worker(s) reach 95 % of it. "
             f"What holds it back: {best['bottleneck']}."
         )
-    law, explained = _law(predicted)
-    enough = number(number_for(law, 0.9, max(SIZES)))
-    if law.best_number < max(SIZES):
-        most = f"the most is at {number(law.best_number)}"
-    else:
-        most = f"more do not harm up to {max(SIZES)}"
-    yield (
-        f"Universal Scalability Law on {max(SIZES)} cores: {number(law.rate)} MB/s for one worker, contention "
-        f"{law.contention:.3f}, coherency {law.coherency:.2g}; {enough} give 90 % of what the law gives with all, "
-        f"{most}. It explains {explained:.0%} of what the simulation says (R²)."
-    )
+    yield f"Universal Scalability Law by workers, on {max(SIZES)} cores: {_words(_by_workers(predicted))}."
+    yield f"Universal Scalability Law by cores, with the workers that suit them: {_words(_by_cores(predicted))}."
     yield (
         "For other machines it leaves out the delays that it was calibrated with, and knows no caches and no memory "
         "bandwidth: an upper bound."
+    )
+
+
+def _words(reached: pd.Series) -> str:
+    """The law that is fitted to it, and how well."""
+    most = int(reached.index.max())
+    law = _law(reached)
+    fitted = f"{number(law.rate)} MB/s for one, contention {law.contention:.3f}, coherency {law.coherency:.2g}"
+    if reached.max() <= ALIKE * reached.min():
+        return f"{fitted}; one reaches what {most} reach"
+    turns = f"the most is at {number(law.best_number)}" if law.best_number < most else f"more do not harm up to {most}"
+    explained = law.explains(reached.index.tolist(), reached.tolist())
+    return (
+        f"{fitted}; {number(number_for(law, 0.9, most))} give 90 % of what {most} give by it, {turns}. "
+        f"It explains {explained:.0%} of what the simulation says (R²)"
     )
 
 
@@ -132,7 +145,7 @@ def draw(results: Results, folder: Path) -> list[str]:
     picture, axes = figures.new_figure()
     for place, (cores, rows) in enumerate(predicted.groupby("cores")):
         axes.plot(rows["workers"], rows["mb_per_s"], "o-", markersize=3, color=figures.COLOURS[place], label=str(cores))
-    law, _ = _law(predicted)
+    law = _law(_by_workers(predicted))
     axes.plot(SIZES, [law.throughput(workers) for workers in SIZES], "k--", linewidth=1, label="law, all cores")
     checked = results.table(CHECKED)
     if not checked.empty:
