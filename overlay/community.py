@@ -112,6 +112,7 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
 
         py-ipv8 starts the removals too, but may cancel them before they are done.
         """
+        self.is_draining = True
         why = {"additional_info": "unload", "remove_now": True, "destroy": DESTROY_REASON_SHUTDOWN}
         removals = [self.remove_circuit(circuit_id, **why) for circuit_id in list(self.circuits)]
         removals += [self.remove_relay(circuit_id, **why) for circuit_id in list(self.relay_from_to)]

@@ -9,9 +9,10 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
+from ipv8.messaging.anonymization.caches import E2ERequestCache
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
 from ipv8.messaging.anonymization.payload import (
@@ -48,7 +49,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
-from overlay.backoff import Recent
+from overlay.asking import Questions
 from overlay.end_to_end import end_to_end_circuit_id, is_linked
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
@@ -60,6 +61,7 @@ LOOKUP_RETRY_S = 5.0
 MAX_RETRY_OF_THE_FOUND_S = 60.0
 MAX_RETRY_S = 300.0
 ANSWER_TIMEOUT_S = 10.0  # of a seeder who was asked for a rendezvous; py-ipv8 forgets the question then
+RENDEZVOUS_RETRY_S = 6.0  # a seeder tries another point until then: py-ipv8 gives up a first hop after 5 s
 PING_END_TO_END_S = 3.0
 END_TO_END_SILENCE_S = 10.0
 ANNOUNCE_RETRY_S = 5.0
@@ -119,8 +121,7 @@ class HiddenServices(HiddenTunnelCommunity):
         super().__init__(settings)
         self._tending = False
         self._retry_s: dict[bytes, float] = {}
-        self._asked_s: dict[bytes, float] = {}  # since when a seeder's answer is waited for, by swarm
-        self._asked_seeders = Recent[bytes](ANSWER_TIMEOUT_S)
+        self._questions = Questions(ANSWER_TIMEOUT_S)
         # An answer comes over the circuit that the request took, never to our own address.
         self.decode_map[PeersResponsePayload.msg_id] = None
         self.cancel_pending_task("do_peer_discovery")
@@ -224,13 +225,12 @@ class HiddenServices(HiddenTunnelCommunity):
             swarm.min_dht_lookup_interval = swarm.max_dht_lookup_interval = 0
         else:
             swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
+        if self._is_unanswered(swarm) and (asked := self._questions.answered(swarm.info_hash)) is not None:
+            # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
+            self._end_lookup_circuits(swarm.hops, "no answer of a seeder", asked.over)
+            return
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
         self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
-        if self._is_unanswered(swarm):
-            # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
-            self._look_up_anew(swarm.info_hash)
-            self._end_lookup_circuits(swarm.hops, "no answer of a seeder")
-            return
         try:
             found = await swarm.lookup()
         except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
@@ -243,44 +243,57 @@ class HiddenServices(HiddenTunnelCommunity):
             return
         for point in set(found or ()):
             swarm.add_intro_point(point)
-        for point in list(swarm.intro_points):
+        for point in self._questions.in_turn(swarm.info_hash, swarm.intro_points):
             if not swarm.has_connection(point.seeder_pk):
                 self.create_e2e(swarm.info_hash, point)
 
     async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
-        """As in py-ipv8; another is tried when the first does not come about, while the downloader still waits."""
+        """As in py-ipv8; another when no circuit to the first came about, while the downloader still waits."""
+        swarm, begun_s = self.swarms.get(info_hash), time.monotonic()
         point: RendezvousPoint | None = await super().create_rendezvous_point(info_hash)
-        return point or await super().create_rendezvous_point(info_hash)
+        is_wanted = swarm is not None and self.swarms.get(info_hash) is swarm and not self.is_draining
+        if point is None and is_wanted and time.monotonic() - begun_s < RENDEZVOUS_RETRY_S:
+            point = await super().create_rendezvous_point(info_hash)
+        return point
 
     def _look_up_anew(self, info_hash: bytes) -> None:
         """As if nobody had been looked for, or asked, before."""
         self._retry_s.pop(info_hash, None)
-        self._asked_s.pop(info_hash, None)
+        self._questions.forget(info_hash)
 
     def _is_unanswered(self, swarm: Swarm) -> bool:
-        """Whether a seeder was asked, and had time to answer."""
-        asked_s = self._asked_s.get(swarm.info_hash)
-        return asked_s is not None and time.monotonic() - asked_s >= ANSWER_TIMEOUT_S
+        """Whether a seeder was asked in vain; who has answered is in `connections` at once."""
+        return not swarm.connections and self._questions.is_unanswered(swarm.info_hash, time.monotonic())
 
-    def _end_lookup_circuits(self, hops: int, why: str) -> None:
+    def _end_lookup_circuits(self, hops: int, why: str, only: Container[int] | None = None) -> None:
         for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=hops):
-            self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
+            if only is None or circuit.circuit_id in only:
+                self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
 
     def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """As in py-ipv8, one at a time to each seeder, by its introduction points in turn: some may be long gone."""
-        now_s = time.monotonic()
-        if not self._asked_seeders.has(intro_point.seeder_pk, now_s):
-            self._asked_seeders.add(intro_point.seeder_pk, now_s)
-            self._asked_s.setdefault(info_hash, now_s)
-            if (asked := self.swarms.get(info_hash)) is not None and intro_point in asked.intro_points:
-                asked.intro_points.remove(intro_point)
-                asked.intro_points.append(intro_point)
-            try:
-                super().create_e2e(info_hash, intro_point)
-            except ValueError:  # the key is none
-                self.counters["seeder_key_malformed"] += 1
-                if (swarm := self.swarms.get(info_hash)) is not None:
-                    swarm.remove_intro_point(intro_point)
+        """As in py-ipv8; who may be asked, `Questions` says."""
+        now_s, swarm = time.monotonic(), self.swarms.get(info_hash)
+        if (
+            swarm is None
+            or not self._questions.may_ask(intro_point.seeder_pk, now_s)
+            or self.select_circuit(None, swarm.hops) is None
+        ):
+            return
+        over = [circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=swarm.hops)]
+        self._questions.asked(info_hash, intro_point, over, now_s)
+        try:
+            super().create_e2e(info_hash, intro_point)
+        except ValueError:  # the key is none
+            self.counters["seeder_key_malformed"] += 1
+            swarm.remove_intro_point(intro_point)
+
+    async def on_created_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; nobody waits for this answer any more, whatever becomes of the circuit."""
+        payload, _ = self.serializer.unpack_serializable(CreatedE2EPayload, data, offset=23)
+        question = self.request_cache.get(E2ERequestCache, payload.identifier)
+        await super().on_created_e2e(source_address, data, circuit_id)
+        if question is not None:
+            self._questions.answered(question.info_hash)
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
         """As in py-ipv8, with a circuit to ask over."""

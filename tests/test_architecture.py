@@ -39,6 +39,7 @@ PURE = [
     "socks5/messages.py",
     "socks5/steering.py",
     "steering/bpf.py",
+    "overlay/asking.py",
     "overlay/backoff.py",
     "overlay/balance.py",
     "overlay/bucket.py",

@@ -1,0 +1,59 @@
+"""Whom a downloader asks for a rendezvous next, and who owes an answer. Pure: the time is an argument."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ipv8.messaging.anonymization.tunnel import IntroductionPoint
+
+from overlay.backoff import Recent
+
+
+class Asked(NamedTuple):
+    """`over`: the circuits, by id, that the question may have taken."""
+
+    since_s: float
+    over: frozenset[int]
+
+
+class Questions:
+    """To the seeders of each swarm, by info hash: one at a time to each seeder, by its introduction points in turn.
+
+    A seeder's points have its key, and the DHT names one for a day, whether it is still there or not.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        """`timeout_s`: so long an answer is waited for."""
+        self._timeout_s = timeout_s
+        self._seeders = Recent[bytes](timeout_s)
+        self._open: dict[bytes, Asked] = {}
+        self._points: dict[bytes, dict[IntroductionPoint, float]] = {}  # when each was asked last
+
+    def in_turn(self, info_hash: bytes, points: Iterable[IntroductionPoint]) -> list[IntroductionPoint]:
+        """Who has not been asked yet, then who was asked the longest ago; others are forgotten."""
+        points = list(points)
+        asked_s = {at: when for at, when in self._points.get(info_hash, {}).items() if at in points}
+        self._points[info_hash] = asked_s
+        return sorted(points, key=lambda point: asked_s.get(point, -math.inf))
+
+    def may_ask(self, seeder_key: bytes, now_s: float) -> bool:
+        return not self._seeders.has(seeder_key, now_s)
+
+    def asked(self, info_hash: bytes, point: IntroductionPoint, over: Iterable[int], now_s: float) -> None:
+        self._seeders.add(point.seeder_pk, now_s)
+        self._points.setdefault(info_hash, {})[point] = now_s
+        self._open.setdefault(info_hash, Asked(now_s, frozenset(over)))
+
+    def answered(self, info_hash: bytes) -> Asked | None:
+        """Or given up: nothing is waited for any more."""
+        return self._open.pop(info_hash, None)
+
+    def is_unanswered(self, info_hash: bytes, now_s: float) -> bool:
+        """Whether a seeder was asked, and had time to answer."""
+        asked = self._open.get(info_hash)
+        return asked is not None and now_s - asked.since_s >= self._timeout_s
+
+    def forget(self, info_hash: bytes) -> None:
+        """As if nobody had been asked; but no seeder is asked sooner for it."""
+        self._open.pop(info_hash, None)
+        self._points.pop(info_hash, None)
