@@ -55,6 +55,7 @@ def _draw_changes(comparisons: Sequence[Comparison], folder: Path) -> None:
     for row, each in enumerate(comparisons):
         colour = COLOURS[each.verdict]
         if not math.isfinite(each.change):
+            axes.text(0, row, " from 0" if math.isinf(each.change) else " ?", color=colour, va="center", fontsize=8)
             continue
         if math.isfinite(each.low) and math.isfinite(each.high):
             axes.plot([100 * each.low, 100 * each.high], [row, row], color=colour, linewidth=2)

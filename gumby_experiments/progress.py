@@ -15,19 +15,27 @@ COLUMNS = {
 
 
 class Progress:
-    """Points in time at which more was there than before."""
+    """Points in time at which more was there than before; before and after each stall one of its ends."""
 
     def __init__(self, points: Iterable[tuple[float, int]] = ()) -> None:
         """`points`: seconds since the download began, and the bytes that were there."""
         self.points: list[tuple[float, int]] = [(0.0, 0)]
+        self._still_s = 0.0  # when no more was there than at the last point
         for point in points:
             self.add(*point)
 
     def add(self, elapsed_s: float, done_bytes: int) -> None:
-        """What was told before already says nothing new of when it came."""
-        point = (round(elapsed_s, 4), done_bytes)
-        if all(now > last for now, last in zip(point, self.points[-1], strict=True)):
-            self.points.append(point)
+        """Who is asked more often than it counts tells the same twice: that is no stall until it lasts."""
+        at_s = round(elapsed_s, 4)
+        last_s, last_bytes = self.points[-1]
+        if at_s <= last_s or done_bytes < last_bytes:
+            return
+        if done_bytes == last_bytes:
+            self._still_s = at_s
+            return
+        if self._still_s - last_s >= EVERY_S:
+            self.points.append((self._still_s, last_bytes))
+        self.points.append((at_s, done_bytes))
 
     def rows(self, every_s: float = EVERY_S) -> list[dict[str, Any]]:
         """With COLUMNS, one for each whole interval; between two points bytes came evenly."""

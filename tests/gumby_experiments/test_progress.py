@@ -17,9 +17,16 @@ def test_an_even_download_has_one_speed_however_late_it_is_seen():
 
 
 def test_what_stands_still_is_seen_as_standing_still():
-    progress = Progress([(0.5, 5 * MB), (2.5, 5 * MB + 1), (3.0, 10 * MB)])
+    seen = [(0.5, 5 * MB), (0.75, 5 * MB), (1.5, 5 * MB), (2.5, 5 * MB), (3.0, 10 * MB)]
+    progress = Progress(seen)
     speeds = [row["download_mb_per_s"] for row in progress.rows()]
-    assert speeds == pytest.approx([10, 0, 0, 0, 0, 10], abs=0.001)
+    assert speeds == [10, 0, 0, 0, 0, 10]
+    assert Progress(progress.points).points == progress.points
+
+
+def test_nothing_comes_before_the_first_bytes():
+    progress = Progress([(0.3, 0), (0.6, 0), (1.0, 0), (1.5, 5 * MB)])
+    assert [row["download_mb_per_s"] for row in progress.rows()] == [0, 0, 10]
 
 
 def test_nothing_of_what_is_shorter_than_an_interval():

@@ -67,7 +67,7 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
                         help="of revisions: runs of each, in turn (default: %(default)s)")  # fmt: skip
     parser.add_argument(
         "--times", type=options.whole_number(1, 1000), default=1, metavar="T",
-        help="of revisions: compare so often, each time by --rounds other runs, and say each time what regressed: "
+        help="of revisions: compare so often, each time by --rounds other runs, and give each time's verdicts: "
         "with A the same as B, how often this guard is wrong",
     )  # fmt: skip
     parser.add_argument("--short", action="store_true", help="of revisions: the experiment's short form")
@@ -205,16 +205,17 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
         "comparisons": as_rows(comparisons),
         "missing_in_b": missing,
         "differences": differences(a, b),
-        **({"times": [_regressed_metrics(part) for part in parts]} if parts else {}),
+        **({"times": [_verdicts(part) for part in parts]} if parts else {}),
         "report": str(page),
     }
 
 
-def _regressed_metrics(comparisons: Any) -> dict[str, float]:
-    """With their changes."""
+def _verdicts(comparisons: Any) -> dict[str, str]:
+    """Of each that has one."""
     from gumby_experiments.compare import Verdict
+    from gumby_experiments.compare_report import title_of
 
-    return {each.metric: each.change for each in comparisons if each.verdict is Verdict.REGRESSED}
+    return {title_of(each): each.verdict.value for each in comparisons if each.verdict is not Verdict.NO_EVIDENCE}
 
 
 async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, bool]:
@@ -313,6 +314,12 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
     console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _change(row: dict[str, Any]) -> str:
+    from gumby_experiments.report import percent
+
+    return "from 0" if row["a_mean"] == 0 and row["b_mean"] else percent(row["change"])
+
+
 def _describe_comparison(report: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
@@ -331,14 +338,14 @@ def _describe_comparison(report: dict[str, Any], console: Console) -> None:
             sides += [mean, sd, f"{least}-{most}"]
         interval = f"{percent(row['low'])} {percent(row['high'])}"
         table.add_row(
-            row["metric"], *(str(row[key]) for key in factors), *sides, percent(row["change"]), interval, row["verdict"]
+            row["metric"], *(str(row[key]) for key in factors), *sides, _change(row), interval, row["verdict"]
         )
     console.print(table)
     for name in report["missing_in_b"]:
         console.print(f"{name} was measured in A, and not in B", markup=False, highlight=False)
-    for number_of, regressed in enumerate(report.get("times", []), 1):
-        which = ", ".join(f"{metric} {percent(change)}" for metric, change in regressed.items())
-        console.print(f"comparison {number_of}: {which or 'nothing regressed'}", markup=False, highlight=False)
+    for time_of, verdicts in enumerate(report.get("times", []), 1):
+        which = ", ".join(f"{metric} {verdict}" for metric, verdict in verdicts.items())
+        console.print(f"comparison {time_of}: {which or 'no evidence of any change'}", markup=False, highlight=False)
     for line in report["differences"]:
         console.print(f"set up differently: {line}", markup=False, highlight=False)
     console.print(f"report: {report['report']}", markup=False, highlight=False, soft_wrap=True)
