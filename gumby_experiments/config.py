@@ -38,6 +38,7 @@ class Figure(Section, frozen=True):
     y: str
     table: str = "runs"
     by: str = ""
+    order: str = ""  # bars stand in the order of this column, else as they come
     only: dict[str, Value] = msgspec.field(default_factory=dict)
     x_label: str = ""
     y_label: str = ""

@@ -89,11 +89,13 @@ def _label(results: Results, column: str) -> str:
 
 
 def _selected(table: pd.DataFrame, figure: Figure) -> pd.DataFrame:
-    missing = {figure.x, figure.y, *([figure.by] if figure.by else []), *figure.only} - set(table.columns)
-    if missing:
+    named = {figure.x, figure.y, figure.by, figure.order, *figure.only} - {""}
+    if named - set(table.columns):
         return pd.DataFrame()
     for column, value in figure.only.items():
         table = table[table[column] == value]
+    if figure.order:
+        table = table.sort_values(figure.order, kind="stable")
     return table.dropna(subset=[figure.x, figure.y])
 
 
@@ -154,8 +156,11 @@ def _draw_bars(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
         # A mean of the same numbers may be less than they are, in its last digit.
         errors = [(seen["mean"] - seen["min"]).clip(lower=0), (seen["max"] - seen["mean"]).clip(lower=0)]
         axes.bar(at, seen["mean"], width * 0.9, yerr=errors, color=colour, ecolor="#333333", capsize=2, label=name)
-    turned = max(len(str(value)) for value in places) * len(places) > 60
-    axes.set_xticks(list(places.values()), [str(value) for value in places], rotation=20 if turned else 0)
+    labels = [str(value) for value in places]
+    turned: dict[str, Any] = {}
+    if sum(map(len, labels)) > 80:
+        turned = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(list(places.values()), labels, **turned)
 
 
 def _draw_lines(axes: Any, table: pd.DataFrame, figure: Figure) -> None:

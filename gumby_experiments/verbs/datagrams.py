@@ -13,6 +13,20 @@ from gumby_experiments.verbs.swarm import EXIT, PORT, SwarmModule
 ECHO, POOL = "echo", "pool"
 SOCKS5_HEADER_BYTES = 10  # RFC 1928 section 7, for IPv4
 Sight = tuple[float, tuple[str, int], tuple[str, int], int]
+# Of a datagram's way there and back, in its order; with steering the first is instead of the three after it.
+STEERED, QUEUE, MAIN, STREAM = (
+    "out: socket and engine",
+    "out: SOCKS5 queue",
+    "out: main process",
+    "out: stream and engine",
+)
+OUT_EXIT, ECHOED, BACK_EXIT, BACK = (
+    "out: exit",
+    "echo, not ours",
+    "back: exit",
+    "back: engine, and stream where there is one",
+)
+PARTS = (STEERED, QUEUE, MAIN, STREAM, OUT_EXIT, ECHOED, BACK_EXIT, BACK)
 
 
 class DatagramModule(SwarmModule):
@@ -86,10 +100,10 @@ class DatagramModule(SwarmModule):
                 parts.setdefault(part, []).append(seconds)
         if not parts:
             raise RunError("no probe was seen on its whole way")
-        for place, (part, times) in enumerate(parts.items()):
+        for part, times in parts.items():
             row = {
                 "part": part,
-                "place": place,
+                "place": PARTS.index(part),
                 "median_us": round(statistics.median(times) * 1e6, 1),
                 "probes": len(times),
             }
@@ -125,16 +139,16 @@ def _parts(
     if handled is not None:
         begun_s, ended_s = handled
         out = {
-            "out: SOCKS5 queue": begun_s - steps["asked"],
-            "out: main process": ended_s - begun_s,
-            "out: stream and engine": steps["sealed"] - ended_s,
+            QUEUE: begun_s - steps["asked"],
+            MAIN: ended_s - begun_s,
+            STREAM: steps["sealed"] - ended_s,
         }
     else:
-        out = {"out: socket and engine": steps["sealed"] - steps["asked"]}
+        out = {STEERED: steps["sealed"] - steps["asked"]}
     return {
         **out,
-        "out: exit": steps["left"] - steps["sealed"],
-        "echo, not ours": steps["echoed"] - steps["left"],
-        "back: exit": steps["back"] - steps["echoed"],
-        "back: engine, and stream where there is one": steps["answered"] - steps["back"],
+        OUT_EXIT: steps["left"] - steps["sealed"],
+        ECHOED: steps["echoed"] - steps["left"],
+        BACK_EXIT: steps["back"] - steps["echoed"],
+        BACK: steps["answered"] - steps["back"],
     }
