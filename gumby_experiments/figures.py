@@ -8,15 +8,13 @@ import pandas as pd
 
 from gumby_experiments.config import Figure
 from gumby_experiments.progress import EVERY_S, PROGRESS
-from gumby_experiments.results import RUN, SAMPLES, Results
+from gumby_experiments.results import RUN, Results
 from gumby_experiments.sampler import INTERVAL_S
 from tunnel_pool.errors import UserError
 
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
 SIZE = (8, 4)
 PNG_DPI = 110
-# Series of several runs are averaged over bins of so many seconds.
-GRID_S = {PROGRESS: EVERY_S, SAMPLES: INTERVAL_S}
 ACRONYMS = {"cpu", "rss"}
 UNIT_WORDS = {"mb", "gb", "kb", "bytes", "bit", "s", "ms", "us", "percent", "per", "hour"}
 
@@ -118,7 +116,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def _draw_series(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
     """Each run thinly, the mean of all boldly."""
-    grid_s = GRID_S.get(figure.table, INTERVAL_S)
+    grid_s = EVERY_S if figure.table == PROGRESS else INTERVAL_S  # bins that several runs are averaged over
     for name, colour, rows in _groups(table, figure.by):
         for _, run in rows.groupby(RUN):
             axes.plot(run[figure.x], run[figure.y], color=colour, alpha=0.25, linewidth=0.8)
