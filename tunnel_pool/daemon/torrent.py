@@ -234,12 +234,15 @@ class Torrent:
 
     @property
     def progress(self) -> float:
-        """Of what is wanted, from 0 to 1."""
-        return self.marks.total_wanted_done / self.marks.total_wanted if self.marks.total_wanted else 0.0
+        """Of what is wanted, from 0 to 1; 1 when its last piece was checked."""
+        wanted = self.marks.total_wanted
+        return (wanted - self.left_bytes) / wanted if wanted else 0.0
 
     @property
     def left_bytes(self) -> int:
-        return max(0, self.marks.total_wanted - self.marks.total_wanted_done)
+        """Of what is wanted; libtorrent counts a piece as done before it has checked its hash."""
+        left = max(0, self.marks.total_wanted - self.marks.total_wanted_done)
+        return left if self.is_finished else max(left, min(1, self.marks.total_wanted))
 
     def priority(self, index: int) -> int:
         """libtorrent's, of a file."""

@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from tunnel_pool.daemon.hops import HopRules, checked_hops, hops_of_labels, othe
 from tunnel_pool.daemon.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
 from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.settings import Settings
+from tunnel_pool.daemon.torrent import Count, Marks, Torrent
 from tunnel_pool.daemon.transmission.fields import FIELDS
 from tunnel_pool.daemon.transmission.methods import _priorities
 from tunnel_pool.daemon.transmission.names import camel, kebab, snake
@@ -106,6 +108,24 @@ def test_no_more_run_than_may(kinds, downloads, seeds):
         if planned[each.record.infohash] is Activity.QUEUED:  # whoever waits, those before it have taken all there is
             ahead = [e for e in running if e.finished == each.finished and e.record.position < each.record.position]
             assert len(ahead) == (seeds if each.finished else downloads)
+
+
+@pytest.mark.parametrize(
+    ("finished", "done", "wanted", "progress", "left"),
+    [
+        (False, 0, 0, 0.0, 0),
+        (False, 30, 100, 0.3, 70),
+        # All of it came, and the last piece's hash is still being checked.
+        (False, 100, 100, 0.99, 1),
+        (True, 100, 100, 1.0, 0),
+    ],
+)
+def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, wanted, progress, left):
+    told = dict.fromkeys(Marks._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
+    told |= {"is_finished": finished, "has_metadata": True, "total_wanted": wanted, "total_wanted_done": done}
+    record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
+    torrent = Torrent(Count(), record, b"", None, SimpleNamespace(**told))
+    assert (torrent.progress, torrent.left_bytes) == (progress, left)
 
 
 @pytest.mark.parametrize(
