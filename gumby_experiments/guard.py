@@ -42,22 +42,29 @@ async def is_revision(text: str) -> bool:
 
 
 async def run_revisions(
-    revisions: tuple[str, str], name: str, options: Sequence[str], rounds: int, say: Say
+    revisions: tuple[str, str], name: str, options: Sequence[str], rounds: int, say: Say, *, folders: tuple[Path, Path]
 ) -> tuple[Results, Results]:
-    """So many runs of each, A B and B A in turn; `options` are those of `experiment run`. Raises UserError."""
+    """So many runs of each, A B and B A in turn; `options` are those of `experiment run`. Raises UserError.
+
+    `folders`: where the results of either side are written, after each round.
+    """
     if name == EXPERIMENT and (why := why_not()):
         raise NothingToCompareError(why)
     remove_stale_folders(FOLDER_PREFIX)
     folder = make_folder(FOLDER_PREFIX)
     a, b = revisions
+    found: dict[str, Results] = {}
     try:
         async with _side("A", a, folder, name, say) as first, _side("B", b, folder, name, say) as second:
-            found: dict[str, list[Results]] = {first.name: [], second.name: []}
             for number in range(rounds):
                 for side in (first, second) if number % 2 == 0 else (second, first):
                     say(f"round {number + 1} of {rounds}: {side.name} ({side.revision})")
-                    found[side.name].append(await _measure(side, name, options, number))
-            return _joined(found[first.name]), _joined(found[second.name])
+                    measured = await _measure(side, name, options, number)
+                    found[side.name] = _joined(found[side.name], measured) if number else measured
+                for side, kept in zip((first, second), folders, strict=True):
+                    found[side.name].folder = kept
+                    found[side.name].write()
+            return found[first.name], found[second.name]
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -72,7 +79,7 @@ async def _side(letter: str, revision: str, folder: Path, name: str, say: Say) -
         if not (tree / "gumby_experiments" / "experiments" / f"{name}.toml").exists():
             raise NothingToCompareError(f"{revision} has no experiment {name}: there is nothing to compare with")
         say(f"setting up {letter} ({revision})")
-        await _must("make", "-C", str(tree), ".venv/dev.stamp", "engine-there")
+        await _must("make", "-C", str(tree), ".venv/dev.stamp", "engine-there", scratch=folder)
         yield _Side(letter, revision, tree)
     finally:
         with contextlib.suppress(UserError):
@@ -110,27 +117,29 @@ def _why(said: str) -> str:
     return line
 
 
-def _joined(rounds: Sequence[Results]) -> Results:
-    """All runs of a side, numbered by their round."""
-    first = rounds[0]
-    for name in list(first.tables):
-        first.tables[name] = pd.concat([each.table(name) for each in rounds], ignore_index=True)
-    return first
+def _joined(all_before: Results, one: Results) -> Results:
+    """The runs of another round, too; their numbers are other ones."""
+    for name, table in one.tables.items():
+        before = all_before.tables.get(name)
+        all_before.tables[name] = table if before is None else pd.concat([before, table], ignore_index=True)
+    return all_before
 
 
-async def _must(*command: str) -> None:
+async def _must(*command: str, scratch: Path | None = None) -> None:
     """Raises UserError when it fails."""
-    code, said = await _run(*command)
+    code, said = await _run(*command, scratch=scratch)
     if code != 0:
         raise UserError(f"{' '.join(command[:3])} failed: {_why(said)}")
 
 
-async def _run(*command: str, cwd: Path | None = None) -> tuple[int, str]:
-    """Exit code, and all that it said. Cancelled, it is ended with what it has started."""
+async def _run(*command: str, cwd: Path | None = None, scratch: Path | None = None) -> tuple[int, str]:
+    """Exit code, and all that it said; `scratch`: for its temporary files. Cancelled, it is ended with its children."""
+    environment = {"TMPDIR": str(scratch)} if scratch else {}
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said, cwd=cwd, start_new_session=True
-        )
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said, cwd=cwd, start_new_session=True,
+            env=os.environ | environment,
+        )  # fmt: skip
         try:
             code = await process.wait()
         except asyncio.CancelledError:

@@ -28,6 +28,7 @@ class Command:
         async for line in self.process.stderr:
             self.lines.append(line.decode().rstrip())
             self._line.set()
+        self._line.set()  # there is no other
 
     @property
     def pid(self):
@@ -43,7 +44,7 @@ class Command:
                     seen += 1
                     if matches(self.lines[seen - 1]):
                         return self.lines[seen - 1]
-                assert self.process.returncode is None, self.lines
+                assert not self._reader.done(), f"it has ended, and said: {self.lines}"
                 self._line.clear()
                 await self._line.wait()
 

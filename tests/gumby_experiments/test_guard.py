@@ -1,12 +1,18 @@
 """The guard on real counts: ten percent more work is seen, the same work is the same."""
 
+import asyncio
 import shutil
+import signal
 import subprocess
+import tempfile
+from pathlib import Path
 
+import psutil
 import pytest
 
+from gumby_experiments.results import RUN, RUNS, read_results
 from gumby_experiments.verbs.costs import why_not
-from tests.commands import ROOT, command
+from tests.commands import GONE_WITHIN_S, ROOT, command
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,11 +58,17 @@ def git(*arguments):
     return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True).stdout
 
 
+def worktrees():
+    """Without those whose folders are gone."""
+    git("worktree", "prune")
+    return git("worktree", "list")
+
+
 async def test_a_revision_from_before_the_experiment_is_nothing_to_compare_with(tmp_path):
     first = git("rev-list", "--max-parents=0", "HEAD").split()[0]
     if git("ls-tree", first, "gumby_experiments/experiments/costs.toml"):
         pytest.skip("this clone has no history from before the experiment")
-    worktrees = git("worktree", "list")
+    before = worktrees()
     async with command("experiment", "compare", first, "HEAD", f"--output={tmp_path / 'out'}") as running:
         code, _, lines = await running.ended()
     assert code == 1
@@ -67,4 +79,34 @@ async def test_a_revision_from_before_the_experiment_is_nothing_to_compare_with(
         code, report, _ = await running.ended()
     assert code == 0
     assert "nothing to compare with" in report["nothing"]
-    assert git("worktree", "list") == worktrees
+    assert worktrees() == before
+
+
+@pytest.fixture
+def elsewhere():
+    """For temporary files; a name that is short enough for Unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("line", ["setting up A", "round 2 of 5: A"])
+async def test_a_stopped_comparison_keeps_whole_rounds_and_leaves_nothing_else(tmp_path, elsewhere, line):
+    folder = tmp_path / "out"
+    before = worktrees()
+    arguments = ["--experiment=serialization", "--short", f"--output={folder}"]
+    async with command(
+        "experiment", "compare", "HEAD", "HEAD", *arguments, environment={"TMPDIR": str(elsewhere)}
+    ) as running:
+        await running.until_line(lambda said: said.startswith(line), 300)
+        while "setting up" in line and not list(elsewhere.glob("*/pip-*")):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        family = running.family()
+        running.process.send_signal(signal.SIGINT)
+        code, _, lines = await running.ended()
+    assert code == 130
+    assert lines[-1] == "tunnel-pool experiment: interrupted"
+    rounds = [set(read_results(folder / side).table(RUNS)[RUN]) for side in "AB"] if folder.exists() else []
+    assert rounds == ([{0}, {0}] if "round" in line else [])
+    assert worktrees() == before
+    assert not list(elsewhere.iterdir())
+    assert not psutil.wait_procs(family, GONE_WITHIN_S)[1]

@@ -1,6 +1,7 @@
 """tunnel-pool experiment: repeat the experiments that this program comes from, and compare their results."""
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -192,13 +193,14 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
         a, b, paired = await _both(arguments, folder)
         comparisons = compare(a, b, paired)
         parts = list(compare_in_parts(a, b, arguments.rounds)) if arguments.times > 1 else []
-    except UserError as error:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        if arguments.if_comparable and isinstance(error, NothingToCompareError):
+        page = write_comparison(a, b, comparisons, folder)
+    except NothingToCompareError as error:
+        if arguments.if_comparable:
             return {"ok": True, "nothing": str(error)}
         raise
-    page = write_comparison(a, b, comparisons, folder)
+    finally:
+        with contextlib.suppress(OSError):  # rounds that are over are kept
+            folder.rmdir()
     missing = lost(a, b)
     return {
         "ok": not regressed(comparisons) and not missing,
@@ -235,10 +237,8 @@ async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, 
     short = ["--short"] if arguments.short else []
     revisions = arguments.a, arguments.b
     rounds = arguments.rounds * arguments.times
-    a, b = await guard.run_revisions(revisions, arguments.experiment, short, rounds, _say)
-    for results, name in ((a, "A"), (b, "B")):
-        results.folder = folder / name
-        results.write()
+    kept = folder / "A", folder / "B"
+    a, b = await guard.run_revisions(revisions, arguments.experiment, short, rounds, _say, folders=kept)
     return a, b, True
 
 
