@@ -324,6 +324,10 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
             self.on_circuit_removed(circuit, additional_info)
             self._build_soon(REBUILD_DELAY_S)
 
+    async def update_statistics(self) -> None:
+        """Bring what the engine counted into circuits and routes."""
+        self.crypto_endpoint.update_statistics()
+
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
         of_the_engine: Counter[str] = self.crypto_endpoint.dropped()

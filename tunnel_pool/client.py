@@ -146,11 +146,6 @@ class TorrentClient:
                 del self.circuits_seen[next(iter(self.circuits_seen))]
             on_progress(self)
 
-    async def settle(self) -> None:
-        """Return when the circuits' last bytes have been told."""
-        if (pool := pool_of(self.tunnels)) is not None:
-            await pool.told()
-
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a torrent's status has changed, or the time is up. Raises UserError."""
         self._check_pool()

@@ -139,6 +139,9 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
             await self.port.close()
         await self.shutdown_task_manager()
 
+    async def update_statistics(self) -> None:
+        await self.pool.told()
+
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, here and in the children."""
         return self.pool.dropped() + self.drops + (self.port.dropped() if self.port is not None else Counter())

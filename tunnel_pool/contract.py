@@ -101,6 +101,9 @@ class Tunnels(Protocol):
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
         """From where the DHT node with this name answers, as an exit finds it; None when it does not."""
 
+    async def update_statistics(self) -> None:
+        """Return when circuits have counted all that they carried until now; they are a moment behind otherwise."""
+
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
 

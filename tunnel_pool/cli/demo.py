@@ -117,7 +117,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
             await client.wait_finished(on_progress)
             seconds = time.monotonic() - start_s
         meter.sample(pids())
-        await client.settle()
+        await client.tunnels.update_statistics()
         only_exits = _saw_only(await swarm.peers_of_seeders(), {address.host for address in swarm.exits})
         report = run_report(client, meter)
     # libtorrent says that a torrent is complete before all of it is written; once it has ended, all is.

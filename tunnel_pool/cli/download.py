@@ -87,7 +87,7 @@ async def _download(
             await client.wait_finished(display)
             seconds = time.monotonic() - start_s
         meter.sample(pids())
-        await client.settle()
+        await client.tunnels.update_statistics()
         size_bytes = sum(status.wanted_bytes for status in client.statuses)
         downloaded_bytes = sum(status.downloaded_bytes for status in client.statuses)
         return {
