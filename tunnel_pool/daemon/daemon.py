@@ -133,6 +133,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         except StoreError as error:
             raise UserError(f"cannot read the torrents that were kept: {error}") from None
         stack.push_async_callback(library.save)
+        await library.sessions.resumed()
         daemon = Daemon(options, tunnels, library)
         loop_meter = LoopMeter()
         stack.callback(loop_meter.stop)

@@ -17,6 +17,7 @@ from tunnel_pool.lost_peers import drop_and_reconnect, is_end_to_end
 POLL_S = 0.2
 HURRIED_POLL_S = 0.01
 TURN_S = 0.004  # so long others wait
+RESUMED_WITHIN_S = 5.0  # else it hangs on a disk, and others need not wait
 ALERT_QUEUE = 1 << 20  # each torrent may have some to tell at once
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,14 @@ class DaemonSession(LibtorrentSession):
             if torrent.status.num_peers < len(torrent.peers):
                 for peer in torrent.peers:
                     torrent.handle.connect_peer(peer)
+
+    async def resumed(self) -> None:
+        """Return when libtorrent has found what it had of each torrent; until then it says that nothing is there."""
+        resuming = lt.torrent_status.states.checking_resume_data
+        with contextlib.suppress(TimeoutError), self.hurrying():
+            async with asyncio.timeout(RESUMED_WITHIN_S):
+                while any(t.marks.state == resuming and not t.error for t in self._torrents.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(HURRIED_POLL_S)
 
     @contextlib.contextmanager
     def hurrying(self) -> Iterator[None]:

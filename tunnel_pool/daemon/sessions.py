@@ -100,6 +100,10 @@ class Sessions:
         for session in self._sessions.values():
             session.connect_peers()
 
+    async def resumed(self) -> None:
+        """Return when what was kept of torrents can be seen of them."""
+        await asyncio.gather(*(session.resumed() for session in self._sessions.values()))
+
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason."""
         total: Counter[str] = Counter()

@@ -33,9 +33,13 @@ async def connected(address, **options):
 
 async def seen(client, number, condition, timeout_s=60):
     """The torrent, when the condition holds for it."""
-    async with asyncio.timeout(timeout_s):
-        while not condition(torrent := await asyncio.to_thread(client.get_torrent, number)):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    torrent = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition(torrent := await asyncio.to_thread(client.get_torrent, number)):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"not so within {timeout_s} s: {torrent and torrent.fields}") from None
     return torrent
 
 
