@@ -31,8 +31,8 @@ async def connected(address, **options):
     return await asyncio.to_thread(Client, host=address.host, port=address.port, **options)
 
 
-async def seen(client, number, condition, timeout_s=60):
-    """The torrent, when the condition holds for it."""
+async def seen(client, number, condition, timeout_s=90):
+    """The torrent, when the condition holds for it; libtorrent asks a peer that failed once again after a minute."""
     torrent = None
     try:
         async with asyncio.timeout(timeout_s):
