@@ -86,6 +86,7 @@ class ChildHost:
         """Tell the neighbours that our circuits end."""
         if self._ticker is not None:
             self._ticker.cancel()
+            self._ticker = None
         if self._community is not None:
             await self._community.unload()
 
@@ -107,7 +108,7 @@ class ChildHost:
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
-        community.on_circuits_changed = self._sync_soon
+        community.on_changed = self._sync_soon
         community.cancel_pending_task("statistics")  # each sync reads them
         self._sync_interval_s = max(message.sync_interval_s, MIN_SYNC_INTERVAL_S)
         self._tick(self._loop.time())
@@ -277,8 +278,8 @@ class ChildHost:
         self._ticker = self._loop.call_at(due_s, self._tick, due_s)
 
     def _sync_soon(self) -> None:
-        """Something has begun that the main process waits for."""
-        due_s = self._loop.time() + self._sync_interval_s
+        """There is something that the main process waits for, and likely more in a moment."""
+        due_s = self._loop.time() + MIN_SYNC_INTERVAL_S
         if self._ticker is not None and self._ticker.when() > due_s:
             self._ticker.cancel()
             self._schedule_tick(due_s)

@@ -47,7 +47,7 @@ async def carry_out(client: TorrentClient, torrent: str, folder: str, peers: lis
         progress.add(time.monotonic() - begun_s, sum(status.done_bytes for status in client.statuses))
 
     client.download(parse_torrent(torrent), Path(folder), [HostPort(host, port) for host, port in peers])
-    await client.wait_first_circuit(lambda client: None)
+    await client.wait_circuits(lambda client: None)
     await client.wait_finished(see)
     see(client)
     say(finished=round(time.monotonic() - begun_s, 3), progress=progress.points)
@@ -59,7 +59,7 @@ async def download(arguments: argparse.Namespace) -> dict[str, Any]:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with TorrentClient(options.node_options(arguments), arguments.hops) as client:
         say(started=True)
-        await client.wait_first_circuit(lambda client: None)
+        await client.wait_circuits(lambda client: None)
         say(first_circuit_s=round(client.seconds_to_first_circuit or 0.0, 3), circuits=1)
         if line := await wait_for_line(reader, client):
             await carry_out(client, **json.loads(line)["download"])

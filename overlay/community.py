@@ -55,8 +55,9 @@ class PoolTunnelSettings(ServingSettings):
 class PoolTunnelCommunity(DhtNames, ServingTunnels):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_circuits_changed` (one was begun)
-    may be replaced by a caller. `native` is the endpoint of the native engine, None on the Python one.
+    `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a caller;
+    the last says that a circuit was begun, is ready or has failed, or that peers are known where none
+    were. `native` is the endpoint of the native engine, None on the Python one.
     """
 
     settings_class = PoolTunnelSettings
@@ -71,7 +72,7 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
-        self.on_circuits_changed: Callable[[], None] = lambda: None
+        self.on_changed: Callable[[], None] = lambda: None
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
         self.crypto_endpoint: Any
@@ -155,7 +156,9 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
         if required_exit is not None and self._is_me(required_exit):
             return None
         circuit: Circuit | None = super().create_circuit(goal_hops, *args, **kwargs)
-        self.on_circuits_changed()
+        if circuit is not None:
+            circuit.ready.add_done_callback(lambda ready: self.on_changed())
+            self.on_changed()
         return circuit
 
     def first_hops(self) -> set[Peer]:

@@ -115,6 +115,7 @@ class SharingCommunity(PoolTunnelCommunity):
 
     def meet(self, known: Mapping[Peer, list[int]], lost: Iterable[bytes], full: bool) -> None:
         """These peers with their flags are new or changed; those with the lost public keys are gone, or all others."""
+        knew_none = not self.candidates
         gone = {peer for peer in self.candidates if peer not in known} if full else set()
         by_key = self.network.get_verified_by_public_key_bin
         gone |= {peer for key in lost if (peer := by_key(key)) is not None}
@@ -128,6 +129,8 @@ class SharingCommunity(PoolTunnelCommunity):
             if (verified := by_key(peer.public_key.key_to_bin())) is not None:
                 verified.add_address(peer.address)
             self.candidates[peer] = flags
+        if knew_none and self.candidates:
+            self.on_changed()
 
     # A rendezvous of two children's circuits
 

@@ -183,7 +183,7 @@ async def test_another_child_makes_the_introduction_point_when_its_own_dies(tmp_
         assert seeder.tunnels.owner_of(infohash) != slot
         async with client(swarm, 11, tmp_path) as downloader:
             downloader.download(torrent_of(swarm)[0], tmp_path)
-            await downloader.wait_first_circuit(lambda client: None)
+            await downloader.wait_circuits(lambda client: None)
             await downloaded(downloader, swarm, tmp_path)
 
 
@@ -198,7 +198,7 @@ async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
         async with client(swarm, 10, tmp_path) as seeder:
             seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
             await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
-            await downloader.wait_first_circuit(lambda client: None)
+            await downloader.wait_circuits(lambda client: None)
             await downloaded(downloader, swarm, tmp_path)
 
 
@@ -215,7 +215,7 @@ async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
         await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
         downloader.download(torrent_of(swarm)[0], tmp_path)
-        await downloader.wait_first_circuit(lambda client: None)
+        await downloader.wait_circuits(lambda client: None)
         before = {circuit.circuit_id for circuit in downloader.tunnels.find_circuits("RP_DOWNLOADER")}
         await until(lambda: downloader.statuses[0].done_bytes > 4 << 20)
         kill_owner(seeder if side == "seeder" else downloader, infohash)
@@ -269,7 +269,7 @@ async def test_we_download_from_a_plain_hidden_seeder(tmp_path):
         assert (await said(seeder))["introduced"]
         async with client(swarm, 11, tmp_path) as downloader:
             downloader.download(torrent_of(swarm)[0], tmp_path)
-            await downloader.wait_first_circuit(lambda client: None)
+            await downloader.wait_circuits(lambda client: None)
             await downloaded(downloader, swarm, tmp_path)
 
 

@@ -22,12 +22,13 @@ from tunnel_pool.dht_entry import DhtEntry
 from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.reach import Reach
 from tunnel_pool.session import TorrentSession, TorrentStatus
 from tunnel_pool.torrents import infohash_of, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 
 RESUME_DIR = "resume"
-FIRST_CIRCUIT_POLL_S = 0.02
+CIRCUITS_POLL_S = 0.02
 MAX_CIRCUITS_SEEN = 1000
 HINT_AFTER_S = 20
 
@@ -97,7 +98,7 @@ class TorrentClient:
         await self._stack.aclose()
 
     def download(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> None:
-        """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_first_circuit`)."""
+        """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_circuits`)."""
         infohash = infohash_of(parameters)
         self._waiting.append(_Download(parameters, save_dir, tuple(peers)))
         on_linked = partial(self._on_linked, infohash)
@@ -120,20 +121,21 @@ class TorrentClient:
                 self._session.add_peer(infohash, peer)
         self._waiting.clear()
 
-    async def wait_first_circuit(self, on_progress: Callable[["TorrentClient"], None]) -> None:
-        """Return when a circuit out, or to a hidden seeder, is ready and the torrents have started.
+    async def wait_circuits(self, on_progress: Callable[["TorrentClient"], None]) -> None:
+        """Return when circuits out, or one to a hidden seeder, are ready and the torrents have started.
 
         Raises UserError when the pool can't work, or a torrent can't be added.
         """
         hint_s = self._opened_s + HINT_AFTER_S
-        while not self.tunnels.find_circuits(hops=self.hops) and not self._linked:
+        reach = Reach(self.tunnels, self._dispatcher)
+        while not reach.is_ready() and not self._linked:
             self._check_pool()
             if time.monotonic() >= hint_s:
                 hint_s = math.inf
                 logger.warning("%s", self._what_is_missing())
             on_progress(self)
-            await asyncio.sleep(FIRST_CIRCUIT_POLL_S)
-        self.seconds_to_first_circuit = time.monotonic() - self._opened_s
+            await asyncio.sleep(CIRCUITS_POLL_S)
+        self.seconds_to_first_circuit = (reach.first_s or time.monotonic()) - self._opened_s
         self._start_waiting()
 
     async def wait_finished(self, on_progress: Callable[["TorrentClient"], None]) -> None:

@@ -40,6 +40,11 @@ class Dispatcher:
         self._on_lost = on_lost
         self._carrier = carrier
 
+    @property
+    def is_associated(self) -> bool:
+        """Whether a client can send."""
+        return bool(self._associations)
+
     def association_opened(self, association: Association) -> None:
         self._associations.append(association)
 

@@ -92,8 +92,8 @@ class TorrentSession(LibtorrentSession):
         parameters.save_path = str(save_dir)
         parameters.dht_nodes = []  # of a magnet link or torrent: libtorrent would look their names up itself
         # upload_mode is how libtorrent stands still after a full disk.
-        stopped = lt.torrent_flags.paused | lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode
-        parameters.flags &= ~stopped
+        parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
+        parameters.flags |= lt.torrent_flags.paused
         # Peers of hidden torrents have addresses that are nobody's business.
         parameters.flags |= lt.torrent_flags.disable_pex
         if seed:
@@ -107,6 +107,7 @@ class TorrentSession(LibtorrentSession):
         torrent = _Torrent(handle, set(peers), status, seed)
         self._torrents[infohash] = self._by_handle[handle] = torrent
         self._connect_peers()
+        handle.resume()  # at once to peers known by now; to others libtorrent connects once a second
         return infohash
 
     def add_peer(self, infohash: str, peer: Address) -> None:

@@ -63,7 +63,7 @@ def anonymous_settings(socks_port: int, dht: bool = False, private: bool = False
         "min_reconnect_time": 1,
         "max_failcount": 100,
         "connection_speed": 50,
-        "tick_interval": 100,  # ms; peers are connected to at a tick
+        "tick_interval": 100,  # ms; uTP's time-outs and limits of speed are looked at in a tick
         "alert_mask": ALERTS,
     }
 

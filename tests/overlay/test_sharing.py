@@ -4,6 +4,7 @@ import os
 from contextlib import asynccontextmanager
 
 import pytest
+from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.payload import LinkE2EPayload
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 from ipv8.peer import Peer
@@ -69,6 +70,24 @@ async def test_on_its_way_out_a_child_keeps_what_it_has_and_begins_nothing():
         await until(lambda: child.dropped()["create_of_another_bucket"] >= 1)
         assert refused.circuit_id not in child.exit_sockets
         assert circuit_id in child.exit_sockets
+
+
+async def test_what_the_main_process_waits_for_is_said_at_once():
+    config = make_config(RELAY_FLAGS)
+    said = []
+    async with child_with_a_circuit(Main()) as (child, client, _):
+        child.on_changed = client.on_changed = lambda: said.append(1)
+        child.meet({}, [], True)
+        assert len(said) == 0
+        child.meet({Peer(client.my_peer.public_key, client.endpoint.get_address()): [PEER_FLAG_RELAY]}, [], True)
+        assert len(said) == 1
+        child.meet({Peer(default_eccrypto.key_from_private_bin(config.member_key).pub()): [PEER_FLAG_RELAY]}, [], False)
+        assert len(said) == 1
+        (peer,) = client.candidates
+        circuit = client.create_circuit(1, required_exit=peer)
+        assert len(said) == 2
+        assert await circuit.ready
+        await until(lambda: len(said) == 3)
 
 
 async def test_live_circuits_of_lost_buckets_are_named():

@@ -17,6 +17,7 @@ from tests.commands import command
 from tests.network import until, unused_host
 from tests.socks5.test_server import Consumer
 from tunnel_pool.errors import UserError
+from tunnel_pool.reach import ANSWER_S
 from tunnel_pool.session import TorrentSession
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import make_torrent, parse_torrent
@@ -90,6 +91,16 @@ async def test_nothing_leaves_outside_the_proxy(tmp_path):
         assert not any(outside.was_reached() for outside in (tracker, web_tracker, peer))
     for outside in (tracker, web_tracker, peer):
         outside.close()
+
+
+async def test_peers_are_connected_to_when_a_torrent_is_added(tmp_path):
+    consumer, peer = Consumer(), ("1.2.3.4", 6881)
+    async with session_over(consumer, tmp_path / "resume") as (session, _):
+        session._session.apply_settings({"connection_speed": 0})  # so many a second, when it looks once a second
+        await until(lambda: consumer.associations)
+        await asyncio.sleep(ANSWER_S)
+        session.add(parse_torrent(INFOHASH), tmp_path, [peer])
+        await until(lambda: peer in {decode_address(address)[1:] for address, _ in consumer.received})
 
 
 UTP_SYN = bytes([0x41, 0, 0x12, 0x34]) + bytes(8) + (100_000).to_bytes(4, "big") + bytes([0, 1, 0, 0])  # BEP 29

@@ -243,6 +243,14 @@ def is_of_two_children(node):
     )
 
 
+async def test_nobody_waits_for_a_tick_of_a_child(monkeypatch):
+    monkeypatch.setattr("tunnel_pool.community.SYNC_INTERVAL_S", 3600.0)
+    async with network() as nodes, tunnels("pooled", map(address_of, nodes)) as client:
+        await until(lambda: client.get_candidates(PEER_FLAG_EXIT_BT))
+        client.build_tunnels(1)
+        await until(lambda: client.tunnels_ready(1) == 1.0)
+
+
 async def test_a_circuit_that_is_destroyed_ends_at_its_child():
     async with tunnels("pooled", (), 3, flags=EXIT_FLAGS, allow_private=True) as node:
         await node.pool.all_settled()

@@ -47,7 +47,7 @@ async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[st
             )
             async with TorrentClient(node, hops=1) as client:
                 client.download(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
-                await client.wait_first_circuit(lambda client: None)
+                await client.wait_circuits(lambda client: None)
                 return {"workers": str(workers), "samples": await _run(client, seconds)}
 
 

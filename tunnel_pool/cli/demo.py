@@ -111,7 +111,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
 
         with ProgressDisplay(pids) as display:
             client.download(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
-            await client.wait_first_circuit(watch)
+            await client.wait_circuits(watch)
             meter.sample(pids())
             start_s = time.monotonic()
             await client.wait_finished(on_progress)

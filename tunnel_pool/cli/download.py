@@ -81,7 +81,7 @@ async def _download(
         with ProgressDisplay(pids) as display:
             for torrent in torrents:
                 client.download(torrent, folder, arguments.peer)
-            await client.wait_first_circuit(display)
+            await client.wait_circuits(display)
             meter.sample(pids())
             start_s = time.monotonic()
             await client.wait_finished(display)

@@ -127,6 +127,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(tunnels.unload)
         library = Library(store, tunnels, options.min_free_bytes)
         library.sessions = Sessions(tunnels, options.sessions, library.alerts.hear)
+        library.sessions.on_reachable = library.tick
         stack.push_async_callback(library.sessions.stop)
         try:
             await library.load(str(options.folder) if options.folder is not None else None)

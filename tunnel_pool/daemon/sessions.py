@@ -1,11 +1,10 @@
 """The libtorrent sessions of the daemon by hop count, opened with the first torrent that needs one."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA
 
 from overlay.config import HostPort
 from socks5.server import Socks5Server
@@ -13,9 +12,12 @@ from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.session import DaemonSession, Hear
 from tunnel_pool.dht_entry import DhtEntry
 from tunnel_pool.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.reach import Reach
 from tunnel_pool.session_settings import anonymous_settings, plain_settings
 
 PLAIN = 0
+FIRST_CIRCUITS_POLL_S = 0.05
+FIRST_CIRCUITS_S = 10.0  # so long it is looked for more often than the library does
 ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
 
 
@@ -35,7 +37,8 @@ class _Way:
 
     dispatcher: Dispatcher
     server: Socks5Server
-    entering: "asyncio.Task[None] | None"
+    reach: Reach
+    tasks: "list[asyncio.Task[None]]"
 
 
 class Sessions:
@@ -43,6 +46,7 @@ class Sessions:
         self._tunnels = tunnels
         self._options = options
         self._hear = hear
+        self.on_reachable: Callable[[], None] = lambda: None  # called when a session has its first circuits
         self._sessions: dict[int, DaemonSession] = {}
         self._ways: dict[int, _Way] = {}
         self._limits = 0, 0
@@ -70,18 +74,27 @@ class Sessions:
         settings = anonymous_settings(port, bool(options.dht_nodes), options.private)
         session = DaemonSession(settings, self._hear, options.nice)
         session.on_listening = server.set_usual_client
-        entering = None
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._tell_when_reachable(hops))]
         if options.dht_nodes:
-            entry = DhtEntry(self._tunnels, hops, session, options.dht_nodes)
-            entering = asyncio.get_running_loop().create_task(entry.keep())
-        self._ways[hops] = _Way(dispatcher, server, entering)
+            tasks.append(loop.create_task(DhtEntry(self._tunnels, hops, session, options.dht_nodes).keep()))
+        self._ways[hops] = _Way(dispatcher, server, Reach(self._tunnels, dispatcher), tasks)
         connect(self._tunnels, [way.dispatcher for way in self._ways.values()])
         self._tunnels.build_tunnels(hops)
         return session
 
+    async def _tell_when_reachable(self, hops: int) -> None:
+        until_s = time.monotonic() + FIRST_CIRCUITS_S
+        while not self.is_reachable(hops):
+            if time.monotonic() > until_s:
+                return
+            await asyncio.sleep(FIRST_CIRCUITS_POLL_S)
+        self.on_reachable()
+
     def is_reachable(self, hops: int) -> bool:
         """Whether anybody can be reached over so many hops."""
-        return hops == PLAIN or bool(self._tunnels.find_circuits(CIRCUIT_TYPE_DATA, hops=hops))
+        way = self._ways.get(hops)
+        return hops == PLAIN or (way is not None and way.reach.is_ready())
 
     def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
         """Of each hop count's torrents together; 0: none. Called every second."""
@@ -113,8 +126,8 @@ class Sessions:
 
     async def stop(self) -> None:
         for way in self._ways.values():
-            if way.entering is not None:
-                way.entering.cancel()
+            for task in way.tasks:
+                task.cancel()
         await asyncio.gather(*(session.stop() for session in self._sessions.values()))
         for way in self._ways.values():
             await way.server.close()

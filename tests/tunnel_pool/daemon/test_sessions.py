@@ -1,0 +1,51 @@
+"""The daemon's libtorrent sessions, over real tunnels."""
+
+import asyncio
+
+import pytest
+
+from overlay.config import HostPort
+from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
+from tunnel_pool.daemon.changes import Wish
+from tunnel_pool.daemon.daemon import DaemonOptions, running
+from tunnel_pool.daemon.sessions import SessionOptions, Sessions
+from tunnel_pool.daemon.web import WebOptions
+from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.tunnels import NodeOptions
+
+INFOHASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("kind", ["plain", "pooled"])
+async def test_it_is_told_when_peers_can_be_reached(kind):
+    async with network(exits=2) as nodes, tunnels(kind, map(address_of, nodes), circuits=4) as client:
+        sessions = Sessions(client, SessionOptions(private=True), lambda session, alert: None)
+        told = asyncio.Event()
+        sessions.on_reachable = told.set
+        try:
+            assert not sessions.is_reachable(1)
+            sessions.of(1)
+            assert not sessions.is_reachable(1)
+            await asyncio.wait_for(told.wait(), 20)
+            assert sessions.is_reachable(1)
+            assert not sessions.is_reachable(2)
+        finally:
+            await sessions.stop()
+
+
+async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_look(tmp_path):
+    async with network() as nodes:
+        node = NodeOptions(
+            WorkerRange(0, 0),
+            tmp_path,
+            listen=HostPort(unused_host(), 0),
+            bootstrap=(address_of(nodes[0]),),
+            community_id=COMMUNITY_ID,
+            allow_private=True,
+        )
+        options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)))
+        async with running(options) as daemon:  # nobody looks: that is until_stopped's
+            torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), Wish(hops=1))
+            assert torrent.is_paused
+            await until(lambda: not torrent.is_paused)
