@@ -5,7 +5,7 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from tunnel_pool.torrents import infohash_of
 POLL_S = 0.2
 RESUME_INTERVAL_S = 5.0
 RECONNECT_S = 2.0
+LOOKS = 200
+LOOK_S = 0.005
 STOP_TIMEOUT_S = 5.0
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class TorrentSession(LibtorrentSession):
         self._torrents: dict[str, _Torrent] = {}
         self._by_handle: dict[lt.torrent_handle, _Torrent] = {}
         self._changed = asyncio.Event()
+        self._beginnings: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
 
     @property
@@ -106,9 +109,17 @@ class TorrentSession(LibtorrentSession):
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
         torrent = _Torrent(handle, set(peers), status, seed)
         self._torrents[infohash] = self._by_handle[handle] = torrent
-        self._connect_peers()
-        handle.resume()  # at once to peers known by now; to others libtorrent connects once a second
+        _spawn(self._begin(torrent), self._beginnings)
         return infohash
+
+    async def _begin(self, torrent: _Torrent) -> None:
+        """At once, libtorrent connects to what a torrent knows when it resumes, if its files were looked at by then."""
+        for _ in range(LOOKS):
+            if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
+                break
+            await asyncio.sleep(LOOK_S)
+        self._connect_peers()
+        torrent.handle.resume()
 
     def add_peer(self, infohash: str, peer: Address) -> None:
         """Connect to a peer, again and again until it is lost (`reconnect`)."""
@@ -156,6 +167,8 @@ class TorrentSession(LibtorrentSession):
     async def stop(self) -> None:
         """Save every torrent's state, then end the session."""
         self._stopped = True
+        for beginning in self._beginnings:
+            beginning.cancel()
         if self._poller is not None:
             self._poller.cancel()
         self._session.pause()
@@ -199,9 +212,7 @@ class TorrentSession(LibtorrentSession):
             torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict | flags)
 
     def _write(self, torrent: _Torrent, data: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._write_off_loop(torrent, data))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        _spawn(self._write_off_loop(torrent, data), self._writes)
 
     async def _write_off_loop(self, torrent: _Torrent, data: bytes) -> None:
         """One write of a torrent at a time, so that an older state can't come last."""
@@ -278,6 +289,12 @@ class TorrentSession(LibtorrentSession):
             finished=status.has_metadata and status.is_finished,
         )
         self._changed.set()
+
+
+def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _is_complete(saved: lt.add_torrent_params) -> bool:

@@ -93,13 +93,25 @@ async def test_nothing_leaves_outside_the_proxy(tmp_path):
         outside.close()
 
 
-async def test_peers_are_connected_to_when_a_torrent_is_added(tmp_path):
+def many_files(folder):
+    """A torrent whose files libtorrent looks for a while."""
+    (folder / "many").mkdir()
+    for number in range(5000):
+        (folder / "many" / f"{number}").write_bytes(b"x")
+    path = folder / "many.torrent"
+    path.write_bytes(make_torrent(folder / "many", lambda number, of: None))
+    return str(path)
+
+
+@pytest.mark.parametrize("source", [lambda folder: INFOHASH, many_files], ids=["magnet", "torrent"])
+async def test_peers_are_connected_to_when_a_torrent_is_added(tmp_path, source):
     consumer, peer = Consumer(), ("1.2.3.4", 6881)
+    torrent = source(tmp_path)
     async with session_over(consumer, tmp_path / "resume") as (session, _):
         session._session.apply_settings({"connection_speed": 0})  # so many a second, when it looks once a second
         await until(lambda: consumer.associations)
         await asyncio.sleep(ANSWER_S)
-        session.add(parse_torrent(INFOHASH), tmp_path, [peer])
+        session.add(parse_torrent(torrent), tmp_path / "downloads", [peer])
         await until(lambda: peer in {decode_address(address)[1:] for address, _ in consumer.received})
 
 
