@@ -1,4 +1,4 @@
-"""When peers can be reached: libtorrent has its association, and there are circuits to spread them over."""
+"""When peers can be reached: libtorrent has had its association, and there are circuits to spread them over."""
 
 import time
 
@@ -14,21 +14,19 @@ class Reach:
 
     def __init__(self, tunnels: Tunnels, dispatcher: Dispatcher) -> None:
         self.first_s: float | None = None  # since when there is a circuit, None while there is none
-        self._associated_s: float | None = None
+        self._associated_s: float | None = None  # an association that is lost later, libtorrent opens again
         self._tunnels = tunnels
         self._dispatcher = dispatcher
 
     def is_ready(self) -> bool:
         """Whether to begin with what needs peers."""
         now_s = time.monotonic()
-        self.first_s = _since(self.first_s, bool(self._tunnels.find_circuits(hops=self._dispatcher.hops)), now_s)
-        self._associated_s = _since(self._associated_s, self._dispatcher.is_associated, now_s)
+        if self._associated_s is None and self._dispatcher.is_associated:
+            self._associated_s = now_s
+        if not self._tunnels.find_circuits(hops=self._dispatcher.hops):
+            self.first_s = None
+        elif self.first_s is None:
+            self.first_s = now_s
         if self.first_s is None or self._associated_s is None or now_s < self._associated_s + ANSWER_S:
             return False
         return self._tunnels.tunnels_ready(self._dispatcher.hops) >= 1 or now_s >= self.first_s + GATHER_S
-
-
-def _since(before_s: float | None, holds: bool, now_s: float) -> float | None:
-    if not holds:
-        return None
-    return now_s if before_s is None else before_s
