@@ -27,6 +27,7 @@ PURE = [
     "gumby_experiments/simulation.py",
     "gumby_experiments/statistics.py",
     "tunnel_pool/cut/graph.py",
+    "tunnel_pool/reach.py",
     "rpc/calls.py",
     "rpc/data.py",
     "rpc/descriptors.py",

@@ -64,6 +64,7 @@ class TorrentClient:
         self.tunnels: Tunnels
         self._server: Socks5Server
         self._dispatcher: Dispatcher
+        self._reach: Reach
         self._session: TorrentSession
 
     async def __aenter__(self) -> "TorrentClient":
@@ -75,6 +76,7 @@ class TorrentClient:
                 self.tunnels, self.hops, self._on_lost, self.options.steering
             )
             connect(self.tunnels, [self._dispatcher])
+            self._reach = Reach(self.tunnels, self._dispatcher)
             port = self._server.listen()
             stack.push_async_callback(self._server.close)
             self._session = TorrentSession(
@@ -127,15 +129,14 @@ class TorrentClient:
         Raises UserError when the pool can't work, or a torrent can't be added.
         """
         hint_s = self._opened_s + HINT_AFTER_S
-        reach = Reach(self.tunnels, self._dispatcher)
-        while not reach.is_ready() and not self._linked:
+        while not self._reach.is_ready(time.monotonic()) and not self._linked:
             self._check_pool()
             if time.monotonic() >= hint_s:
                 hint_s = math.inf
                 logger.warning("%s", self._what_is_missing())
             on_progress(self)
             await asyncio.sleep(CIRCUITS_POLL_S)
-        self.seconds_to_first_circuit = (reach.first_s or time.monotonic()) - self._opened_s
+        self.seconds_to_first_circuit = (self._reach.first_s or time.monotonic()) - self._opened_s
         self._start_waiting()
 
     async def wait_finished(self, on_progress: Callable[["TorrentClient"], None]) -> None:

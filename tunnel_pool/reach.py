@@ -1,6 +1,7 @@
-"""When peers can be reached: libtorrent has had its association, and there are circuits to spread them over."""
+"""When peers can be reached: libtorrent has had its association, and there are circuits to spread them over.
 
-import time
+Pure: the time is an argument.
+"""
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.dispatch import Dispatcher
@@ -18,9 +19,8 @@ class Reach:
         self._tunnels = tunnels
         self._dispatcher = dispatcher
 
-    def is_ready(self) -> bool:
+    def is_ready(self, now_s: float) -> bool:
         """Whether to begin with what needs peers."""
-        now_s = time.monotonic()
         if self._associated_s is None and self._dispatcher.is_associated:
             self._associated_s = now_s
         if not self._tunnels.find_circuits(hops=self._dispatcher.hops):

@@ -73,7 +73,6 @@ async def test_on_its_way_out_a_child_keeps_what_it_has_and_begins_nothing():
 
 
 async def test_what_the_main_process_waits_for_is_said_at_once():
-    config = make_config(RELAY_FLAGS)
     said = []
     async with child_with_a_circuit(Main()) as (child, client, _):
         child.on_changed = client.on_changed = lambda: said.append(1)
@@ -81,7 +80,7 @@ async def test_what_the_main_process_waits_for_is_said_at_once():
         assert len(said) == 0
         child.meet({Peer(client.my_peer.public_key, client.endpoint.get_address()): [PEER_FLAG_RELAY]}, [], True)
         assert len(said) == 1
-        child.meet({Peer(default_eccrypto.key_from_private_bin(config.member_key).pub()): [PEER_FLAG_RELAY]}, [], False)
+        child.meet({Peer(default_eccrypto.generate_key("curve25519").pub()): [PEER_FLAG_RELAY]}, [], False)
         assert len(said) == 1
         (peer,) = client.candidates
         circuit = client.create_circuit(1, required_exit=peer)

@@ -1,8 +1,5 @@
 """When there are circuits enough to begin with."""
 
-import pytest
-
-from tunnel_pool import reach
 from tunnel_pool.reach import ANSWER_S, GATHER_S, Reach
 
 
@@ -24,66 +21,55 @@ class Way:
         return len(self.circuits) / self._wanted
 
 
+BEGUN_S = 100.0
+KNOWN_S = BEGUN_S + ANSWER_S
+
+
 def way_and_reach(wanted):
-    """libtorrent is associated, and knows."""
+    """libtorrent is associated at BEGUN_S, and knows at KNOWN_S."""
     way = Way(wanted)
     there = Reach(way, way)
-    assert not there.is_ready()
+    assert not there.is_ready(BEGUN_S)
     return way, there
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(reach.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_all_that_are_wanted_are_enough_at_once(clock):
+def test_all_that_are_wanted_are_enough_at_once():
     way, there = way_and_reach(wanted=2)
-    clock[0] += ANSWER_S
     way.circuits = [1, 2]
-    assert there.is_ready()
-    assert there.first_s == clock[0]
+    assert there.is_ready(KNOWN_S)
+    assert there.first_s == KNOWN_S
 
 
-def test_a_first_circuit_waits_a_moment_for_the_others(clock):
+def test_a_first_circuit_waits_a_moment_for_the_others():
     way, there = way_and_reach(wanted=2)
-    clock[0] += ANSWER_S
     way.circuits = [1]
-    assert not there.is_ready()
-    clock[0] += 0.9 * GATHER_S
-    assert not there.is_ready()
-    clock[0] += 0.2 * GATHER_S
-    assert there.is_ready()
+    assert not there.is_ready(KNOWN_S)
+    assert not there.is_ready(KNOWN_S + 0.9 * GATHER_S)
+    assert there.is_ready(KNOWN_S + 1.1 * GATHER_S)
     way.circuits = [1, 2]
     way.circuits.pop()  # one that dies later is not waited for
-    assert there.is_ready()
+    assert there.is_ready(KNOWN_S + 1.1 * GATHER_S)
 
 
-def test_it_begins_anew_when_all_are_gone(clock):
+def test_it_begins_anew_when_all_are_gone():
     way, there = way_and_reach(wanted=2)
-    clock[0] += ANSWER_S
     way.circuits = [1, 2]
-    assert there.is_ready()
+    assert there.is_ready(KNOWN_S)
     way.circuits = []
-    assert not there.is_ready()
+    assert not there.is_ready(KNOWN_S)
     assert there.first_s is None
-    clock[0] += 10
     way.circuits = [3]
-    assert not there.is_ready()
+    assert not there.is_ready(KNOWN_S + 10)
 
 
-def test_libtorrent_must_have_had_its_association_and_know_it(clock):
+def test_libtorrent_must_have_had_its_association_and_know_it():
     way = Way(wanted=1, is_associated=False)
     there = Reach(way, way)
     way.circuits = [1]
-    assert not there.is_ready()
-    clock[0] += 10
-    assert not there.is_ready()
+    assert not there.is_ready(BEGUN_S - 10)
+    assert not there.is_ready(BEGUN_S)
     way.is_associated = True
-    assert not there.is_ready()
-    clock[0] += ANSWER_S
-    assert there.is_ready()
+    assert not there.is_ready(BEGUN_S)
+    assert there.is_ready(KNOWN_S)
     way.is_associated = False  # what runs goes on, and libtorrent opens another
-    assert there.is_ready()
+    assert there.is_ready(KNOWN_S)

@@ -94,7 +94,7 @@ class Sessions:
     def is_reachable(self, hops: int) -> bool:
         """Whether anybody can be reached over so many hops."""
         way = self._ways.get(hops)
-        return hops == PLAIN or (way is not None and way.reach.is_ready())
+        return hops == PLAIN or (way is not None and way.reach.is_ready(time.monotonic()))
 
     def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
         """Of each hop count's torrents together; 0: none. Called every second."""
