@@ -35,6 +35,7 @@ setup(
         "overlay",
         "packet_engine",
         "rpc",
+        "sandbox",
         "socks5",
         "steering",
         "tunnel_pool",

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import zlib
+from typing import NamedTuple
 
 from overlay.bencode import is_bencoded
 
@@ -79,18 +80,34 @@ def unchunked(body: bytes) -> bytes | None:
 
 def may_pass(response: bytes) -> bool:
     """Whether an exit gives this answer back: a tracker's, or a redirection."""
+    try:
+        answer = parse_answer(response)
+    except ValueError:
+        return False
+    return len(answer.body) < PART_BYTES if answer.status in REDIRECTIONS else is_bencoded(answer.body)
+
+
+class Answer(NamedTuple):
+    """An HTTP response: its status code, its headers by lower-case name, its body as it was before any encoding."""
+
+    status: bytes
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+def parse_answer(response: bytes) -> Answer:
+    """Return what a whole response says; a body that can't be decoded is empty. Raises ValueError."""
     head, _, body = response.partition(b"\r\n\r\n")
     status = head.split(b" ", 2)
     if len(status) < 2 or not head.startswith(b"HTTP/1."):
-        return False
-    if status[1] in REDIRECTIONS:
-        return len(body) < PART_BYTES
+        raise ValueError("not an HTTP response")
     headers = _headers(head)
-    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-        body = unchunked(body) or b""
-    if headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip"):
-        body = _gunzipped(body)
-    return is_bencoded(body)
+    if status[1] not in REDIRECTIONS:
+        if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+            body = unchunked(body) or b""
+        if headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip"):
+            body = _gunzipped(body)
+    return Answer(status[1].strip(), headers, body)
 
 
 def _gunzipped(body: bytes) -> bytes:

@@ -1,25 +1,38 @@
 """One client's TCP connection up to its association or its HTTP request, without I/O.
 
     GREETING --methods--> REQUEST --UDP ASSOCIATE--> ASSOCIATED: further bytes are passed over
-        |                    |
-        |                    +------CONNECT--------> CONNECTING --connected--> HTTP --request--> CLOSED
-        |                    |                           |                      |
-        +-- bad version,     +-- BIND, bad address       +-- refused            +-- no HTTP GET
-            no method            -> CLOSED                   -> CLOSED              -> CLOSED
-            -> CLOSED
+        |  |                 ^   |
+        |  |                 |   +--CONNECT--> CONNECTING --connected--> HTTP --request--> CLOSED
+        |  +--> PASSWORD ----+   |                 |                      |
+        |          |             |                 |                      |
+        +-- bad version,         +-- BIND,         +-- refused            +-- no HTTP GET
+            no method, wrong         bad address       -> CLOSED              -> CLOSED
+            password -> CLOSED       -> CLOSED
+
+A server with a secret asks for it (PASSWORD, RFC 1929); one without asks for nothing.
 
 `receive`, `connected` and `refused` return what the shell must do, in order.
 """
 
+import hmac
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from socks5.address import ANY, Address, Socks5Error, address_length, decode_address, encode_address
-from socks5.messages import VERSION, Command, Method, ReplyCode, method_selection, reply
+from socks5.messages import (
+    AUTHENTICATION_VERSION,
+    VERSION,
+    Command,
+    Method,
+    ReplyCode,
+    Secret,
+    authentication_status,
+    method_selection,
+    reply,
+)
 
 _NO_ADDRESS = encode_address(ANY.host, ANY.port)
-MAX_HANDSHAKE_BYTES = 2 + 255 + 4 + 259  # a greeting and a request sent at once
-
+MAX_HANDSHAKE_BYTES = 2 + 255 + 3 + 2 * 255 + 4 + 259  # a greeting, a password and a request sent at once
 
 MAX_REQUEST_BYTES = 8192
 
@@ -29,6 +42,7 @@ _END_OF_HEADERS = b"\r\n\r\n"
 
 class State(Enum):
     GREETING = auto()
+    PASSWORD = auto()
     REQUEST = auto()
     ASSOCIATED = auto()
     CONNECTING = auto()
@@ -76,7 +90,9 @@ Step = Send | Associate | Connect | Request | Close
 class Handshake:
     """The server's side of sections 3 to 6."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: Secret | None = None) -> None:
+        """With a `secret`, only clients that have it are served."""
+        self._secret = secret
         self.state = State.GREETING
         self._buffer = b""
         self._target = ANY
@@ -90,13 +106,16 @@ class Handshake:
         try:
             if self.state is State.GREETING:
                 steps += self._greeting()
+            if self.state is State.PASSWORD:
+                steps += self._password()
             if self.state is State.REQUEST:
                 steps += self._request()
         except Socks5Error as error:
             steps += self._close(str(error))
         if self.state is State.HTTP:
             steps += self._http()
-        limit = MAX_HANDSHAKE_BYTES if self.state in (State.GREETING, State.REQUEST) else MAX_REQUEST_BYTES
+        shaking_hands = self.state in (State.GREETING, State.PASSWORD, State.REQUEST)
+        limit = MAX_HANDSHAKE_BYTES if shaking_hands else MAX_REQUEST_BYTES
         if len(self._buffer) > limit:
             steps += self._close("too long")
         return steps
@@ -124,10 +143,30 @@ class Handshake:
         if len(self._buffer) < 2 or len(self._buffer) < 2 + self._buffer[1]:
             return []
         methods = self._take(2 + self._buffer[1])[2:]
-        if Method.NO_AUTHENTICATION not in methods:
+        method = Method.NO_AUTHENTICATION if self._secret is None else Method.USER_AND_PASSWORD
+        if method not in methods:
             return [Send(method_selection(Method.NONE_ACCEPTABLE)), *self._close("no acceptable method")]
+        self.state = State.REQUEST if self._secret is None else State.PASSWORD
+        return [Send(method_selection(method))]
+
+    def _password(self) -> list[Step]:
+        """VER (1), ULEN, UNAME, PLEN, PASSWD (RFC 1929 section 2)."""
+        if self._buffer and self._buffer[0] != AUTHENTICATION_VERSION:
+            raise Socks5Error(f"authentication version {self._buffer[0]}")
+        if len(self._buffer) < 2 or len(self._buffer) < (password_at := 3 + self._buffer[1]):
+            return []
+        if len(self._buffer) < (end := password_at + self._buffer[password_at - 1]):
+            return []
+        given = self._take(end)
+        user, password = given[2 : password_at - 1], given[password_at:]
+        assert self._secret is not None
+        # Both are compared, each in the same time whatever it is.
+        right = hmac.compare_digest(user, self._secret.user.encode())
+        right &= hmac.compare_digest(password, self._secret.password.encode())
+        if not right:
+            return [Send(authentication_status(False)), *self._close("wrong user or password")]
         self.state = State.REQUEST
-        return [Send(method_selection(Method.NO_AUTHENTICATION))]
+        return [Send(authentication_status(True))]
 
     def _request(self) -> list[Step]:
         if len(self._buffer) < 4:

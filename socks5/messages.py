@@ -1,4 +1,4 @@
-"""The UDP request header and the replies of RFC 1928.
+"""The UDP request header and the replies of RFC 1928, and the answer of RFC 1929.
 
 UDP request (section 7), in front of each datagram both ways:
 
@@ -9,6 +9,7 @@ UDP request (section 7), in front of each datagram both ways:
 """
 
 from enum import IntEnum
+from typing import NamedTuple
 
 from socks5.address import MAX_ENCODED_BYTES, Socks5Error, address_length
 
@@ -18,7 +19,18 @@ UDP_HEADER_START = b"\x00\x00\x00"  # RSV, FRAG 0
 
 class Method(IntEnum):
     NO_AUTHENTICATION = 0x00
+    USER_AND_PASSWORD = 0x02
     NONE_ACCEPTABLE = 0xFF
+
+
+class Secret(NamedTuple):
+    """A user and password (RFC 1929), each of 1 to 255 bytes."""
+
+    user: str
+    password: str
+
+
+AUTHENTICATION_VERSION = 1
 
 
 class Command(IntEnum):
@@ -44,6 +56,11 @@ class ReplyCode(IntEnum):
 def method_selection(method: Method) -> bytes:
     """The two bytes of section 3, also when no method is acceptable."""
     return bytes([VERSION, method])
+
+
+def authentication_status(succeeded: bool) -> bytes:
+    """The answer of RFC 1929 section 2; a client that failed is disconnected."""
+    return bytes([AUTHENTICATION_VERSION, 0 if succeeded else 1])
 
 
 def reply(code: ReplyCode, bound: bytes) -> bytes:

@@ -17,8 +17,8 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 
 from socks5.address import Address, AddressType, Socks5Error
 from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
-from socks5.messages import ReplyCode, join_udp_request, split_udp_request
-from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, enlarge_buffers
+from socks5.messages import ReplyCode, Secret, join_udp_request, split_udp_request
+from steering.group import OWN_SOCKET, OpenIn, ReusePortGroup, SteeringError, enlarge_buffers, open_here
 
 LOOPBACK = "127.0.0.1"
 MAX_ASSOCIATIONS = 64
@@ -143,7 +143,7 @@ class Connection(StreamProtocol):
 
     def __init__(self, server: "Socks5Server") -> None:
         self._server = server
-        self._handshake = Handshake()
+        self._handshake = Handshake(server.secret)
         self._udp: IListeningPort | None = None
         self._requesting: asyncio.Task[None] | None = None
 
@@ -192,12 +192,32 @@ class Connection(StreamProtocol):
         return self._handshake.associated(LOOPBACK, self._udp.getHost().port)
 
 
+def _bound_socket() -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setblocking(False)
+    sock.bind((LOOPBACK, 0))
+    return sock
+
+
 class Socks5Server:
     """Listens on loopback for one consumer: one server per hop count."""
 
-    def __init__(self, reactor: Reactor, consumer: Consumer, steering: bool = False) -> None:
-        """With `steering`, associations have groups where the system can do that."""
+    def __init__(
+        self,
+        reactor: Reactor,
+        consumer: Consumer,
+        steering: bool = False,
+        secret: Secret | None = None,
+        open_in: OpenIn = open_here,
+    ) -> None:
+        """With `steering`, associations have groups where the system can do that.
+
+        Clients have to know the `secret`; without one, any process of this machine is served. `open_in`
+        makes the sockets.
+        """
         self._steering = steering
+        self._open_in = open_in
+        self.secret = secret
         self._reactor = reactor
         self.consumer = consumer
         self._port: IListeningPort | None = None
@@ -219,7 +239,12 @@ class Socks5Server:
         """Start listening; returns the port. Raises twisted's CannotListenError."""
         factory = Factory.forProtocol(Connection)
         factory.buildProtocol = lambda addr: Connection(self)
-        self._port = self._reactor.listenTCP(port, factory, interface=LOOPBACK)
+        try:
+            with self._open_in(lambda: socket.create_server((LOOPBACK, port))) as listening:
+                listening.setblocking(False)
+                self._port = self._reactor.adoptStreamPort(listening.fileno(), socket.AF_INET, factory)
+        except OSError as error:
+            raise CannotListenError(LOOPBACK, port, error) from None
         return cast(int, self._port.getHost().port)
 
     def open_association(self, client: Address) -> IListeningPort:
@@ -233,18 +258,20 @@ class Socks5Server:
         group = self._open_group() if self._steering else None
         association = Association(self.consumer, client, self.counters, group, self._usual_client)
         self._associations.add(association)
-        if group is None:
-            return self._reactor.listenUDP(0, association, interface=LOOPBACK, maxPacketSize=MAX_DATAGRAM_BYTES)
         try:
-            own = group.sockets[OWN_SOCKET].fileno()
-            return self._reactor.adoptDatagramPort(own, socket.AF_INET, association, MAX_DATAGRAM_BYTES)
+            if group is not None:
+                own = group.sockets[OWN_SOCKET].fileno()
+                return self._reactor.adoptDatagramPort(own, socket.AF_INET, association, MAX_DATAGRAM_BYTES)
+            with self._open_in(_bound_socket) as sock:
+                return self._reactor.adoptDatagramPort(sock.fileno(), socket.AF_INET, association, MAX_DATAGRAM_BYTES)
         except OSError as error:
-            group.close()
+            if group is not None:
+                group.close()
             raise Socks5Error(f"no socket for an association: {error.strerror}") from None
 
     def _open_group(self) -> ReusePortGroup | None:
         try:
-            return ReusePortGroup(LOOPBACK)
+            return ReusePortGroup(LOOPBACK, open_in=self._open_in)
         except (SteeringError, OSError) as error:
             logger.info("Datagrams pass through the main process, this system does not steer them: %s", error)
             return None

@@ -4,6 +4,7 @@ import ctypes
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from steering.bpf import Instruction, count, pack, ret
 
@@ -15,6 +16,17 @@ SO_MEMINFO = 55
 _MEMINFO = struct.Struct("=9I")  # linux/sock_diag.h, SK_MEMINFO_*; the last is SK_MEMINFO_DROPS
 
 Prepare = Callable[[socket.socket], None]
+T = TypeVar("T")
+
+
+class OpenIn(Protocol):
+    """Calls a function that makes sockets where they are to be made: in a network namespace, say."""
+
+    def __call__(self, make: Callable[[], T], /) -> T: ...
+
+
+def open_here(make: Callable[[], T], /) -> T:
+    return make()
 
 
 def socket_of_slot(slot: int) -> int:
@@ -40,16 +52,17 @@ class ReusePortGroup:
     (SO_REUSEPORT, socket(7)).
     """
 
-    def __init__(self, host: str, port: int = 0, prepare: Prepare | None = None) -> None:
+    def __init__(self, host: str, port: int = 0, prepare: Prepare | None = None, open_in: OpenIn = open_here) -> None:
         """The first socket; port 0: a free one. `prepare` is called with each socket before it is bound.
 
-        Raises SteeringError, OSError.
+        Each socket is made by `open_in`. Raises SteeringError, OSError.
         """
         if not hasattr(socket, "SO_REUSEPORT"):
             raise SteeringError("no SO_REUSEPORT")
         self._host = host
         self._prepare = prepare
-        self._port = _free_port(host, port, prepare)
+        self._open_in = open_in
+        self._port = open_in(lambda: _free_port(host, port, prepare))
         self.sockets: list[socket.socket] = []
         self.add()
         try:
@@ -60,7 +73,7 @@ class ReusePortGroup:
 
     def add(self) -> int:
         """Bind one more socket to the port; returns its index. Raises OSError."""
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock = self._open_in(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             enlarge_buffers(sock)

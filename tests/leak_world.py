@@ -1,6 +1,6 @@
 """A world of its own, and a client in it behind one wire that is listened to.
 
-leak_world.py SOURCE FOLDER [kill|daemon]     SOURCE: http, udp, dht
+leak_world.py SOURCE FOLDER [kill|daemon] [OPTION...]     SOURCE: http, udp, dht, hostile
 
 Runs in a network namespace that `unshare` made. The client is in another, with
 a name server that is not there; a veth pair is all that joins them. Every frame
@@ -9,6 +9,7 @@ where its packets went.
 """
 
 import asyncio
+import base64
 import ctypes
 import json
 import os
@@ -39,6 +40,8 @@ SEEDER = f"{NET}.6.1"  # hidden
 ETH_P_ALL, ETH_P_IP = 3, 0x0800
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 SOL_PACKET, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING = 263, 6, 23  # linux/if_packet.h
+OUTSIDE, OUTSIDE_PORT = "45.0.0.80", 8080  # past the gateway, too
+SCHEMES = ("ws", "wss", "https", "i2p", "ftp", "WS", "socks5", "file")
 TRACKERS_NAME = "tracker.example"
 DHT_NAME = "router.example"
 
@@ -146,6 +149,8 @@ class Wire:
 async def find_seeder(source, swarm, stack):
     """Put the swarm's seeder where it is to be found; returns the link and further arguments of the download."""
     infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
+    if source == "hostile":
+        return await hostile_torrent(swarm, infohash, stack), []
     # A DHT node that whoever made the link named: libtorrent would ask the name server for it.
     link = f"magnet:?xt=urn:btih:{infohash.hex()}&dht=nobody.example:6881"
     if source in ("http", "udp"):
@@ -158,6 +163,27 @@ async def find_seeder(source, swarm, stack):
     sessions, places = await stack.enter_async_context(dht_nodes(DHT))
     await seed_in_dht(sessions, places, swarm, infohash)
     return link, [f"--dht={DHT_NAME}:{places[0][1]}"]
+
+
+async def hostile_torrent(swarm, infohash, stack):
+    """A .torrent file that names whatever libtorrent might reach past its proxy, and a tracker that does, too."""
+    names = ["peer.example", "localhost.example"]
+    tracker, _ = await stack.enter_async_context(http_tracker(TRACKER, names))
+    await announce(tracker, infohash, swarm.seeders[0])
+    decoded = lt.bdecode(swarm.torrent.read_bytes())
+    # libtorrent asks one after the other, until one answers.
+    urls = [f"{scheme}://{host}:{OUTSIDE_PORT}/announce" for scheme in SCHEMES for host in ("x.example", OUTSIDE)]
+    urls.append(f"http://{TRACKERS_NAME}:{tracker[1]}/moved")
+    decoded |= {
+        b"announce": urls[0].encode(),
+        b"announce-list": [[url.encode()] for url in urls],
+        b"url-list": [b"http://seed.example/", f"http://{OUTSIDE}:{OUTSIDE_PORT}/".encode()],
+        b"httpseeds": [b"http://httpseed.example/seed"],
+        b"nodes": [[b"node.example", 6881], [OUTSIDE.encode(), 6881]],
+    }
+    path = swarm.torrent.with_name("hostile.torrent")
+    path.write_bytes(lt.bencode(decoded))
+    return str(path)
 
 
 async def seed_in_dht(sessions, places, swarm, infohash):
@@ -186,7 +212,7 @@ async def seed_in_dht(sessions, places, swarm, infohash):
     await until(announced, what="the seeder in the DHT")
 
 
-async def scenario(source, folder, how):
+async def scenario(source, folder, how, options):
     client = Client(folder)
     try:
         await until(client.join, what="the client's namespace")
@@ -198,19 +224,19 @@ async def scenario(source, folder, how):
         (folder / "world-hosts").write_text(f"127.0.0.1 localhost\n{TRACKER} {TRACKERS_NAME}\n{DHT[0]} {DHT_NAME}\n")
         run("mount", "--bind", str(folder / "world-hosts"), "/etc/hosts")
         async with AsyncExitStack() as stack:
-            return await downloaded(source, folder, client, how, stack)
+            return await downloaded(source, folder, client, how, options=options, stack=stack)
     finally:
         client.close()
 
 
-async def downloaded(source, folder, client, how, stack):
+async def downloaded(source, folder, client, how, *, options, stack):
     size_bytes = (48 if how == "kill" else 4) << 20
     swarm = await stack.enter_async_context(
         LocalSwarm(size_bytes, seeders=1, exits=2, relays=1, log_level="error", net=NET, seeder_speed=4_000_000)
     )
     link, more = await find_seeder(source, swarm, stack)
     wire = Wire(client.mac)
-    arguments = ["--workers=2", f"--state={folder / 'state'}", "--json", *more]
+    arguments = ["--workers=2", f"--state={folder / 'state'}", "--json", *more, *options]
     arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private"]
     arguments += [f"--community-id={swarm.community_id.hex()}"]
     arguments += [f"--folder={folder}", "--rpc=127.0.0.1:0"] if how == "daemon" else [f"--save={folder}", link]
@@ -229,6 +255,7 @@ async def downloaded(source, folder, client, how, stack):
         "code": code,
         "error": report and report.get("error"),
         "verified": same_bytes(swarm.file, folder / swarm.file.name),
+        "locked_down": report and report.get("lockdown"),
         "restarts": report and report.get("worker_restarts"),
         "to_nodes": wire.to_nodes(),
         "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
@@ -255,7 +282,11 @@ async def download_by_daemon(daemon, link, client):
         answer = await asyncio.to_thread(run, *asking, method, json.dumps(parameters))
         return json.loads(answer)
 
-    await ask("torrent_add", {"filename": link})
+    if link.startswith("magnet:"):
+        await ask("torrent_add", {"filename": link})
+    else:
+        metainfo = await asyncio.to_thread(Path(link).read_bytes)
+        await ask("torrent_add", {"metainfo": base64.b64encode(metainfo).decode()})
     async with asyncio.timeout(60):
         done = [{"percent_done": 1.0}]
         while (await ask("torrent_get", {"fields": ["percent_done"]}))["torrents"] != done:  # noqa: ASYNC110
@@ -284,5 +315,5 @@ async def kill_all_children(download, wire):
 
 
 if __name__ == "__main__":
-    result = asyncio.run(scenario(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""))
+    result = asyncio.run(scenario(sys.argv[1], Path(sys.argv[2]), "".join(sys.argv[3:4]), sys.argv[4:]))
     print(json.dumps(result))

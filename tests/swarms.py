@@ -80,9 +80,18 @@ async def announce(tracker, infohash, peer):
     raise AssertionError(f"the tracker does not take it: {answer}")
 
 
+def _listed(packed, names):
+    """Peers in the form of BEP 3, with some that have a name in the place of an address."""
+    places = [(".".join(map(str, peer[:4])), int.from_bytes(peer[4:], "big")) for peer in packed]
+    return [{b"ip": host.encode(), b"port": port} for host, port in [*((name, 6881) for name in names), *places]]
+
+
 @asynccontextmanager
-async def http_tracker(host=None):
-    """An HTTP tracker in a few lines (BEP 3, 23), for machines without opentracker; who asked is in `asked`."""
+async def http_tracker(host=None, names=()):
+    """An HTTP tracker in a few lines (BEP 3, 23), for machines without opentracker; who asked is in `asked`.
+
+    With `names`, its answers are lists, with these names among the peers. At /moved it redirects.
+    """
     peers, asked = {}, []
 
     async def answer(request):
@@ -92,10 +101,16 @@ async def http_tracker(host=None):
         if query.get("left") == ["0"]:
             packed = bytes(map(int, request.remote.split("."))) + int(query["port"][0]).to_bytes(2, "big")
             peers.setdefault(infohash, set()).add(packed)
-        return web.Response(body=lt.bencode({b"interval": 60, b"peers": b"".join(peers.get(infohash, ()))}))
+        found = peers.get(infohash, ())
+        listed = _listed(found, names) if names else b"".join(found)
+        return web.Response(body=lt.bencode({b"interval": 60, b"peers": listed}))
+
+    async def redirect(request):
+        raise web.HTTPFound(f"/announce?{request.rel_url.raw_query_string}")
 
     app = web.Application()
     app.router.add_get("/announce", answer)
+    app.router.add_get("/moved", redirect)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, host or unused_host(), 0)

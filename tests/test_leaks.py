@@ -57,6 +57,17 @@ async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, how, t
     assert result["unseen"] == 0
 
 
+@pytest.mark.parametrize("lockdown", ["off", "on"])
+@pytest.mark.parametrize("how", ["", "daemon"])
+async def test_what_a_hostile_torrent_and_tracker_name_is_not_reached_past_the_tunnels(how, lockdown, tmp_path):
+    """WebTorrent, names among a tracker's peers, web seeds, DHT nodes; by settings alone, and walled in."""
+    result = await told_by("tests.leak_world", "hostile", tmp_path, how, f"--lockdown={lockdown}")
+    assert result["code"] == 0, result
+    assert result["verified"]
+    assert set(result["elsewhere"]) <= HARMLESS
+    assert result["unseen"] == 0
+
+
 async def test_with_every_child_dead_nothing_leaves_and_then_it_goes_on(tmp_path):
     result = await told_by("tests.leak_world", "http", tmp_path, "kill")
     assert result["code"] == 0, result

@@ -19,9 +19,10 @@ from overlay.config import slot_of
 from socks5.server import Socks5Server
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dht_entry import DhtEntry
-from tunnel_pool.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.dispatch import Dispatcher, connect, new_secret, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.reach import Reach
 from tunnel_pool.session import TorrentSession, TorrentStatus
 from tunnel_pool.torrents import infohash_of, swarm_hash_of
@@ -47,11 +48,20 @@ class TorrentClient:
     `circuits_seen` keeps the last MAX_CIRCUITS_SEEN circuits, dead ones too, for the report.
     """
 
-    def __init__(self, options: NodeOptions, hops: int, exits: bool = True, dht_nodes: Sequence[Address] = ()) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        hops: int,
+        exits: bool = True,
+        dht_nodes: Sequence[Address] = (),
+        lockdown: LockdownMode = LockdownMode.AUTO,
+    ) -> None:
         """Without `exits` all peers are hidden: no circuit is built for what leaves the network.
 
         `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
         """
+        self._lockdown_mode = lockdown
+        self.is_locked_down = False
         self._exits = exits
         self._dht_nodes = tuple(dht_nodes)
         self.options = options
@@ -72,15 +82,24 @@ class TorrentClient:
             self._opened_s = time.monotonic()
             self.tunnels = await open_tunnels(self.options)
             stack.push_async_callback(self.tunnels.unload)
+            lockdown, secret = open_lockdown(self._lockdown_mode), new_secret()
+            if lockdown is not None:
+                stack.callback(lockdown.close)
+                self.is_locked_down = True
             self._dispatcher, self._server = serve_session(
-                self.tunnels, self.hops, self._on_lost, self.options.steering
+                self.tunnels, self.hops, self._on_lost, self.options.steering, secret=secret, lockdown=lockdown
             )
             connect(self.tunnels, [self._dispatcher])
             self._reach = Reach(self.tunnels, self._dispatcher)
             port = self._server.listen()
             stack.push_async_callback(self._server.close)
             self._session = TorrentSession(
-                port, self.options.state_dir / RESUME_DIR, bool(self._dht_nodes), self.options.allow_private
+                port,
+                self.options.state_dir / RESUME_DIR,
+                bool(self._dht_nodes),
+                self.options.allow_private,
+                secret=secret,
+                lockdown=lockdown,
             )
             stack.push_async_callback(self._session.stop)
             self._session.on_listening = self._server.set_usual_client

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Iterable
 
@@ -12,12 +13,15 @@ from overlay.config import slot_of
 from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id, session_hops
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
 from overlay.sticky import StickyMap
+from sandbox.lockdown import Lockdown
 from socks5.address import Address as Socks5Address
 from socks5.address import Socks5Error, decode_address, encode_address
-from socks5.messages import ReplyCode
+from socks5.messages import ReplyCode, Secret
 from socks5.server import Association, Socks5Server
+from steering.group import open_here
 from tunnel_pool.carriage import Carrier, OnLost, carrier_for
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.tracker_answers import AnswerRefusedError, rewritten
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +96,15 @@ class Dispatcher:
 
     async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
         try:
-            return await self._tunnels.perform_http_request(address[1:], request, self.hops)
+            response = await self._tunnels.perform_http_request(address[1:], request, self.hops)
+            return rewritten(response, _url_of(address, request))
         except HttpError as error:
             self.drops["http_request_failed"] += 1
             logger.info("A tracker was not asked: %s", error)
-            return b""
+        except AnswerRefusedError as error:
+            self.drops["http_answer_refused"] += 1
+            logger.info("A tracker's answer was refused: %s", error)
+        return b""
 
     def raw_data_received(self, origin: Address, data: bytes) -> None:
         """A datagram from outside, for the newest client (libtorrent has one association at a time)."""
@@ -130,13 +138,38 @@ class Dispatcher:
         return self.drops + self._carrier.drops if self._carrier is not None else self.drops
 
 
-def serve_session(tunnels: Tunnels, hops: int, on_lost: OnLost, steering: bool) -> tuple[Dispatcher, Socks5Server]:
-    """For a libtorrent session of this hop count: a server that is to `listen`, and a dispatcher to `connect`."""
+def _url_of(address: Socks5Address, request: bytes) -> str:
+    """Return the URL that a GET request to this address asks for."""
+    path = request.split(b" ", 2)[1].decode("latin-1")
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"http://{host}:{address.port}{path}"
+
+
+def new_secret() -> Secret:
+    """Return a user and password that only this process knows."""
+    return Secret(secrets.token_hex(8), secrets.token_hex(16))
+
+
+def serve_session(
+    tunnels: Tunnels,
+    hops: int,
+    on_lost: OnLost,
+    steering: bool,
+    *,
+    secret: Secret | None = None,
+    lockdown: Lockdown | None = None,
+) -> tuple[Dispatcher, Socks5Server]:
+    """For a libtorrent session of this hop count: a server that is to `listen`, and a dispatcher to `connect`.
+
+    Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
+    there alone.
+    """
     from twisted.internet import reactor
 
     carrier = carrier_for(tunnels, hops, on_lost) if steering else None
     dispatcher = Dispatcher(tunnels, hops, on_lost, carrier)
-    return dispatcher, Socks5Server(reactor, dispatcher, steering)
+    open_in = open_here if lockdown is None else lockdown.call
+    return dispatcher, Socks5Server(reactor, dispatcher, steering, secret, open_in)
 
 
 def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:

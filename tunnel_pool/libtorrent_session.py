@@ -7,6 +7,8 @@ from typing import Any
 
 import libtorrent as lt
 
+from sandbox.lockdown import Lockdown
+from steering.group import open_here
 from tunnel_pool.contract import Address
 from tunnel_pool.priority import with_yielding_threads
 from tunnel_pool.session_settings import all_alike
@@ -20,9 +22,10 @@ def open_session(settings: Mapping[str, Any]) -> lt.session:
 
 
 class LibtorrentSession:
-    def __init__(self, settings: dict[str, Any], nice: int = 0) -> None:
-        """`nice`: by how much libtorrent's threads are nicer than ours."""
-        self._session: Any = with_yielding_threads(nice, lambda: open_session(settings))
+    def __init__(self, settings: dict[str, Any], nice: int = 0, lockdown: Lockdown | None = None) -> None:
+        """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""
+        open_in = open_here if lockdown is None else lockdown.call
+        self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
         self._poller: asyncio.Task[None] | None = None
         self._stopped = False
         self.on_listening: Callable[[int], None] = lambda port: None  # the UDP port that its datagrams come from

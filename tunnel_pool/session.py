@@ -12,6 +12,9 @@ from typing import Any
 
 import libtorrent as lt
 
+from sandbox.lockdown import Lockdown
+from socks5.messages import Secret
+from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address
 from tunnel_pool.errors import UserError
 from tunnel_pool.files import write_atomically
@@ -56,7 +59,16 @@ class _Torrent:
 class TorrentSession(LibtorrentSession):
     """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
 
-    def __init__(self, socks_port: int, resume_dir: Path, dht: bool = False, private: bool = False) -> None:
+    def __init__(
+        self,
+        socks_port: int,
+        resume_dir: Path,
+        dht: bool = False,
+        private: bool = False,
+        *,
+        secret: Secret | None = None,
+        lockdown: Lockdown | None = None,
+    ) -> None:
         """Raises UserError when `resume_dir` can't be made."""
         self._resume_dir = resume_dir
         try:
@@ -65,7 +77,7 @@ class TorrentSession(LibtorrentSession):
                 unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
-        super().__init__(anonymous_settings(socks_port, dht, private))
+        super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
         # By the hash each was added with, and by handle: libtorrent's best hash
         # of a hybrid torrent changes when its metadata arrives.
         self._torrents: dict[str, _Torrent] = {}
@@ -93,12 +105,11 @@ class TorrentSession(LibtorrentSession):
         else:
             parameters = self._resumed(infohash, parameters, save_dir)
         parameters.save_path = str(save_dir)
-        parameters.dht_nodes = []  # of a magnet link or torrent: libtorrent would look their names up itself
+        if left_out := strip(parameters):
+            logger.warning("%s", left_out_trackers(left_out))
         # upload_mode is how libtorrent stands still after a full disk.
         parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
         parameters.flags |= lt.torrent_flags.paused
-        # Peers of hidden torrents have addresses that are nobody's business.
-        parameters.flags |= lt.torrent_flags.disable_pex
         if seed:
             # Or it would mend what the user has changed, with what strangers send.
             parameters.flags |= lt.torrent_flags.upload_mode

@@ -4,6 +4,8 @@ from typing import Any
 
 import libtorrent as lt
 
+from socks5.messages import Secret
+
 SOCKET_BUFFER_BYTES = 4_000_000
 ALERTS = int(
     lt.alert.category_t.error_notification
@@ -20,25 +22,54 @@ PRIVATE_DHT = {
 }
 
 
-def anonymous_settings(socks_port: int, dht: bool = False, private: bool = False) -> dict[str, Any]:
+# libtorrent's bindings leave out of their defaults what is a null string there.
+NAMED_NOT_LISTED = frozenset({
+    "announce_ip", "dht_bootstrap_nodes", "i2p_hostname", "outgoing_interfaces", "proxy_hostname", "proxy_password",
+    "proxy_username",
+})  # fmt: skip
+
+
+def anonymous_settings(
+    socks_port: int, dht: bool = False, private: bool = False, secret: Secret | None = None
+) -> dict[str, Any]:
     """libtorrent settings under which its only way out is the SOCKS5 server on `socks_port`.
 
     uTP, UDP trackers and the DHT go by UDP ASSOCIATE, HTTP trackers by CONNECT.
     What could pass by the proxy is off: port mapping, LSD, TCP with peers, and
     look-ups of names; the DHT's first nodes are named by `add_dht_node` alone.
-    With `private`, the DHT takes nodes of private networks.
+    With `private`, the DHT takes nodes of private networks. The `secret` is the server's.
     """
-    return {
+    settings = {
         **(PRIVATE_DHT if private else {}),
         "listen_interfaces": "127.0.0.1:0",
         "anonymous_mode": True,
         "force_proxy": True,
-        "proxy_type": int(lt.proxy_type_t.socks5),
+        "proxy_type": int(lt.proxy_type_t.socks5 if secret is None else lt.proxy_type_t.socks5_pw),
+        "proxy_username": "" if secret is None else secret.user,
+        "proxy_password": "" if secret is None else secret.password,
         "proxy_hostname": "127.0.0.1",
         "proxy_port": socks_port,
         "proxy_hostnames": True,
         "proxy_peer_connections": True,
         "proxy_tracker_connections": True,
+        "proxy_send_host_in_connect": False,
+        "socks5_udp_send_local_ep": False,
+        # No way beside the proxy: WebTorrent and its STUN server, I2P, TLS with peers.
+        "webtorrent_stun_server": "",
+        "max_webtorrent_offers": 0,
+        "i2p_hostname": "",
+        "i2p_port": 0,
+        "allow_i2p_mixed": False,
+        "ssl_listen": 0,
+        # Nothing that tells sessions, or their owners, apart.
+        "user_agent": "",
+        "always_send_user_agent": False,
+        "announce_ip": "",
+        "announce_port": 0,
+        "outgoing_interfaces": "",
+        "outgoing_port": 0,
+        "num_outgoing_ports": 0,
+        "peer_dscp": 0,
         "enable_outgoing_tcp": False,
         "enable_incoming_tcp": False,
         "enable_outgoing_utp": True,
@@ -66,6 +97,8 @@ def anonymous_settings(socks_port: int, dht: bool = False, private: bool = False
         "tick_interval": 100,  # ms; uTP's time-outs and limits of speed are looked at in a tick
         "alert_mask": ALERTS,
     }
+    known = lt.default_settings().keys() | NAMED_NOT_LISTED
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def all_alike() -> lt.ip_filter:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from socks5.address import ANY, Address, AddressType, encode_address
 from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, State
-from socks5.messages import ReplyCode
+from socks5.messages import ReplyCode, Secret
 from tests.feeding import mutations
 
 GREETING = b"\x05\x01\x00"
@@ -125,3 +125,46 @@ def test_what_is_no_single_get_request_ends_the_connection(data):
     (step,) = handshake.receive(data)
     assert isinstance(step, Close)
     assert handshake.state is State.CLOSED
+
+
+SECRET = Secret("user", "password")
+ASKED_FOR = Send(b"\x05\x02")
+
+
+def password(user=b"user", secret=b"password"):
+    return bytes([1, len(user)]) + user + bytes([len(secret)]) + secret
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 5])
+def test_a_client_with_the_password_in_any_pieces(size):
+    data = b"\x05\x02\x00\x02" + password() + request(3)
+    handshake = Handshake(SECRET)
+    steps = [
+        step for start in range(0, len(data), size or 99) for step in handshake.receive(data[start:][: size or 99])
+    ]
+    assert steps == [ASKED_FOR, Send(b"\x01\x00"), Associate(ANY)]
+
+
+@pytest.mark.parametrize(
+    "given_", [password(b"other"), password(secret=b"passwore"), password(b"", b""), password(secret=b"")]
+)
+def test_a_client_with_another_password_is_disconnected(given_):
+    handshake = Handshake(SECRET)
+    steps = handshake.receive(b"\x05\x01\x02" + given_ + request(3))
+    assert steps[:2] == [ASKED_FOR, Send(b"\x01\x01")]
+    assert isinstance(steps[2], Close)
+    assert len(steps) == 3
+    assert handshake.receive(password() + request(3)) == []
+
+
+def test_a_client_that_offers_no_password_is_turned_away():
+    steps = Handshake(SECRET).receive(GREETING + request(3))
+    assert steps[0] == Send(b"\x05\xff")
+    assert isinstance(steps[1], Close)
+    assert len(steps) == 2
+
+
+@given(st.binary(max_size=600))
+def test_no_password_upsets_it(data):
+    steps = Handshake(SECRET).receive(b"\x05\x01\x02" + data)
+    assert not any(isinstance(step, Associate | Connect) for step in steps)

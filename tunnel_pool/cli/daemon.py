@@ -22,6 +22,7 @@ from tunnel_pool.daemon.sessions import ANYWHERE, SessionOptions
 from tunnel_pool.daemon.web import RPC_PATH, WebOptions
 from tunnel_pool.deadline import ends_within
 from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.node import systemd
 from tunnel_pool.node.config import parse_bytes
 from tunnel_pool.priority import MAX_NICE
@@ -85,6 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="where peers of torrents without hops come in (default: %(default)s)",
     )
     options.add_dht_option(parser)
+    options.add_lockdown_option(parser)
     options.add_workers_option(parser, default="auto")
     options.add_circuits_option(parser)
     parser.add_argument(
@@ -194,6 +196,7 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
             plain_listen=arguments.plain_listen,
             plain_dht_nodes=",".join(f"{host}:{port}" for host, port in dht_nodes),
             nice=arguments.nice,
+            lockdown=LockdownMode(arguments.lockdown),
         ),
         rules=config.rules(arguments.hops, arguments.hops_of_labels, arguments.hops_of_folders),
         folders_by_label={**config.folders, **arguments.folders_of_labels},

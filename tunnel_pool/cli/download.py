@@ -14,6 +14,7 @@ from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UserError
+from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.measure import Meter
 from tunnel_pool.state import state_of_our_own
 from tunnel_pool.torrents import parse_torrent
@@ -40,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a BitTorrent peer to ask, through the tunnels; may be repeated",
     )
     options.add_dht_option(parser)
+    options.add_lockdown_option(parser)
     options.add_hops_option(parser)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)
@@ -73,7 +75,9 @@ async def _download(
     """Raises UserError."""
     node = options.node_options(arguments)
     meter = Meter()
-    async with TorrentClient(node, arguments.hops, dht_nodes=options.dht_nodes(arguments)) as client:
+    lockdown = LockdownMode(arguments.lockdown)
+    dht_nodes = options.dht_nodes(arguments)
+    async with TorrentClient(node, arguments.hops, dht_nodes=dht_nodes, lockdown=lockdown) as client:
 
         def pids() -> dict[str, list[int]]:
             return {"main": [os.getpid()], "workers": list(client.pool_pids.values())}
@@ -105,6 +109,7 @@ async def _download(
                 for status in client.statuses
             ],
             "cpu_seconds": meter.cpu_seconds(),
+            "lockdown": client.is_locked_down,
             **run_report(client, meter),
         }
 

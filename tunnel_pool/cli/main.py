@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from sandbox import lockdown
 from tunnel_pool import __version__
 from tunnel_pool.cli.parser import OneLineParser
 from tunnel_pool.errors import UserError
@@ -83,6 +84,8 @@ def run(argv: list[str]) -> int:
             arguments = command.with_config(
                 arguments, lambda more: parser.parse_args([argv[0], *more, *argv[1:]]), argv[1:]
             )
+        if getattr(arguments, "lockdown", "off") != "off":
+            lockdown.prepare()  # before there are threads
         set_up_logging(arguments.log_level, getattr(arguments, "log_file", None))
         ended = runner.run(arguments.run(arguments))
     except UserError as error:

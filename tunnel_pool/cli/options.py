@@ -11,6 +11,7 @@ import platformdirs
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UsageError
+from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores, shares_port
@@ -199,6 +200,16 @@ def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
         return tuple(arguments.dht)
     bootstrap_default, _ = arguments.bootstrap
     return DHT_NODES if bootstrap_default else ()
+
+
+def add_lockdown_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lockdown",
+        choices=[mode.value for mode in LockdownMode],
+        default=LockdownMode.AUTO.value,
+        help="keep libtorrent's anonymous sessions in a network namespace that has no way out but the tunnels; auto: "
+        "where the kernel allows it; on: do not start without; off: do not (Linux; default: %(default)s)",
+    )
 
 
 def add_circuits_option(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
+from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon import disk
 from tunnel_pool.daemon.alerts import AlertReader
@@ -147,10 +148,8 @@ class Library:
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
         if record.hops == PLAIN:
             parameters.flags &= ~flags.disable_pex
-        else:
-            # Peers of hidden torrents have addresses that are nobody's business.
-            parameters.flags |= flags.disable_pex
-            parameters.dht_nodes = []  # libtorrent would look their names up itself
+        elif left_out := strip(parameters):
+            logger.warning("%s", left_out_trackers(left_out))
         parameters.file_priorities = record.file_priorities
         return self.sessions.of(record.hops).add(parameters)
 

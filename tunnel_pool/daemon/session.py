@@ -9,6 +9,7 @@ from typing import Any
 
 import libtorrent as lt
 
+from sandbox.lockdown import Lockdown
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.torrent import Torrent
 from tunnel_pool.libtorrent_session import LibtorrentSession
@@ -27,8 +28,8 @@ Hear = Callable[[Torrent, Any], None]
 
 
 class DaemonSession(LibtorrentSession):
-    def __init__(self, settings: dict[str, Any], hear: Hear, nice: int) -> None:
-        super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice)
+    def __init__(self, settings: dict[str, Any], hear: Hear, nice: int, lockdown: Lockdown | None = None) -> None:
+        super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
         self._torrents: dict[lt.torrent_handle, Torrent] = {}
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # until libtorrent has let go
         self._hear = hear

@@ -11,7 +11,8 @@ from socks5.server import Socks5Server
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.session import DaemonSession, Hear
 from tunnel_pool.dht_entry import DhtEntry
-from tunnel_pool.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.dispatch import Dispatcher, connect, new_secret, serve_session
+from tunnel_pool.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.reach import Reach
 from tunnel_pool.session_settings import anonymous_settings, plain_settings
 
@@ -29,6 +30,7 @@ class SessionOptions:
     plain_listen: HostPort = ANYWHERE
     plain_dht_nodes: str = ""
     nice: int = 0  # by how much libtorrent's threads are nicer than the loop's
+    lockdown: LockdownMode = LockdownMode.AUTO
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class _Way:
 
 class Sessions:
     def __init__(self, tunnels: Tunnels, options: SessionOptions, hear: Hear) -> None:
+        """Raises UserError when anonymous sessions are to be locked down and can't be."""
         self._tunnels = tunnels
         self._options = options
         self._hear = hear
@@ -50,6 +53,8 @@ class Sessions:
         self._sessions: dict[int, DaemonSession] = {}
         self._ways: dict[int, _Way] = {}
         self._limits = 0, 0
+        self._lockdown = open_lockdown(options.lockdown)
+        self._secret = new_secret()
 
     def of(self, hops: int) -> DaemonSession:
         """Opened when it is not."""
@@ -68,11 +73,16 @@ class Sessions:
     def _open_anonymous(self, hops: int) -> DaemonSession:
         options = self._options
         dispatcher, server = serve_session(
-            self._tunnels, hops, lambda is_lost: self.of(hops).reconnect(is_lost), options.steering
+            self._tunnels,
+            hops,
+            lambda is_lost: self.of(hops).reconnect(is_lost),
+            options.steering,
+            secret=self._secret,
+            lockdown=self._lockdown,
         )
         port = server.listen()
-        settings = anonymous_settings(port, bool(options.dht_nodes), options.private)
-        session = DaemonSession(settings, self._hear, options.nice)
+        settings = anonymous_settings(port, bool(options.dht_nodes), options.private, self._secret)
+        session = DaemonSession(settings, self._hear, options.nice, self._lockdown)
         session.on_listening = server.set_usual_client
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self._tell_when_reachable(hops))]
@@ -131,3 +141,5 @@ class Sessions:
         await asyncio.gather(*(session.stop() for session in self._sessions.values()))
         for way in self._ways.values():
             await way.server.close()
+        if self._lockdown is not None:
+            self._lockdown.close()

@@ -1,0 +1,39 @@
+"""The system calls that Python's os module lacks, by libc. Each raises OSError."""
+
+import ctypes
+import os
+import platform
+import sys
+
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+
+IS_LINUX = sys.platform == "linux"
+MACHINE = platform.machine()
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, *arguments: int) -> None:
+    words = [ctypes.c_ulong(word) for word in (*arguments, 0, 0, 0, 0)[:4]]
+    _checked(_libc.prctl(ctypes.c_int(option), *words))
+
+
+def unshare(flags: int) -> None:
+    _checked(_libc.unshare(ctypes.c_int(flags)))
+
+
+def syscall(number: int, *arguments: int) -> int:
+    """Numbers and addresses as arguments; returns what the call does."""
+    words = [ctypes.c_long(word) for word in arguments]
+    return _checked(_libc.syscall(ctypes.c_long(number), *words))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
