@@ -1,6 +1,6 @@
 """A world of its own, and a client in it behind one wire that is listened to.
 
-leak_world.py SOURCE FOLDER [kill|daemon] [OPTION...]     SOURCE: http, udp, dht, hostile
+leak_world.py SOURCE FOLDER [kill|daemon|change] [OPTION...]     SOURCE: http, udp, dht, hostile, plain-dht
 
 Runs in a network namespace that `unshare` made. The client is in another, with
 a name server that is not there; a veth pair is all that joins them. Every frame
@@ -42,6 +42,7 @@ SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 SOL_PACKET, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING = 263, 6, 23  # linux/if_packet.h
 OUTSIDE, OUTSIDE_PORT = "45.0.0.80", 8080  # past the gateway, too
 SCHEMES = ("ws", "wss", "https", "i2p", "ftp", "WS", "socks5", "file")
+SILENT_FOR_S = 14.0  # a look-up in the DHT ends in an announcement within 12 s
 TRACKERS_NAME = "tracker.example"
 DHT_NAME = "router.example"
 
@@ -105,6 +106,7 @@ class Wire:
     def __init__(self, mac):
         """`mac`: the client's; what nodes of the world say to themselves is heard here, too."""
         self.packets = Counter()
+        self.infohash = None  # whose name in a frame is noted
         self._mac = mac
         self._received_before = self._received()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
@@ -129,7 +131,8 @@ class Wire:
             while True:
                 frame, (_, kind, *_) = self._socket.recvfrom(256)
                 if frame[6:12] == self._mac:
-                    self.packets[self._destination(frame, kind)] += 1
+                    named = " names the torrent" if self.infohash and self.infohash in frame else ""
+                    self.packets[self._destination(frame, kind) + named] += 1
 
     @staticmethod
     def _destination(frame, kind):
@@ -161,6 +164,9 @@ async def find_seeder(source, swarm, stack):
         await announce(tracker, infohash, swarm.seeders[0])
         return f"{link}&tr={source}://{TRACKERS_NAME}:{tracker[1]}/announce", []
     sessions, places = await stack.enter_async_context(dht_nodes(DHT))
+    if source == "plain-dht":
+        # A tracker that never answers, besides.
+        return f"{link}&tr=udp://{OUTSIDE}:{OUTSIDE_PORT}/announce", [f"--dht={places[0][0]}:{places[0][1]}"]
     await seed_in_dht(sessions, places, swarm, infohash)
     return link, [f"--dht={DHT_NAME}:{places[0][1]}"]
 
@@ -239,8 +245,10 @@ async def downloaded(source, folder, client, how, *, options, stack):
     arguments = ["--workers=2", f"--state={folder / 'state'}", "--json", *more, *options]
     arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private"]
     arguments += [f"--community-id={swarm.community_id.hex()}"]
-    arguments += [f"--folder={folder}", "--rpc=127.0.0.1:0"] if how == "daemon" else [f"--save={folder}", link]
-    name = "daemon" if how == "daemon" else "download"
+    is_daemon = how in ("daemon", "change")
+    arguments += [f"--folder={folder}", "--rpc=127.0.0.1:0"] if is_daemon else [f"--save={folder}", link]
+    arguments += ["--hops=0", f"--plain-listen={CLIENT}:0"] if how == "change" else []
+    name = "daemon" if is_daemon else "download"
     download = await stack.enter_async_context(command(name, *arguments, program=[*client.enter, *MODULE]))
     silence = None
     if how == "kill":
@@ -248,6 +256,8 @@ async def downloaded(source, folder, client, how, *, options, stack):
         silence = await kill_all_children(download, wire)
     elif how == "daemon":
         await download_by_daemon(download, link, client)
+    elif how == "change":
+        silence = await change_hops(download, link, client, wire, swarm)
     code, report, lines = await download.ended()
     # By host: py-ipv8 tries an introduced peer's other port at its address, too.
     hosts = {node.host for node in swarm.nodes}
@@ -265,8 +275,8 @@ async def downloaded(source, folder, client, how, *, options, stack):
     }
 
 
-async def download_by_daemon(daemon, link, client):
-    """Ask it for the torrent, and when it is there to end."""
+async def asking(daemon, client):
+    """How to ask the daemon in the client's namespace."""
     line = await daemon.until_line(lambda line: "clients find them at" in line)
     asking = [
         *client.enter,
@@ -282,6 +292,12 @@ async def download_by_daemon(daemon, link, client):
         answer = await asyncio.to_thread(run, *asking, method, json.dumps(parameters))
         return json.loads(answer)
 
+    return ask
+
+
+async def download_by_daemon(daemon, link, client):
+    """Ask it for the torrent, and when it is there to end."""
+    ask = await asking(daemon, client)
     if link.startswith("magnet:"):
         await ask("torrent_add", {"filename": link})
     else:
@@ -292,6 +308,33 @@ async def download_by_daemon(daemon, link, client):
         while (await ask("torrent_get", {"fields": ["percent_done"]}))["torrents"] != done:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
     await ask("session_close", {})
+
+
+async def change_hops(daemon, link, client, wire, swarm):
+    """What leaves, but to nodes, in the time after each answer that the torrent has hops now; between, it is plain."""
+    ask = await asking(daemon, client)
+    (added,) = (await ask("torrent_add", {"filename": link, "hops": 0})).values()
+    wire.infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
+    hosts = {node.host for node in swarm.nodes}
+    left = {}
+    for hops in (2, 1):
+        if hops == 1:  # another stays plain now, and in the DHT
+            await ask("torrent_add", {"filename": f"magnet:?xt=urn:btih:{'ab' * 20}", "hops": 0})
+        before = wire.packets.copy()
+        await until(lambda before=before: in_dht(wire.packets - before), what="the plain torrent in the DHT")
+        answer = await ask("torrent_set", {"ids": added["id"], "hops": hops})
+        left["notice"] = answer.get("notice", "")
+        acknowledged = wire.packets.copy()
+        await asyncio.sleep(SILENT_FOR_S)
+        sent = (wire.packets - acknowledged).items()
+        left |= {where: n for where, n in sent if not is_word_to(where, hosts) and (hops == 2 or "names" in where)}
+        await ask("torrent_set", {"ids": added["id"], "hops": 0, "confirm_fewer_hops": True})
+    await ask("session_close", {})
+    return left
+
+
+def in_dht(packets):
+    return any("names" in where and where.split()[1].partition(":")[0] in DHT for where in packets)
 
 
 def is_word_to(where, hosts):

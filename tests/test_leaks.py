@@ -68,6 +68,15 @@ async def test_what_a_hostile_torrent_and_tracker_name_is_not_reached_past_the_t
     assert result["unseen"] == 0
 
 
+async def test_once_it_is_said_that_a_plain_torrent_has_hops_nothing_is_sent_in_the_old_way(tmp_path):
+    result = await told_by("tests.leak_world", "plain-dht", tmp_path, "change")
+    assert result["code"] == 0, result
+    assert "address" in result["while_childless"].pop("notice")
+    assert set(result["while_childless"]) <= HARMLESS
+    assert any(where.startswith("udp 44.7.5.") for where in result["elsewhere"]), "while it was plain it was in the DHT"
+    assert result["unseen"] == 0
+
+
 async def test_with_every_child_dead_nothing_leaves_and_then_it_goes_on(tmp_path):
     result = await told_by("tests.leak_world", "http", tmp_path, "kill")
     assert result["code"] == 0, result

@@ -7,6 +7,7 @@ import libtorrent as lt
 from socks5.messages import Secret
 
 SOCKET_BUFFER_BYTES = 4_000_000
+STOP_TRACKER_TIMEOUT_S = 2  # for so long the end of a session waits for trackers that are told of it
 ALERTS = int(
     lt.alert.category_t.error_notification
     | lt.alert.category_t.status_notification
@@ -123,5 +124,6 @@ def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[s
         "enable_dht": bool(dht_nodes),
         "dht_bootstrap_nodes": dht_nodes,
         "allow_multiple_connections_per_ip": private,
+        "stop_tracker_timeout": STOP_TRACKER_TIMEOUT_S,
         "alert_mask": ALERTS,
     }

@@ -37,7 +37,7 @@ def test_trackers_that_the_tunnels_carry(url):
     "url",
     [
         "ws://a.example/", "wss://a.example/", "WSS://a.example/", "https://a.example/", "ftp://a.example/",
-        "a.example",         "http://x.i2p/a", "http://", "http://a:0/", "http://a:65536/", "http://a b/", "http://a/\n", "",
+        "a.example", "http://x.i2p/a", "http://", "http://a:0/", "http://a:65536/", "http://a b/", "http://a/\n", "",
         "http://\xe4.example/",
         "http://" + "a" * 3000,
     ],

@@ -21,7 +21,14 @@ STOP_TIMEOUT_S = 30.0
 WAIT_S = 120.0
 POLL_S = 0.05
 # Nothing of it leaves this machine; of options given twice the last one holds.
-PRIVATE = ("--bootstrap=none", "--dht=none", "--allow-private", "--plain-listen=127.0.0.1:0", "--min-free=1 MB")
+PRIVATE = (
+    "--bootstrap=none",
+    "--dht=none",
+    "--allow-private",
+    "--plain-listen=127.0.0.1:0",
+    "--min-free=1 MB",
+    "--settle=0",
+)
 _LISTENING = re.compile(rb"http://([\d.]+:\d+)/")
 
 

@@ -64,6 +64,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="downloads wait while their disk has less room, like '5 GB' (default: 1 GiB)",
     )
+    parser.add_argument(
+        "--settle",
+        type=options.whole_number(0, 3600),
+        default=5,
+        metavar="SECONDS",
+        help="for so long a torrent that was added without a hop count contacts nobody: clients send its labels "
+        "a moment later (default: %(default)s)",
+    )
     add_rpc_options(parser, "where clients find it (default: %(default)s); beyond loopback with a password alone")
     parser.add_argument(
         "--host-name",
@@ -202,6 +210,7 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
         folders_by_label={**config.folders, **arguments.folders_of_labels},
         watches=[*config.watch, *arguments.watch],
         min_free_bytes=arguments.min_free,
+        settle_s=arguments.settle,
         config=config_model(arguments),
     )
 

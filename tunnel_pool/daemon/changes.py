@@ -12,7 +12,10 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
+from tunnel_pool.anonymous_torrents import allowed_trackers, left_out_trackers
 from tunnel_pool.daemon import disk
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.hop_changes import REMOVE_TIMEOUT_S, HopChanges
 from tunnel_pool.daemon.hops import HopRules, hops_of_labels, other_labels
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.queue import moved
@@ -24,15 +27,10 @@ from tunnel_pool.daemon.store import Deletion, StoreError
 from tunnel_pool.daemon.torrent import Torrent
 from tunnel_pool.torrents import infohash_of
 
-REMOVE_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 MAX_TORRENTS = 1 << 16
 
 logger = logging.getLogger(__name__)
-
-
-class RequestError(Exception):
-    """What was asked for can't be; says why in one line."""
 
 
 @contextmanager
@@ -61,6 +59,7 @@ class Changes:
         self._library = library
         self.rules = rules
         self.folders_by_label = folders_by_label or {}
+        self.hops = HopChanges(library)
         self._deleting: set[asyncio.Task[None]] = set()
 
     # In and out
@@ -84,6 +83,9 @@ class Changes:
             except (RuntimeError, OSError) as error:
                 await library.store.remove([record.infohash])
                 raise RequestError(f"libtorrent refuses the torrent: {error}") from None
+            with refused():
+                if wish.hops is not None or hops_of_labels(wish.labels) is not None:
+                    torrent.held_until_s = 0.0
         library.tick()
         return torrent, False
 
@@ -192,6 +194,8 @@ class Changes:
         for torrent in torrents:
             torrent.error = ""
             torrent.active_s = time.monotonic()
+            if now:
+                torrent.held_until_s = 0.0
         # As in Transmission: who starts one that has given all wants it to give more.
         done = [torrent for torrent in torrents if torrent.record.gave_all and library.is_done(torrent)]
         await self.change(done, ratio_mode=LimitMode.UNLIMITED)
@@ -262,46 +266,13 @@ class Changes:
             torrent.handle.force_recheck()
         await self._library.put_with_resume(torrent, folder=folder)
 
-    async def change_hops(self, torrent: Torrent, asked: int | None, said: int | None) -> None:
-        """From now on it is found over so many hops as were asked for; what labels say only raises them.
-
-        Raises RequestError and StoreError.
-        """
-        await asyncio.shield(self._change_hops(torrent, asked, said))  # nobody's hanging up leaves it halfway
-
-    async def _change_hops(self, torrent: Torrent, asked: int | None, said: int | None) -> None:
-        library = self._library
-        async with library.changing:
-            hops = asked if asked is not None else max(torrent.record.hops, said or 0)
-            if hops == torrent.record.hops or not library.has(torrent):
-                return
-            if torrent.is_moving:
-                raise RequestError("it is being moved")
-            hops_before = torrent.record.hops
-            before = library.sessions.of(hops_before)
-            after = library.sessions.of(hops)
-            # Whoever knows our own address must not meet us on the other way.
-            with_peers = PLAIN not in (hops, hops_before)
-            kept = torrent.record.peers if with_peers else []
-            parameters = lt.read_resume_data(await library.put_with_resume(torrent, with_peers, hops=hops, peers=kept))
-            library.part(torrent)
-            torrent.is_between_sessions = True
-            await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
-            before.forget(torrent)
-            torrent.give_up("it went to another session")
-            try:
-                torrent.handle = library.hand_over(torrent.record, parameters)
-            except RuntimeError as error:
-                torrent.error = f"libtorrent refuses it: {error}"
-                raise RequestError(torrent.error) from None
-            torrent.hear(torrent.handle.status())
-            torrent.is_between_sessions = False
-            after.known(torrent)
-            library.apply_limits(torrent)
-        library.tick()
-
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
-        """Raises StoreError."""
+        """Trackers that the tunnels don't carry are left out of a torrent with hops. Raises StoreError."""
+        if torrent.record.hops != PLAIN:
+            allowed = allowed_trackers(tiers)
+            if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
+                logger.warning("%s", left_out_trackers(left_out))
+            tiers = allowed
         entries = []
         for tier, urls in enumerate(tiers):
             for url in urls:

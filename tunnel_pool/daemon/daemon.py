@@ -18,8 +18,9 @@ from tunnel_pool.daemon.api.events import Events
 from tunnel_pool.daemon.api.operations import Api
 from tunnel_pool.daemon.api.server import add_api
 from tunnel_pool.daemon.api.watcher import Watcher
-from tunnel_pool.daemon.changes import Changes, RequestError
+from tunnel_pool.daemon.changes import Changes
 from tunnel_pool.daemon.config import Watch
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.guard import may_listen
 from tunnel_pool.daemon.hops import HopRules
 from tunnel_pool.daemon.library import TICK_S, Library
@@ -58,6 +59,7 @@ class DaemonOptions:
     folders_by_label: Mapping[str, str] = field(default_factory=dict)
     watches: Sequence[Watch] = ()
     min_free_bytes: int = 1 << 30
+    settle_s: float = 0.0  # for so long a new torrent waits for its client to say more of it
     config: model.Config = field(default_factory=lambda: model.Config(options={}))  # as the API shows it
 
 
@@ -125,7 +127,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(store.close)
         tunnels = await open_tunnels(options.node)
         stack.push_async_callback(tunnels.unload)
-        library = Library(store, tunnels, options.min_free_bytes)
+        library = Library(store, tunnels, options.min_free_bytes, options.settle_s)
         library.sessions = Sessions(tunnels, options.sessions, library.alerts.hear)
         library.sessions.on_reachable = library.tick
         stack.push_async_callback(library.sessions.stop)

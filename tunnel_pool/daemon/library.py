@@ -17,11 +17,12 @@ from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon import disk
 from tunnel_pool.daemon.alerts import AlertReader
+from tunnel_pool.daemon.loading import load_torrents
 from tunnel_pool.daemon.queue import Activity, View, is_done_seeding, plan
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.sessions import PLAIN, Sessions
 from tunnel_pool.daemon.settings import Settings
-from tunnel_pool.daemon.store import Deletion, Store, StoredTorrent, StoreError
+from tunnel_pool.daemon.store import Store, StoreError
 from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
 from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.lost_peers import is_end_to_end
@@ -42,7 +43,8 @@ logger = logging.getLogger(__name__)
 class Library:
     """`load` it, then `tick` it every second; `save` when the daemon ends."""
 
-    def __init__(self, store: Store, tunnels: Tunnels, min_free_bytes: int) -> None:
+    def __init__(self, store: Store, tunnels: Tunnels, min_free_bytes: int, settle_s: float = 0.0) -> None:
+        """`settle_s`: for so long a new torrent contacts nobody, unless its hop count was said with it."""
         self.store = store
         self.settings = Settings(folder=os.getcwd())
         self.torrents: dict[str, Torrent] = {}
@@ -53,6 +55,7 @@ class Library:
         self.alerts = AlertReader(self)
         self._tunnels = tunnels
         self.min_free_bytes = min_free_bytes
+        self._settle_s = settle_s
         self._full: set[str] = set()  # folders without room
         self._next_number = 1
         self._next_save_s = 0.0
@@ -71,52 +74,9 @@ class Library:
         if (number := await self.store.setting("next number")) is not None:
             self._next_number = int(number)
         torrents = sorted(await self.store.torrents(), key=lambda kept: kept.record.position)
-        await self._delete_given_up(torrents)
-        for record, resume in torrents:
-            self._next_number = max(self._next_number, record.number + 1)
-            try:
-                await self._load_torrent(record, resume)
-            except Exception as error:
-                logger.error("A torrent can't be loaded, and stays as it is: %s", error)
+        self._next_number = max([self._next_number, *(kept.record.number + 1 for kept in torrents)])
+        await load_torrents(self, torrents)
         self.tick()
-
-    async def _load_torrent(self, record: Record, resume: bytes) -> None:
-        parameters = lt.read_resume_data(resume)
-        if record.moving_to:
-            await self._finish_move(record, parameters)
-        else:
-            self.open(record, parameters)
-
-    async def _finish_move(self, record: Record, parameters: lt.add_torrent_params) -> None:
-        """A move that was cut short, before libtorrent hears of the torrent."""
-        names, error = disk.names_of(parameters), ""
-        try:
-            await asyncio.to_thread(disk.finish_move, names, record.folder, record.moving_to)
-        except OSError as why:
-            logger.error("A move that was cut short can't be ended: %s", why.strerror)
-            error = f"its move to another folder was cut short, and can't be ended: {why.strerror}"
-        if not error:
-            record.folder, record.moving_to = record.moving_to, ""
-            parameters.save_path = record.folder
-            await self.store.put(record, lt.write_resume_data_buf(parameters))
-        self.open(record, parameters).error = error
-
-    async def _delete_given_up(self, torrents: Iterable[StoredTorrent]) -> None:
-        """What could not be deleted before; files that a torrent has by now are its own."""
-        deletions = await self.store.deletions()
-        if deletions:
-            kept: list[Deletion] = []
-            for record, resume in torrents:
-                try:
-                    names = disk.names_of(lt.read_resume_data(resume))
-                except RuntimeError:
-                    logger.error("A torrent can't be read: what is left of others stays, as it may be its own")
-                    return
-                for folder in filter(None, (record.folder, record.moving_to)):
-                    kept += disk.files_in(folder, names)
-            left = await asyncio.to_thread(disk.without, deletions, kept)
-            await asyncio.to_thread(disk.delete, left)
-            await self.store.deleted(deletions)
 
     async def new_number(self) -> int:
         """By which remote clients name a torrent; never given twice. Raises StoreError."""
@@ -129,7 +89,10 @@ class Library:
         """Hand it to libtorrent, standing still. Raises RuntimeError."""
         handle = self.hand_over(record, parameters)
         torrent = Torrent(self.seen, record, swarm_hash_of(parameters), handle, handle.status())
+        torrent.has_run = parameters.active_time > 0
         torrent.active_s = torrent.changed_s = time.monotonic()
+        # Also of one that was added before a restart.
+        torrent.held_until_s = torrent.active_s + min(self._settle_s, record.added_s + self._settle_s - time.time())
         torrent.saved, torrent.saved_s = torrent.marks.kept, torrent.active_s
         self.sessions.of(record.hops).known(torrent)
         self.torrents[record.infohash] = torrent
@@ -164,6 +127,9 @@ class Library:
         if (torrent := self.torrents.get(infohash)) is not None:
             return torrent
         return next((t for t in self.torrents.values() if infohash[:40] in {each.hex() for each in t.hashes}), None)
+
+    def torrents_of(self, hops: int) -> list[Torrent]:
+        return [torrent for torrent in self.torrents.values() if torrent.record.hops == hops]
 
     def rates(self) -> tuple[int, int]:
         """Payload of all torrents down and up, bytes a second."""
@@ -241,7 +207,9 @@ class Library:
         """Tell libtorrent, and the hidden swarm, what the torrent does from now on. Raises RuntimeError."""
         if torrent.is_between_sessions:
             return
+        is_held = torrent.held_until_s > time.monotonic()
         may_run = torrent.activity is Activity.RUNNING and not torrent.error and not torrent.record.moving_to
+        may_run = may_run and not is_held
         # Circuits are looked through for those alone that need one.
         runs = torrent.is_verifying or (
             may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.record.hops))
@@ -250,6 +218,7 @@ class Library:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         if runs and torrent.is_paused:
             torrent.handle.resume()
+            torrent.has_run = True
             torrent.active_s = time.monotonic()
         elif not runs and not torrent.is_paused:
             torrent.handle.pause()
@@ -337,7 +306,7 @@ class Library:
     async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
         """Change its record together with its resume data, which it returns. Raises StoreError."""
         record = msgspec.structs.replace(torrent.record, edited_s=time.time(), **changes)
-        resume = await self._resume(torrent)
+        resume = await self.resume_data(torrent)
         if not with_peers:
             parameters = lt.read_resume_data(resume)
             parameters.peers = parameters.banned_peers = []
@@ -355,7 +324,7 @@ class Library:
         here = [torrent for torrent in torrents if self.has(torrent) and not torrent.is_between_sessions]
         asked = [(torrent.handle, torrent.resumes_put) for torrent in here]
         kept = [torrent.marks.kept for torrent in here]
-        answers = await asyncio.gather(*(self._resume(torrent) for torrent in here), return_exceptions=True)
+        answers = await asyncio.gather(*(self.resume_data(torrent) for torrent in here), return_exceptions=True)
         saved = [
             (torrent, mark, answer)
             for torrent, before, mark, answer in zip(here, asked, kept, answers, strict=True)
@@ -370,7 +339,7 @@ class Library:
             if isinstance(answer, BaseException) and self.has(torrent) and not torrent.is_between_sessions:
                 raise answer
 
-    async def _resume(self, torrent: Torrent) -> bytes:
+    async def resume_data(self, torrent: Torrent) -> bytes:
         """Resume data as libtorrent has it now. Raises StoreError."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         try:

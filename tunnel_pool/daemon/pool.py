@@ -3,7 +3,7 @@
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.api import model
-from tunnel_pool.daemon.changes import RequestError
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import Scaler, keep_scaled

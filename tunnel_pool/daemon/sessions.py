@@ -134,6 +134,11 @@ class Sessions:
             total += way.dispatcher.dropped() + way.server.counters
         return total
 
+    async def close(self, hops: int) -> None:
+        """End a session whose torrents were taken out of it; nothing is sent in its name when this returns."""
+        if (session := self._sessions.pop(hops, None)) is not None:
+            await session.stop()
+
     async def stop(self) -> None:
         for way in self._ways.values():
             for task in way.tasks:

@@ -5,7 +5,7 @@ import binascii
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.changes import RequestError
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.errors import UserError
 from tunnel_pool.torrents import parse_link, parse_torrent
 

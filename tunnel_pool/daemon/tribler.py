@@ -14,7 +14,8 @@ from tunnel_pool.daemon.api.model import Hops, Text, TorrentState
 from tunnel_pool.daemon.api.operations import NotFoundError
 from tunnel_pool.daemon.api.server import answered, json_response
 from tunnel_pool.daemon.api.views import files_view, state_of
-from tunnel_pool.daemon.changes import Changes, RequestError, Wish
+from tunnel_pool.daemon.changes import Changes, Wish
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.sources import of_source
@@ -43,6 +44,7 @@ class Remove(msgspec.Struct):
 
 class Update(msgspec.Struct):
     anon_hops: Hops | None = None
+    confirm_fewer_hops: bool = False  # ours
     selected_files: list[int] | None = None
     state: str | None = None
 
@@ -138,7 +140,7 @@ class _Calls:
         if body.state not in (None, "resume", "stop", "recheck"):
             raise RequestError("state is resume, stop or recheck")
         if body.anon_hops is not None:
-            await self._changes.change_hops(torrent, body.anon_hops, None)
+            await self._changes.hops.change(torrent, body.anon_hops, None, body.confirm_fewer_hops)
         if body.selected_files is not None:
             await self._select(torrent, body.selected_files)
         if body.state == "resume":

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.changes import Changes, RequestError, Wish
+from tunnel_pool.daemon.changes import Changes, Wish
 from tunnel_pool.daemon.config import Watch
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.store import StoreError
 from tunnel_pool.errors import UserError
 from tunnel_pool.torrents import MAX_TORRENT_FILE_BYTES, parse_torrent

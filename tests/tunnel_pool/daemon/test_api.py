@@ -75,10 +75,11 @@ async def test_torrents_come_change_and_go(tmp_path):
             ("show/a.bin", 50_000, 50_000),
             ("show/b.bin", 10, 10),
         ]
-        await api("PATCH", one, 204, json={"stopped": True, "labels": ["y"], "hops": 1})
+        await api("PATCH", one, 400, json={"hops": 1})
+        await api("PATCH", one, json={"stopped": True, "labels": ["y"], "hops": 1, "confirm_fewer_hops": True})
         torrent = (await api("GET", "torrents"))[0]
         assert (torrent["state"], torrent["labels"], torrent["hops"]) == ("stopped", ["y"], 1)
-        await api("PATCH", one, 204, json={"labels": ["z", "hops:3"]})
+        await api("PATCH", one, json={"labels": ["z", "hops:3"]})
         torrent = await api("GET", one)
         assert (torrent["labels"], torrent["hops"]) == (["z"], 3)
         await api("PATCH", one, 400, json={"labels": ["hops:2"], "hops": 1})

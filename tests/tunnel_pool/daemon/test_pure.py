@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.feeding import outcome
-from tunnel_pool.daemon.changes import RequestError
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.guard import (
     Credentials,
     is_authorized,

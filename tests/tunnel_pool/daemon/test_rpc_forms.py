@@ -160,7 +160,10 @@ async def hop_counts_only_rise_by_labels(rpc):
     ]:
         await rpc.call("torrent_set", {"ids": added, "labels": given})
         assert await labels() == then
-    await rpc.call("torrent_set", {"ids": [added], "hops": 0, "tracker_list": "udp://192.0.2.1:1/announce"})
+    assert "confirm_fewer_hops" in await refusal(rpc, "torrent_set", ids=[added], hops=0)
+    assert await labels() == ["hops:3"]
+    confirmed = {"hops": 0, "confirm_fewer_hops": True, "tracker_list": "udp://192.0.2.1:1/announce"}
+    await rpc.call("torrent_set", {"ids": [added], **confirmed})
     assert await labels() == ["hops:0"]
     assert "with 0 hops" in await refusal(rpc, "torrent_add", filename=link, labels=["hops:2"])
     assert "torrent_duplicate" in await rpc.call("torrent_add", {"filename": link, "hops": 0})

@@ -59,7 +59,11 @@ async def test_sonarr_adds_watches_and_removes(tmp_path):
         assert same_bytes(swarm.file, tmp_path / "downloads/tv/random.bin")
         assert (await sonarr("PATCH", one, {"state": "stop"}))["modified"]
         await sonarr.download("STOPPED")
-        assert (await sonarr("PATCH", one, {"anon_hops": 1, "selected_files": [0], "state": "resume"}))["modified"]
+        assert (
+            await sonarr(
+                "PATCH", one, {"anon_hops": 1, "confirm_fewer_hops": True, "selected_files": [0], "state": "resume"}
+            )
+        )["modified"]
         assert (await sonarr.download("SEEDING"))["hops"] == 1
 
         for body, said in (

@@ -96,7 +96,14 @@ class TorrentChange(Model):
     stopped: bool | None = None
     now: Annotated[bool, msgspec.Meta(description="with `stopped: false`: past the queue")] = False
     hops: Hops | None = None
+    confirm_fewer_hops: Annotated[
+        bool, msgspec.Meta(description="`hops` may be fewer than before, which makes the torrent easier to trace")
+    ] = False
     labels: Labels | None = None
+
+
+class Changed(Model):
+    notice: Annotated[str, msgspec.Meta(description="what others know already of a torrent that was plain")]
 
 
 class Workers(Model):

@@ -8,7 +8,8 @@ import msgspec
 
 from tunnel_pool.daemon.api import model, views
 from tunnel_pool.daemon.api.watcher import HISTORY_S, Watcher
-from tunnel_pool.daemon.changes import Changes, RequestError, Wish, refused
+from tunnel_pool.daemon.changes import Changes, Wish, refused
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.torrent import Torrent
@@ -64,7 +65,9 @@ class Api:
                 "add", "POST", "/api/torrents", "Add a torrent", self._add, model.Added, model.NewTorrent, status=201
             ),
             Operation("torrent", "GET", one, "A torrent", self._torrent, model.Torrent),
-            Operation("change", "PATCH", one, "Start, stop, label it, change its hops", self._change, None, take),
+            Operation(
+                "change", "PATCH", one, "Start, stop, label it, change its hops", self._change, model.Changed, take
+            ),
             Operation(
                 "remove", "DELETE", one, "Remove it", self._remove, query={"files": "`true`: delete its files, too"}
             ),
@@ -121,20 +124,22 @@ class Api:
         torrent, was_there = await self._changes.add(parameters, wish)
         return model.Added(torrent=views.torrent_view(torrent), new=not was_there)
 
-    async def _change(self, call: Call) -> None:
+    async def _change(self, call: Call) -> model.Changed:
         torrent, body = self._found(call), call.body
         with refused():
             said = hops_of_labels(body.labels or ())
         if body.hops is not None and said not in (None, body.hops):
             raise RequestError(f"{body.hops} hops are asked for, but the label says {said}")
+        notice = ""
         if body.hops is not None or said is not None:
-            await self._changes.change_hops(torrent, body.hops, said)
+            notice = await self._changes.hops.change(torrent, body.hops, said, body.confirm_fewer_hops)
         if body.labels is not None:
             await self._changes.change([torrent], labels=other_labels(body.labels))
         if body.stopped:
             await self._changes.stop([torrent])
         elif body.stopped is not None:
             await self._changes.start([torrent], now=body.now)
+        return model.Changed(notice=notice)
 
     async def _remove(self, call: Call) -> None:
         files = call.words.get("files", "false")

@@ -12,7 +12,7 @@ from tunnel_pool.daemon.api import model, openapi
 from tunnel_pool.daemon.api.events import Events
 from tunnel_pool.daemon.api.openapi import JSON
 from tunnel_pool.daemon.api.operations import Api, Call, NotFoundError, Operation
-from tunnel_pool.daemon.changes import RequestError
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.store import StoreError
 
 

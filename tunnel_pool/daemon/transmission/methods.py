@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import libtorrent as lt
 import msgspec
 
-from tunnel_pool.daemon.changes import Changes, RequestError, Wish, absolute, refused
+from tunnel_pool.daemon.changes import Changes, Wish, absolute, refused
 from tunnel_pool.daemon.disk import real_files
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.hops import checked_hops, hops_of_labels, other_labels
 from tunnel_pool.daemon.library import RECENT_S, Library
 from tunnel_pool.daemon.queue import Activity
@@ -164,14 +165,17 @@ class Methods:
         told = {"id": record.number, "name": record.name, "hash_string": FIELDS["hash_string"](torrent)}
         return {"torrent_duplicate" if was_there else "torrent_added": told}
 
-    async def _torrent_set(self, arguments: Arguments) -> None:
+    async def _torrent_set(self, arguments: Arguments) -> Arguments:
+        """Besides Transmission's arguments, `hops` and `confirm_fewer_hops`; `notice` says what others know already."""
         fields = _fields(arguments)
         labels = _typed(arguments.get("labels"), list[str] | None, "labels")
         if labels is not None:
             fields["labels"] = other_labels(labels)
         asked = _hops(arguments.get("hops", arguments.get("anon_hops")))
         said = _highest(labels or ())
+        confirmed = _flag(arguments, "confirm_fewer_hops", False)
         chosen = self._chosen(arguments)
+        notices = {""}
 
         def priorities(torrent: Torrent) -> list[int]:
             files = torrent.file_indexes() if torrent.layout is not None else None
@@ -183,8 +187,9 @@ class Methods:
         for torrent in chosen:
             await self._changes.change([torrent], priorities if names_files else None, **fields)
             if asked is not None or said is not None:
-                await self._changes.change_hops(torrent, asked, said)
+                notices.add(await self._changes.hops.change(torrent, asked, said, confirmed))
             await self._set_more(torrent, arguments)
+        return {"notice": notice} if (notice := max(notices)) else {}
 
     async def _set_more(self, torrent: Torrent, arguments: Arguments) -> None:
         """What is no field of its record."""

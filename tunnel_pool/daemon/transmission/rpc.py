@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.changes import RequestError
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.store import StoreError
 from tunnel_pool.daemon.transmission.methods import Methods
 from tunnel_pool.daemon.transmission.names import CLASSIC_RESULTS, camel, kebab, renamed, snake
