@@ -10,6 +10,10 @@ class Bucket:
     def permits(self, now_s: float) -> bool:
         return self._used_until_s <= now_s
 
+    def wait_s(self, now_s: float) -> float:
+        """Return how long until it permits again."""
+        return max(0.0, self._used_until_s - now_s)
+
     def take(self, per_s: float, burst_s: float, now_s: float) -> None:
         """One of so many a second."""
         self._used_until_s = max(self._used_until_s, now_s - burst_s) + 1 / per_s

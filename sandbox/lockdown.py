@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox import seccomp
+from sandbox import connections, seccomp
 from sandbox.kernel import CLONE_NEWNET, CLONE_NEWUSER, IS_LINUX, unshare
 
 _SIOCSIFFLAGS = 0x8914  # linux/sockios.h
@@ -41,6 +41,7 @@ def prepare() -> None:
     """
     if not IS_LINUX or os.geteuid() == 0:
         return
+    connections.keep_tables()
     user, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
         unshare(CLONE_NEWUSER)

@@ -7,9 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from overlay.bucket import Bucket
 from overlay.http import is_address
 
 LOCAL_NAMES = ("localhost", "localhost.")
+GUESSES_PER_S = 0.2  # wrong passwords that are looked at of one client, after the first GUESSES_AT_ONCE
+GUESSES_OF_ALL_PER_S = 5.0
+GUESSES_AT_ONCE = 10
+MAX_GUESSERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,27 @@ def is_authorized(header: str | None, key: str | None, credentials: Credentials 
     except ValueError:
         given = b""
     return hmac.compare_digest(given, f"{credentials.user}:{credentials.password}".encode()) or has_key
+
+
+class GuessLimit:
+    """How many wrong passwords are heard of each client, and of all together."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Bucket] = {}
+        self._all = Bucket()
+
+    def wait_s(self, who: str, now_s: float) -> float:
+        """Return how long this client has to wait until a password of it is looked at; 0 when it need not."""
+        client = self._clients.get(who)
+        return max(0.0, client.wait_s(now_s) if client is not None else 0.0, self._all.wait_s(now_s))
+
+    def failed(self, who: str, now_s: float) -> None:
+        """Count a wrong password."""
+        if len(self._clients) >= MAX_GUESSERS and who not in self._clients:
+            self._clients = {name: bucket for name, bucket in self._clients.items() if bucket.wait_s(now_s) > 0}
+        if len(self._clients) < MAX_GUESSERS:
+            self._clients.setdefault(who, Bucket()).take(GUESSES_PER_S, GUESSES_AT_ONCE / GUESSES_PER_S, now_s)
+        self._all.take(GUESSES_OF_ALL_PER_S, GUESSES_AT_ONCE / GUESSES_OF_ALL_PER_S, now_s)
 
 
 def is_known_host(header: str | None, names: Collection[str]) -> bool:

@@ -54,6 +54,8 @@ class Remote:
             answer = None
         if status == 401:
             raise UserError(OTHER_PASSWORD)
+        if status == 429:
+            raise UserError("too many wrong passwords were sent to the daemon: try again in a minute")
         if not isinstance(answer, dict) or ("result" not in answer and "error" not in answer):
             raise UserError(f"what answers at {self._address} is no daemon of tunnel-pool")
         if "error" in answer:

@@ -12,7 +12,8 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.registry import Collector
 
 from overlay.config import HostPort
-from tunnel_pool.daemon.guard import Credentials, is_authorized, is_fetched_by_others, is_known_host, is_own_page
+from tunnel_pool.daemon.entrance import Entrance
+from tunnel_pool.daemon.guard import Credentials, is_fetched_by_others, is_known_host, is_own_page
 from tunnel_pool.daemon.transmission import rpc
 from tunnel_pool.daemon.transmission.methods import Methods
 from tunnel_pool.daemon.transmission.session import RPC_VERSION_SEMVER
@@ -28,7 +29,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-KEY_HEADER = "X-Api-Key"  # Tribler's
 VERSION_HEADER = "X-Transmission-Rpc-Version"
 RPC_PATH = "/transmission/rpc"
 METRICS_PATH = "/metrics"
@@ -68,6 +68,8 @@ def add_metrics(app: web.Application, metrics: Collector) -> None:
 
 
 def _guard(options: Callable[[], WebOptions]) -> Middleware:
+    entrance = Entrance()
+
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         """No name that others point at us, no page of others, no stranger."""
@@ -78,11 +80,7 @@ def _guard(options: Callable[[], WebOptions]) -> Middleware:
             raise web.HTTPForbidden(text="a page of another site may not ask\n")
         if is_fetched_by_others(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Dest")):
             raise web.HTTPForbidden(text="a page of another site may not load this\n")
-        key = request.headers.get(KEY_HEADER)
-        if not is_authorized(request.headers.get("Authorization"), key, options().credentials):
-            raise web.HTTPUnauthorized(
-                text="user and password, please\n", headers={"WWW-Authenticate": 'Basic realm="tunnel-pool"'}
-            )
+        entrance.check(request, options().credentials)
         try:
             return await handler(request)
         except (web.HTTPException, ConnectionError):
