@@ -339,6 +339,7 @@ def _config(message: pb.Create) -> OverlayConfig:
         device=message.device,
         exit_from=ExitFrom(message.exit_host, (message.exit_first_port, message.exit_last_port)),
         admission=_admission(message.admission),
+        requires_diversity=message.requires_diversity,
         engine=EngineChoice(message.engine or EngineChoice.AUTO.value),
     )
 

@@ -6,6 +6,7 @@ from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.peer import Peer
 
 from child.control import ControlStream, Handler
+from overlay.guards import GuardOrder
 from overlay.lent_keys import session_keys
 from overlay.messages import address_of, introduction_point, peer_message, peer_of
 from overlay.sharing import RendezvousHalf, SharingCommunity
@@ -67,7 +68,9 @@ class SharedPortCalls:
         if message.HasField("wan"):
             community.my_estimated_lan = address_of(message.lan)
             community.my_estimated_wan = address_of(message.wan)
-        community.meet({peer_of(info): list(info.flags) for info in message.known}, message.lost, message.full)
+        guards = GuardOrder(message.first_hops, message.second_hops) if message.has_guards else None
+        known = {peer_of(info): list(info.flags) for info in message.known}
+        community.meet(known, message.lost, message.full, guards)
         return pb.PeersMet()
 
     async def _on_hand_packet(self, message: pb.HandPacket) -> pb.PacketTaken:

@@ -13,6 +13,7 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_READY,
     CIRCUIT_TYPE_DATA,
     DESTROY_REASON_SHUTDOWN,
+    PEER_FLAG_RELAY,
     Circuit,
 )
 from ipv8.peer import Peer
@@ -23,6 +24,9 @@ from overlay.config import SLOT_SHIFT
 from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
 from overlay.dht_names import DhtNames
 from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
+from overlay.guards import Guards
+from overlay.hops import HopChoice, node_of
+from overlay.introductions import CarefulIntroductions, MayContact
 from overlay.serving import ServingSettings, ServingTunnels
 from steering.cells import BUCKETS, random_id
 
@@ -48,11 +52,14 @@ class PoolTunnelSettings(ServingSettings):
     # project does not make.
     remove_tunnel_delay = 0
 
+    may_contact: MayContact = staticmethod(lambda host, port: True)
+    requires_diversity = False  # of the hops of a circuit; without it, diversity is had where it can be
+
     # Of a node that is there, the answer comes within a few round trips.
     next_hop_timeout = 5
 
 
-class PoolTunnelCommunity(DhtNames, ServingTunnels):
+class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunnels):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a caller;
@@ -161,6 +168,10 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
             self.on_changed()
         return circuit
 
+    def use_guards(self, guards: Guards) -> None:
+        """Begin our circuits of several hops at these from now on."""
+        self.guard_order = lambda: guards.choose(map(node_of, self.get_candidates(PEER_FLAG_RELAY)), time.time())
+
     def first_hops(self) -> set[Peer]:
         """The peers that our circuits begin with."""
         return {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None}
@@ -178,13 +189,6 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
         """Whether the peer is this node: this process or another child, of the same key or of a sibling's."""
         return peer.mid == self.my_peer.mid or peer.public_key.key_to_bin() in self._siblings
 
-    def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """As in py-ipv8, which takes any number of peers that introduce themselves unasked."""
-        if len(self.get_peers()) >= self.max_peers and peer not in self.network.verified_peers:
-            self.counters["introduction_refused"] += 1
-            return
-        super().on_introduction_response(peer, dist, payload)
-
     def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
         if not self._is_me(peer):
             super().introduction_request_callback(peer, dist, payload)
@@ -193,6 +197,9 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
     def introduction_response_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
         if not self._is_me(peer):
             super().introduction_response_callback(peer, dist, payload)
+            # py-ipv8 keeps the object that it met first, at the address of then.
+            known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
+            self.candidates[known or peer] = self.candidates.pop(peer)
             self._note_pong(peer)
             self._build_soon(CANDIDATE_DELAY_S)
 
@@ -230,14 +237,6 @@ class PoolTunnelCommunity(DhtNames, ServingTunnels):
         now_s = time.monotonic()
         peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
         return [peer for peer in peers if not self._suspects.has(peer.mid, now_s)] or peers
-
-    def send_initial_create(self, circuit: Circuit, candidate_peers: list[Peer], max_tries: int) -> None:
-        self._suspect_unverified(circuit)
-        super().send_initial_create(circuit, candidate_peers, max_tries)
-
-    def send_extend(self, circuit: Circuit, candidates: list[bytes], max_tries: int) -> None:
-        self._suspect_unverified(circuit)
-        super().send_extend(circuit, candidates, max_tries)
 
     def _suspect_unverified(self, circuit: Circuit) -> None:
         """It was asked to join, and another is asked now or nobody any more."""

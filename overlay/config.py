@@ -63,6 +63,7 @@ class OverlayConfig:
     exit_rules: ExitRules = NO_RULES
     device: str = ""  # the network device that all goes through; "": any
     exit_from: ExitFrom = ANY_SOURCE
+    requires_diversity: bool = False  # of the networks that the hops of a circuit are in
     engine: EngineChoice = EngineChoice.AUTO
     trains: bool = True  # UDP_SEGMENT where the kernel has it; off only to measure against it
     limits: int | None = None  # the descriptor of overlay.limits.LimitsMemory, which the native engine keeps to

@@ -322,11 +322,15 @@ class HiddenServices(HiddenTunnelCommunity):
         self, info_hash: bytes, ctype: str, exit_flags: set[int] | None = None, required_exit: Peer | None = None
     ) -> Circuit | None:
         """As in py-ipv8; a rendezvous point is any relay that we know, so that no exit is needed."""
-        if ctype == CIRCUIT_TYPE_RP_SEEDER and required_exit is None:
-            relays = self.get_candidates(PEER_FLAG_RELAY)
-            required_exit = random.choice(relays) if relays else None
+        if ctype == CIRCUIT_TYPE_RP_SEEDER and required_exit is None and info_hash in self.swarms:
+            required_exit = self.choose_meeting_point(self.swarms[info_hash].hops)
         circuit: Circuit | None = super().create_circuit_for_infohash(info_hash, ctype, exit_flags, required_exit)
         return circuit
+
+    def choose_meeting_point(self, hops: int) -> Peer | None:
+        """Return where a circuit of so many hops ends, over which others reach us."""
+        relays = self.get_candidates(PEER_FLAG_RELAY)
+        return random.choice(relays) if relays else None
 
     def do_remove(self) -> None:
         """As in py-ipv8, and end-to-end circuits whose other end has gone silent."""

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeVar
 
 from ipv8.keyvault.crypto import default_eccrypto
@@ -13,13 +14,14 @@ from ipv8.messaging.interfaces.lan_addresses.any_os.getaddrinfo import SocketGet
 from ipv8.messaging.interfaces.lan_addresses.interfaces import get_providers
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
-from ipv8.peerdiscovery.network import Network
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.config import OverlayConfig
 from overlay.discovery import MAX_PEERS, Discovery
+from overlay.exit_socket import is_allowed_destination
 from overlay.exit_source import ExitSource
 from overlay.front import FrontCommunity
+from overlay.introductions import PinnedNetwork
 from overlay.sharing import MainProcess, SharingCommunity, SharingSettings
 from overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
 from packet_engine import EngineChoice, choose
@@ -92,7 +94,7 @@ def prepare_process() -> None:
 
 def _fill(kind: type[Settings], config: OverlayConfig, endpoint: Endpoint, counters: Counter[str]) -> Settings:
     key = default_eccrypto.key_from_private_bin(config.member_key)
-    network = Network()
+    network = PinnedNetwork()
     network.blacklist_mids += [Peer(sibling).mid for sibling in config.siblings]
     settings = kind(my_peer=Peer(key, UDPv4Address(*endpoint.get_address())), endpoint=endpoint, network=network)
     settings.slot = config.slot
@@ -104,9 +106,16 @@ def _fill(kind: type[Settings], config: OverlayConfig, endpoint: Endpoint, count
     )
     settings.exit_rules = config.exit_rules
     settings.admission = config.admission
+    settings.may_contact = partial(_may_contact, config)
+    settings.requires_diversity = config.requires_diversity
     settings.max_peers = MAX_PEERS
     settings.peer_flags = set(config.peer_flags)
     return settings
+
+
+def _may_contact(config: OverlayConfig, host: str, port: int) -> bool:
+    """Return whether a stranger may make us send a packet there: to other machines, of other networks than ours."""
+    return is_allowed_destination(host, port, config.allow_private) and (host, port) != tuple(config.listen)
 
 
 def _make(kind: type[Overlay], settings: PoolTunnelSettings, config: OverlayConfig) -> Overlay:

@@ -19,6 +19,7 @@ from ipv8.peer import Peer
 from ipv8_rust_tunnels import SessionKeys
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
+from overlay.guards import GuardOrder
 from overlay.lent_keys import lend
 from steering.cells import bucket_of
 
@@ -113,8 +114,14 @@ class SharingCommunity(PoolTunnelCommunity):
 
     # Whom we know
 
-    def meet(self, known: Mapping[Peer, list[int]], lost: Iterable[bytes], full: bool) -> None:
-        """These peers with their flags are new or changed; those with the lost public keys are gone, or all others."""
+    def meet(
+        self, known: Mapping[Peer, list[int]], lost: Iterable[bytes], full: bool, guards: GuardOrder | None = None
+    ) -> None:
+        """These peers with their flags are new or changed; those with the lost public keys are gone, or all others.
+
+        Circuits begin at these `guards` from now on.
+        """
+        self.guard_order = lambda: guards
         knew_none = not self.candidates
         gone = {peer for peer in self.candidates if peer not in known} if full else set()
         by_key = self.network.get_verified_by_public_key_bin

@@ -162,6 +162,7 @@ class Create(google.protobuf.message.Message):
     LAN_FIELD_NUMBER: builtins.int
     WAN_FIELD_NUMBER: builtins.int
     EXIT_RULES_FIELD_NUMBER: builtins.int
+    REQUIRES_DIVERSITY_FIELD_NUMBER: builtins.int
     LIMITED_FIELD_NUMBER: builtins.int
     slot: builtins.int
     """the child's place in the pool, 0-255"""
@@ -184,6 +185,8 @@ class Create(google.protobuf.message.Message):
     """auto (or absent), native, python"""
     shared_port: builtins.bool
     """the tunnel socket came over the sockets descriptor, as number 0"""
+    requires_diversity: builtins.bool
+    """of the networks that the hops of a circuit are in"""
     limited: builtins.bool
     """the limits' memory came over the sockets descriptor; without it the child must not start"""
     @property
@@ -242,11 +245,12 @@ class Create(google.protobuf.message.Message):
         lan: Global___Address | None = ...,
         wan: Global___Address | None = ...,
         exit_rules: Global___ExitRules | None = ...,
+        requires_diversity: builtins.bool = ...,
         limited: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "exit_rules", b"exit_rules", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "peer_flags", b"peer_flags", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create
@@ -1003,8 +1007,13 @@ class MeetPeers(google.protobuf.message.Message):
     LOST_FIELD_NUMBER: builtins.int
     LAN_FIELD_NUMBER: builtins.int
     WAN_FIELD_NUMBER: builtins.int
+    HAS_GUARDS_FIELD_NUMBER: builtins.int
+    FIRST_HOPS_FIELD_NUMBER: builtins.int
+    SECOND_HOPS_FIELD_NUMBER: builtins.int
     full: builtins.bool
     """forget all others"""
+    has_guards: builtins.bool
+    """our circuits of several hops begin at first_hops"""
     @property
     def known(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PeerInfo]:
         """new or changed"""
@@ -1019,6 +1028,12 @@ class MeetPeers(google.protobuf.message.Message):
 
     @property
     def wan(self) -> Global___Address: ...
+    @property
+    def first_hops(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """public keys, those to be used first, then those in reserve (overlay/guards.py)"""
+
+    @property
+    def second_hops(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     def __init__(
         self,
         *,
@@ -1027,10 +1042,13 @@ class MeetPeers(google.protobuf.message.Message):
         lost: collections.abc.Iterable[builtins.bytes] | None = ...,
         lan: Global___Address | None = ...,
         wan: Global___Address | None = ...,
+        has_guards: builtins.bool = ...,
+        first_hops: collections.abc.Iterable[builtins.bytes] | None = ...,
+        second_hops: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["lan", b"lan", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["full", b"full", "known", b"known", "lan", b"lan", "lost", b"lost", "wan", b"wan"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_hops", b"first_hops", "full", b"full", "has_guards", b"has_guards", "known", b"known", "lan", b"lan", "lost", b"lost", "second_hops", b"second_hops", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___MeetPeers: typing_extensions.TypeAlias = MeetPeers

@@ -28,6 +28,7 @@ from overlay.community import NOWHERE, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig, slot_of
 from overlay.discovery import MAX_PEERS
 from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
+from overlay.guards import Guards
 from overlay.limits import LimitsMemory
 from overlay.messages import address_message
 from rpc import control_pb2 as pb
@@ -75,6 +76,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         nice: int = 0,
         shares_port: bool = False,
         limits: LimitsMemory | None = None,
+        guards: Guards | None = None,
     ) -> None:
         """`config` is what each child gets, but for its slot, and its port unless all share one (Linux).
 
@@ -112,6 +114,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.port: SharedPort | None = None
         self._shares_port = shares_port
         self._limits = limits
+        self._guards = guards  # of children that share a port
         self.scaler: Scaler | None = None  # when there is one, it is stopped with us
         self._loop = asyncio.get_running_loop()
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
@@ -120,7 +123,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
     async def start(self) -> None:
         """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
         if self._shares_port:
-            self.port = await SharedPort.open(self._config, self.pool, self.pool.records)
+            self.port = await SharedPort.open(self._config, self.pool, self.pool.records, self._guards)
             self.port.front.first_hops_of_children = lambda: {c.hop.peer for c in self.circuits.values() if c.hop}
             self.port.front.missing = lambda: any(self.tunnels_ready(hops) < 1 for hops in self.circuits_needed)
         await self.pool.start()
@@ -369,6 +372,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
             sync_interval_s=SYNC_INTERVAL_S,
             log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
             admission=self._admission_message(),
+            requires_diversity=self._config.requires_diversity,
             engine=config.engine.value,
             exit_rules=exit_rules_message(config.exit_rules),
             device=config.device,

@@ -7,14 +7,18 @@ children are told.
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.message import Message
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
 from overlay.config import OverlayConfig
 from overlay.front import FrontCommunity
+from overlay.guards import GuardOrder, Guards
+from overlay.hops import node_of
 from overlay.messages import address_message, introduction_state, peer_message, peer_of
 from overlay.node import open_front
 from overlay.udp import bind_to_device, cannot_bind
@@ -40,8 +44,17 @@ logger = logging.getLogger(__name__)
 class SharedPort:
     """The sockets of the port, who has which bucket of circuit ids, and what the children are told."""
 
-    def __init__(self, group: ReusePortGroup, front: FrontCommunity, pool: ProcessPool, slots: Iterable[int]) -> None:
+    def __init__(
+        self,
+        group: ReusePortGroup,
+        front: FrontCommunity,
+        pool: ProcessPool,
+        slots: Iterable[int],
+        guards: Guards | None = None,
+    ) -> None:
         self.front = front
+        self._guards = guards
+        self._guard_order = None if guards is None else GuardOrder((), ())
         self.drops: Counter[str] = Counter()
         self._group = group
         self._pool = pool
@@ -59,7 +72,9 @@ class SharedPort:
         self._sharer = self._loop.create_task(self._share_out_when_changed())
 
     @classmethod
-    async def open(cls, config: OverlayConfig, pool: ProcessPool, slots: Iterable[int]) -> "SharedPort":
+    async def open(
+        cls, config: OverlayConfig, pool: ProcessPool, slots: Iterable[int], guards: Guards | None = None
+    ) -> "SharedPort":
         """Raises UserError when the address can't be had."""
         host, port = config.listen
         try:
@@ -68,7 +83,7 @@ class SharedPort:
             why = error.strerror if isinstance(error, OSError) else error
             raise UserError(cannot_bind(host, port, config.device, why)) from None
         try:
-            return cls(group, await open_front(config, group.sockets[OWN_SOCKET]), pool, slots)
+            return cls(group, await open_front(config, group.sockets[OWN_SOCKET]), pool, slots, guards)
         except BaseException:
             group.close()
             raise
@@ -135,10 +150,20 @@ class SharedPort:
         changed = [info for key, info in now.items() if self._told.get(key) != info]
         lost = self._told.keys() - now.keys()
         self._told = now
+        self._choose_guards()
         for slot in self._pool.working():
             self._tell(slot, pb.MeetPeers(known=changed, lost=lost))
 
+    def _choose_guards(self) -> None:
+        if self._guards is not None:
+            relays = map(node_of, self.front.get_candidates(PEER_FLAG_RELAY))
+            self._guard_order = self._guards.choose(relays, time.time())
+
     def _tell(self, slot: int, message: pb.MeetPeers) -> None:
+        if self._guard_order is not None:
+            message.has_guards = True
+            message.first_hops.extend(self._guard_order.first)
+            message.second_hops.extend(self._guard_order.second)
         message.lan.CopyFrom(address_message(self.front.my_estimated_lan))
         message.wan.CopyFrom(address_message(self.front.my_estimated_wan))
         self._pool.tell(slot, "meet_peers", message)

@@ -19,6 +19,7 @@ from overlay.community import PoolTunnelCommunity
 from overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from overlay.endless import register_endless
 from overlay.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
+from overlay.guards import Guards
 from overlay.http import PEER_FLAG_EXIT_HTTP
 from overlay.limits import LimitsMemory
 from overlay.node import open_overlay
@@ -30,6 +31,7 @@ from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.files import write_atomically
+from tunnel_pool.guard_file import keep_guards, read_guards
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import WorkerRange
@@ -46,6 +48,7 @@ FLAGS_OF_PROTOCOLS = {
     Protocol.HTTP: PEER_FLAG_EXIT_HTTP,
 }
 EXITS_FILE = "exits-{}.dat"
+GUARDS_FILE = "guards-{}.json"
 KEY_FILE = "member_key{}.bin"
 NO_PROTOCOL = Protocol(0)
 
@@ -71,6 +74,9 @@ class NodeOptions:
     start_method: StartMethod = StartMethod.SPAWN
     nice: int = 0  # by how much children are nicer than the main process
     limits: LimitsMemory | None = None
+    guards: int = 0  # first hops that circuits of several hops use at a time; 0: any, chosen anew for each circuit
+    requires_diversity: bool = False  # of the networks that the hops of a circuit are in
+    relays: bool = True  # for others, where that can be
     device: str = ""
     exit_from: ExitFrom = ANY_SOURCE
 
@@ -118,6 +124,8 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
     from. The children of a download share a key, so that none takes another
     as a hop; where they speak from several ports, circuits through them would break.
     """
+    if not options.relays:
+        return frozenset()
     flags = {PEER_FLAG_SPEED_TEST}
     if options.serves or options.workers.most < 2 or shares_port(options.workers, options.steering):
         flags.add(PEER_FLAG_RELAY)
@@ -147,25 +155,33 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         device=options.device,
         exit_from=options.exit_from,
         admission=options.admission,
+        requires_diversity=options.requires_diversity,
         engine=engine,
         known_peers=read_exits(exits_path),
         limits=options.limits.fileno() if options.limits is not None else None,
     )
-    tunnels = await (_open_pool if options.workers.most > 0 else _open_plain)(options, config)
+    guards, guards_path = None, options.state_dir / GUARDS_FILE.format(options.community_id.hex()[:8])
+    if options.guards:
+        guards = read_guards(guards_path, options.guards)
+    tunnels = await (_open_pool if options.workers.most > 0 else _open_plain)(options, config, guards)
+    if guards is not None:
+        register_endless(tunnels, "keep guards", keep_guards, guards, guards_path)
     register_endless(tunnels, "remember exits", remember_exits, tunnels, exits_path)
     return tunnels
 
 
-async def _open_plain(options: NodeOptions, config: OverlayConfig) -> PoolTunnelCommunity:
+async def _open_plain(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> PoolTunnelCommunity:
     try:
         plain = await open_overlay(config)
     except CannotBindError as error:
         raise UserError(str(error)) from None
+    if guards is not None:
+        plain.use_guards(guards)
     plain.settings.max_circuits = options.circuits or circuits_for(1)
     return plain
 
 
-async def _open_pool(options: NodeOptions, config: OverlayConfig) -> PooledTunnelCommunity:
+async def _open_pool(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> PooledTunnelCommunity:
     least, most = options.workers
     shared = shares_port(options.workers, options.steering)
     several = options.serves and not shared
@@ -180,6 +196,7 @@ async def _open_pool(options: NodeOptions, config: OverlayConfig) -> PooledTunne
         nice=options.nice,
         shares_port=shared,
         limits=options.limits,
+        guards=guards,
     )
     try:
         await pooled.start()

@@ -42,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)
+    options.add_path_options(parser)
     options.add_hops_option(parser)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)

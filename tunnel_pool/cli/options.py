@@ -9,6 +9,7 @@ from typing import Any
 import platformdirs
 
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
+from overlay.guards import FIRST_LAYER
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UsageError
 from tunnel_pool.lockdown import LockdownMode
@@ -202,6 +203,26 @@ def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
     return DHT_NODES if bootstrap_default else ()
 
 
+def add_path_options(parser: argparse.ArgumentParser) -> None:
+    """How a client chooses its circuits' hops, and whether it is one for others."""
+    parser.add_argument(
+        "--guards",
+        type=whole_number(0, 8),
+        default=FIRST_LAYER.count,
+        metavar="N",
+        help="first hops that circuits of several hops use, kept for weeks in --state; 0: another for each circuit "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--diversity",
+        choices=["prefer", "require"],
+        default="prefer",
+        help="hops of a circuit in networks of their own (/16, IPv6 /32): where there is a choice, or no circuit "
+        "without (default: %(default)s)",
+    )
+    parser.add_argument("--no-relay", action="store_true", help="take part in nobody else's circuits")
+
+
 def add_lockdown_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lockdown",
@@ -311,4 +332,7 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         nice=getattr(arguments, "nice", 0),
         steering=arguments.steering == "auto",
         start_method=StartMethod(arguments.start_method),
+        guards=getattr(arguments, "guards", 0),
+        requires_diversity=getattr(arguments, "diversity", "prefer") == "require",
+        relays=not getattr(arguments, "no_relay", False),
     )

@@ -45,6 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", nargs="+", type=_whole_path, metavar="PATH", help="a file or a folder")
     options.add_hops_option(parser, exits=False)
     options.add_lockdown_option(parser)
+    options.add_path_options(parser)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)
     options.add_output_options(parser, log_level="info")

@@ -1,0 +1,210 @@
+"""Whom a node takes in, at which address, and what it sends because a stranger said so.
+
+py-ipv8 takes any signed packet as news of where a peer is, any number of peers of one address, one unasked
+answer as our own address, and punctures for whoever asks. Here a peer is a candidate once it has answered a
+question of ours, at the address that was asked; its address moves with such an answer alone; those who only
+came to us are few, and of each address and network there are few.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
+from ipv8.peer import Peer
+from ipv8.peerdiscovery.network import Network
+
+from overlay.backoff import Recent
+from overlay.bucket import Bucket
+from overlay.networks import network_of
+from overlay.own_address import AddressVotes
+from overlay.paths import Node
+
+QUESTION_S = 10.0  # for so long an answer to a question of ours is one
+MAX_QUESTIONS = 1000
+MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # of a table of some 60
+PUNCTURES_PER_S, PUNCTURES_AT_ONCE = 2.0, 10.0
+PUNCTURE_OF_PEER_S = 5.0
+
+MayContact = Callable[[str, int], bool]
+"""Returns whether packets may be sent to this address."""
+
+
+class PinnedNetwork(Network):
+    """py-ipv8's Network, in which the address of a known peer stays as it is outside of `moving`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_contact: MayContact = lambda host, port: True
+        self._moving = False
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """In it, a peer that was added before gets the addresses that it is added with."""
+        self._moving = True
+        try:
+            yield
+        finally:
+            self._moving = False
+
+    def add_verified_peer(self, peer: Peer) -> None:
+        known = self.verified_by_public_key_bin.get(peer.public_key.key_to_bin())
+        if known is None or self._moving:
+            super().add_verified_peer(peer)
+
+    def discover_address(self, peer: Peer, address: Any, service: bytes | None = None, new_style: bool = False) -> None:
+        """As in py-ipv8; an introduced address that nothing may be sent to is passed over."""
+        if self.may_contact(address[0], address[1]):
+            super().discover_address(peer, address, service, new_style)
+
+
+def has_room(newcomer: Node, known: Iterable[Node]) -> bool:
+    """Return whether few enough peers of the newcomer's address and network are known."""
+    hosts, networks = Counter[str](), Counter[str]()
+    for node in known:
+        hosts[node.host] += 1
+        networks[network_of(node.host)] += 1
+    network = network_of(newcomer.host)
+    return hosts[newcomer.host] < MAX_PER_HOST and networks[network] < MAX_PER_NETWORK
+
+
+class CarefulIntroductions:
+    """Comes before a py-ipv8 TunnelCommunity among the bases of a class."""
+
+    counters: Counter[str]
+    network: Any
+    candidates: dict[Peer, list[int]]
+    my_peer: Peer
+    my_estimated_wan: Any
+    my_estimated_lan: Any
+    max_peers: int
+    global_time: int
+    get_peers: Callable[[], list[Peer]]
+    address_in_lan_subnets: Callable[[str], bool]
+
+    def __init__(self, settings: Any) -> None:
+        self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
+        self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
+        self._votes = AddressVotes()
+        self._punctures = Bucket()
+        self._punctured = Recent[bytes](PUNCTURE_OF_PEER_S)
+        self.may_contact: MayContact = settings.may_contact
+        super().__init__(settings)  # type: ignore[call-arg]
+        self.my_peer.address_frozen = True  # py-ipv8 takes it from each answer
+        if isinstance(self.network, PinnedNetwork):
+            self.network.may_contact = self.may_contact
+
+    # What we ask
+
+    def create_introduction_request(
+        self, socket_address: Any, extra_bytes: bytes = b"", new_style: bool = False, prefix: bytes | None = None
+    ) -> bytes:
+        packet: bytes = super().create_introduction_request(  # type: ignore[misc]
+            socket_address, extra_bytes, new_style, prefix
+        )
+        now_s = time.monotonic()
+        if len(self._introductions_asked) >= MAX_QUESTIONS:
+            self._introductions_asked = {
+                asked: until_s for asked, until_s in self._introductions_asked.items() if until_s > now_s
+            }
+        if len(self._introductions_asked) < MAX_QUESTIONS:
+            # py-ipv8's global time is the identifier (community.py).
+            self._introductions_asked[tuple(socket_address), self.global_time % 65536] = now_s + QUESTION_S
+        return packet
+
+    def _is_answer(self, peer: Peer, payload: Any) -> bool:
+        """Return whether the peer was asked at the address that it answers from; once for each question."""
+        until_s = self._introductions_asked.pop((tuple(peer.address), payload.identifier), 0.0)
+        return until_s > time.monotonic()
+
+    # Whom we meet
+
+    def on_introduction_request(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """As in py-ipv8 for who is known or has room; others get no answer."""
+        known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
+        if known is None and not self._make_room(peer):
+            self.counters["introduction_refused"] += 1
+            return
+        super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
+
+    def _make_room(self, newcomer: Peer) -> bool:
+        """Return whether a peer that came unasked may stay; another of its kind may have to go for it."""
+        peers = self.get_peers()
+        if not self._has_room(newcomer, peers):
+            return False
+        unasked = [peer for peer in peers if peer.public_key.key_to_bin() not in self._answered]
+        if len(unasked) >= MAX_UNASKED or len(peers) >= self.max_peers:
+            if not unasked:
+                return False
+            self.network.remove_peer(random.choice(unasked))
+            self.counters["introduction_shed"] += 1
+        return True
+
+    def _has_room(self, newcomer: Peer, peers: Iterable[Peer]) -> bool:
+        return has_room(Node(b"", newcomer.address[0]), (Node(b"", peer.address[0]) for peer in peers))
+
+    def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """As in py-ipv8 for an answer to a question of ours; what nobody asked for changes nothing."""
+        key = peer.public_key.key_to_bin()
+        known = self.network.get_verified_by_public_key_bin(key)
+        if not self._is_answer(peer, payload):
+            self.counters["introduction_unasked"] += 1
+            return
+        others = [other for other in self.get_peers() if other != peer]
+        if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
+            self.counters["introduction_refused"] += 1
+            return
+        if known is not None and known.address[0] != peer.address[0] and not self._answers_us(payload):
+            self.counters["introduction_of_another_address"] += 1
+            return
+        wan = self.my_estimated_wan
+        self._answered.add(key)
+        if len(self._answered) > MAX_QUESTIONS:
+            self._answered.intersection_update(other.public_key.key_to_bin() for other in self.get_peers())
+            self._answered.add(key)
+        with self.network.moving() if isinstance(self.network, PinnedNetwork) else _nothing():
+            super().on_introduction_response(peer, dist, payload)  # type: ignore[misc]
+        self.my_estimated_wan = wan
+        self._vote(peer, payload.destination_address)
+
+    def _answers_us(self, payload: Any) -> bool:
+        """Return whether the signed answer says that we asked, and not somebody who hands it on to us."""
+        asker = payload.destination_address[0]
+        return asker in (self.my_estimated_wan[0], self.my_estimated_lan[0]) or self.my_estimated_wan[1] == 0
+
+    def _vote(self, voter: Peer, address: Any) -> None:
+        """A peer says under which address it sees us."""
+        if isinstance(address, UDPv4Address) and not self.address_in_lan_subnets(address[0]):
+            elected = self._votes.vote(network_of(voter.address[0]), tuple(address), tuple(self.my_estimated_wan))
+            self.my_estimated_wan = UDPv4Address(*elected)
+
+    def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """As in py-ipv8 for who has answered us; who only came to us is asked first (RandomChurn)."""
+        if peer.public_key.key_to_bin() in self._answered:
+            super().introduction_request_callback(peer, dist, payload)  # type: ignore[misc]
+
+    # What we send for others
+
+    def on_puncture_request(self, source_address: Any, dist: Any, payload: Any, new_style: bool = False) -> None:
+        """As in py-ipv8 for a peer that answered us, to an address that may be contacted, now and then."""
+        peer = self.network.get_verified_by_address(source_address)
+        target, now_s = payload.wan_walker_address, time.monotonic()
+        if target[0] == self.my_estimated_wan[0]:
+            target = payload.lan_walker_address
+        key = peer.public_key.key_to_bin() if peer is not None else b""
+        if key not in self._answered or not self.may_contact(*target[:2]):
+            self.counters["puncture_refused"] += 1
+        elif self._punctured.has(key, now_s) or not self._punctures.permits(now_s):
+            self.counters["puncture_too_often"] += 1
+        else:
+            self._punctured.add(key, now_s)
+            self._punctures.take(PUNCTURES_PER_S, PUNCTURES_AT_ONCE / PUNCTURES_PER_S, now_s)
+            super().on_puncture_request(source_address, dist, payload, new_style)  # type: ignore[misc]
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
