@@ -7,7 +7,7 @@ both give a refusal the same name, under which it is counted.
 import ipaddress
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from typing import NamedTuple
 
@@ -122,8 +122,14 @@ class ExitRules:
     denied_ports: Ranges = field(default_factory=Ranges)
     allowed_ports: Ranges | None = None
     max_destinations: int = 0  # of a circuit at a time
-    max_unanswered: int = 0  # datagrams to a destination that never answered
+    max_unanswered: int = 0  # datagrams to an address that never answered
     new_per_s: int = 0  # destinations of a circuit, with a burst of BURST_S
+
+    def with_denied(self, hosts: Iterable[str]) -> "ExitRules":
+        """Return these rules with some IP addresses denied besides."""
+        numbers = [_number(ipaddress.ip_address(host)) for host in hosts]
+        pairs = [*zip(self.denied.firsts, self.denied.lasts, strict=True), *((each, each) for each in numbers)]
+        return replace(self, denied=Ranges.joined(pairs))
 
     def destination_refusal(self, host: str, port: int) -> str | None:
         """The name of the rule that forbids this IP address and port."""
@@ -152,10 +158,10 @@ class _Contact:
 
 
 class Contacts:
-    """The destinations of one circuit that ends here."""
+    """The destinations of one circuit that ends here, by IP address: whoever floods one can choose any port."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], _Contact] = {}
+        self._known: dict[str, _Contact] = {}
         self._new = Bucket()
         self._looked_s = 0.0
 
@@ -163,11 +169,11 @@ class Contacts:
         """Why one more datagram may not go there; one that may is counted."""
         if not (rules.max_destinations or rules.max_unanswered or rules.new_per_s):
             return None
-        contact = self._known.get(to)
+        contact = self._known.get(to[0])
         if contact is None:
             if (why := self._refusal_of_new(rules, now_s)) is not None:
                 return why
-            contact = self._known[to] = _Contact(now_s)
+            contact = self._known[to[0]] = _Contact(now_s)
         contact.active_s = now_s
         if contact.unanswered is not None:
             if rules.max_unanswered and contact.unanswered >= rules.max_unanswered:
@@ -201,6 +207,6 @@ class Contacts:
         return True
 
     def answered(self, source: tuple[str, int], now_s: float) -> None:
-        if (contact := self._known.get(source)) is not None:
+        if (contact := self._known.get(source[0])) is not None:
             contact.unanswered = None
             contact.active_s = now_s

@@ -22,9 +22,13 @@ SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
 _HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
 MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
 
-# Ways to name an IPv4 address, a private one too, by IPv6: NAT64 (RFC 6052), 6to4
-# (RFC 3056), IPv4-compatible and site-local (RFC 4291, RFC 3879). Nobody needs them.
-_IPV4_IN_IPV6 = [ipaddress.IPv6Network(net) for net in ("64:ff9b::/96", "2002::/16", "::/96", "fec0::/10")]
+# Ways to name an IPv4 address, a private one too, by IPv6: NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056),
+# IPv4-translated (RFC 2765), IPv4-compatible and site-local (RFC 4291, RFC 3879). Nobody needs them.
+_IPV4_IN_IPV6 = [
+    ipaddress.IPv6Network(net)
+    for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::ffff:0:0:0/96", "::/96", "fec0::/10")
+]
+_IPV6_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is given out (RFC 4291 section 2.4)
 _IPV6_LOOPBACK = ipaddress.IPv6Address("::1")
 
 
@@ -46,7 +50,8 @@ def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
         return False
     if address.is_multicast or address.is_unspecified or address == ipaddress.IPv4Address("255.255.255.255"):
         return False
-    return address.is_global or allow_private
+    is_given_out = address.version == 4 or address in _IPV6_GLOBAL_UNICAST
+    return (address.is_global and is_given_out) or allow_private
 
 
 def _unmapped(address: tuple[str, int]) -> tuple[str, int]:
@@ -101,8 +106,8 @@ class PolicedExitSocket(TunnelExitSocket):
 
     def _may_look_up(self, data: bytes) -> bool:
         refusal = None
-        if self._policy.exit_source.device:
-            # The system's resolver would ask through any device.
+        if self._policy.exit_source.device or not self._policy.exit_protocols():
+            # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
             refusal = "exit_name_refused"
         elif self._resolving >= MAX_RESOLVING or self._policy.resolving >= MAX_RESOLVING_IN_ALL:
             refusal = "exit_too_many_names"

@@ -38,7 +38,11 @@ TIMEOUT_S = 20.0
 MAX_REQUESTS_PER_CIRCUIT = 5
 MAX_REQUESTS = 100
 # One request line, headers of one line each, no body: what a tracker is asked, and nothing else on this connection.
-_GET_REQUEST = re.compile(rb"GET [\x21-\x7e]+ HTTP/1\.[01]\r\n(?:[A-Za-z0-9-]+:[\t\x20-\x7e]*\r\n)*\r\n")
+# Other headers could say that somebody else asks (X-Forwarded-For), or who is logged in.
+_HEADERS = rb"(?:host|user-agent|accept|accept-encoding|accept-language|connection|cache-control|pragma)"
+_GET_REQUEST = re.compile(
+    rb"GET [\x21-\x7e]+ HTTP/1\.[01]\r\n(?:" + _HEADERS + rb":[\t\x20-\x7e]*\r\n)*\r\n", re.IGNORECASE
+)
 
 
 class HttpError(Exception):

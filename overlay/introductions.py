@@ -9,8 +9,7 @@ came to us are few, and of each address and network there are few.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
@@ -34,26 +33,27 @@ MayContact = Callable[[str, int], bool]
 
 
 class PinnedNetwork(Network):
-    """py-ipv8's Network, in which the address of a known peer stays as it is outside of `moving`."""
+    """py-ipv8's Network, in which a peer stays at its address until `move`.
+
+    py-ipv8 takes the source of each signed packet as the address of whoever signed it (lazy_community.py), be
+    the packet old, and sent by somebody else.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.may_contact: MayContact = lambda host, port: True
-        self._moving = False
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """In it, a peer that was added before gets the addresses that it is added with."""
-        self._moving = True
-        try:
-            yield
-        finally:
-            self._moving = False
 
     def add_verified_peer(self, peer: Peer) -> None:
-        known = self.verified_by_public_key_bin.get(peer.public_key.key_to_bin())
-        if known is None or self._moving:
+        if peer.public_key.key_to_bin() not in self.verified_by_public_key_bin:
             super().add_verified_peer(peer)
+            peer.address_frozen = True
+
+    @staticmethod
+    def move(peer: Peer, address: Any) -> None:
+        """From now on the peer is at this address."""
+        peer.address_frozen = False
+        peer.add_address(address)
+        peer.address_frozen = True
 
     def discover_address(self, peer: Peer, address: Any, service: bytes | None = None, new_style: bool = False) -> None:
         """As in py-ipv8; an introduced address that nothing may be sent to is passed over."""
@@ -82,12 +82,14 @@ class CarefulIntroductions:
     my_estimated_lan: Any
     max_peers: int
     global_time: int
+    walk_to: Callable[[Any], None]
     get_peers: Callable[[], list[Peer]]
     address_in_lan_subnets: Callable[[str], bool]
 
     def __init__(self, settings: Any) -> None:
         self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
+        self._source: Any = None  # of the packet that is being handled
         self._votes = AddressVotes()
         self._punctures = Bucket()
         self._punctured = Recent[bytes](PUNCTURE_OF_PEER_S)
@@ -96,6 +98,10 @@ class CarefulIntroductions:
         self.my_peer.address_frozen = True  # py-ipv8 takes it from each answer
         if isinstance(self.network, PinnedNetwork):
             self.network.may_contact = self.may_contact
+
+    def on_packet(self, packet: tuple[Any, bytes], warn_unknown: bool = True) -> None:
+        self._source = packet[0]
+        super().on_packet(packet, warn_unknown)  # type: ignore[misc]
 
     # What we ask
 
@@ -115,9 +121,9 @@ class CarefulIntroductions:
             self._introductions_asked[tuple(socket_address), self.global_time % 65536] = now_s + QUESTION_S
         return packet
 
-    def _is_answer(self, peer: Peer, payload: Any) -> bool:
-        """Return whether the peer was asked at the address that it answers from; once for each question."""
-        until_s = self._introductions_asked.pop((tuple(peer.address), payload.identifier), 0.0)
+    def _is_answer(self, payload: Any) -> bool:
+        """Return whether a question was sent to the address that the packet is from; once for each question."""
+        until_s = self._introductions_asked.pop((tuple(self._source), payload.identifier), 0.0)
         return until_s > time.monotonic()
 
     # Whom we meet
@@ -127,6 +133,10 @@ class CarefulIntroductions:
         known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
         if known is None and not self._make_room(peer):
             self.counters["introduction_refused"] += 1
+            return
+        if known is not None and tuple(known.address) != tuple(self._source):
+            # It may have moved, or somebody sends what it once signed: it is asked there.
+            self.walk_to(self._source)
             return
         super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
 
@@ -150,14 +160,14 @@ class CarefulIntroductions:
         """As in py-ipv8 for an answer to a question of ours; what nobody asked for changes nothing."""
         key = peer.public_key.key_to_bin()
         known = self.network.get_verified_by_public_key_bin(key)
-        if not self._is_answer(peer, payload):
+        if not self._is_answer(payload):
             self.counters["introduction_unasked"] += 1
             return
         others = [other for other in self.get_peers() if other != peer]
         if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
             self.counters["introduction_refused"] += 1
             return
-        if known is not None and known.address[0] != peer.address[0] and not self._answers_us(payload):
+        if known is not None and known.address[0] != self._source[0] and not self._answers_us(payload):
             self.counters["introduction_of_another_address"] += 1
             return
         wan = self.my_estimated_wan
@@ -165,8 +175,9 @@ class CarefulIntroductions:
         if len(self._answered) > MAX_QUESTIONS:
             self._answered.intersection_update(other.public_key.key_to_bin() for other in self.get_peers())
             self._answered.add(key)
-        with self.network.moving() if isinstance(self.network, PinnedNetwork) else _nothing():
-            super().on_introduction_response(peer, dist, payload)  # type: ignore[misc]
+        if known is not None:
+            PinnedNetwork.move(known, self._source)
+        super().on_introduction_response(peer, dist, payload)  # type: ignore[misc]
         self.my_estimated_wan = wan
         self._vote(peer, payload.destination_address)
 
@@ -203,8 +214,3 @@ class CarefulIntroductions:
             self._punctured.add(key, now_s)
             self._punctures.take(PUNCTURES_PER_S, PUNCTURES_AT_ONCE / PUNCTURES_PER_S, now_s)
             super().on_puncture_request(source_address, dist, payload, new_style)  # type: ignore[misc]
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield

@@ -4,8 +4,15 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ipv8.messaging.anonymization.caches import CreateRequestCache
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
-from ipv8.messaging.anonymization.payload import CreatePayload, DataPayload, TestRequestPayload
+from ipv8.messaging.anonymization.payload import (
+    CreatedPayload,
+    CreatePayload,
+    DataPayload,
+    ExtendPayload,
+    TestRequestPayload,
+)
 from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
 from ipv8.taskmanager import task
 
@@ -14,6 +21,7 @@ from overlay.exit_rules import NO_RULES, Protocol, exit_protocols
 from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
 from overlay.exit_source import ExitSource
 from overlay.http import HttpTunnels
+from overlay.machine import own_addresses
 from rpc.sync import CarriedState
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
 # Whose source the exit socket, and whoever joins a circuit, look at.
 _FROM_ANYWHERE = {DataPayload.msg_id, CreatePayload.msg_id}
+OWN_ADDRESSES_INTERVAL_S = 30.0
 MAX_TEST_BYTES = 2000  # of a speed test's request or answer, as py-ipv8's REST API has it
 
 
@@ -40,6 +49,7 @@ class ServingTunnels(HttpTunnels):
     """The part of a TunnelCommunity that other nodes use."""
 
     native: "NativeEndpoint | None"
+    may_contact: Any
     crypto_endpoint: Any
 
     def __init__(self, settings: Any) -> None:
@@ -48,16 +58,45 @@ class ServingTunnels(HttpTunnels):
         self.exit_rules = settings.exit_rules
         self.admission = settings.admission
         self.resolving = 0  # names that are looked up now
+        self._rules = settings.exit_rules
+        self._rules_told: ExitRules | None = None
         self._joins = Joins()
         self._carried_before = Counter[str]()
         super().__init__(settings)
+        if not self.allow_private:
+            look_again = OWN_ADDRESSES_INTERVAL_S
+            self.register_task("own addresses", lambda: self.set_exit_rules(self._rules), interval=look_again)
+
+    async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8, which sends a CREATE to any address that is named with a key that nobody knows."""
+        payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=23)
+        host, port = payload.node_addr[:2]
+        if (host, port) != ("0.0.0.0", 0) and not self.may_contact(host, port):  # noqa: S104 - as py-ipv8 writes none
+            self.counters["extend_address_refused"] += 1
+            return
+        await super().on_extend(source_address, data, circuit_id)
+
+    def on_created(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8, which lets anybody who guesses 16 bits end another's pending EXTEND."""
+        payload, _ = self.serializer.unpack_serializable(CreatedPayload, data, offset=23)
+        request = self.request_cache.get(CreateRequestCache, payload.identifier)
+        asked = None if request is None else (*request.to_peer.address[:2], request.to_circuit_id)
+        if asked is not None and asked != (*source_address[:2], payload.circuit_id):
+            self.counters["created_by_another"] += 1
+            return
+        super().on_created(source_address, data, circuit_id)
 
     def _is_circuit_id_taken(self, circuit_id: int) -> bool:
         return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
 
     def set_exit_rules(self, rules: "ExitRules") -> None:
-        """From now on these hold."""
-        self.exit_rules = rules
+        """From now on these hold, and nothing leaves for this machine itself, under whatever address it is known."""
+        self._rules = rules
+        own = () if self.allow_private else own_addresses(self.my_estimated_wan[0], self.exit_source.host)
+        rules = rules.with_denied(own)
+        if rules == self._rules_told:
+            return
+        self.exit_rules = self._rules_told = rules
         if self.native is not None:
             self.native.set_exit_rules(rules)
 

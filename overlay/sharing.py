@@ -20,6 +20,7 @@ from ipv8_rust_tunnels import SessionKeys
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.guards import GuardOrder
+from overlay.introductions import PinnedNetwork
 from overlay.lent_keys import lend
 from steering.cells import bucket_of
 
@@ -134,7 +135,7 @@ class SharingCommunity(PoolTunnelCommunity):
             self.network.add_verified_peer(peer)
             self.network.discover_services(peer, [self.community_id])
             if (verified := by_key(peer.public_key.key_to_bin())) is not None:
-                verified.add_address(peer.address)
+                PinnedNetwork.move(verified, peer.address)
             self.candidates[peer] = flags
         if knew_none and self.candidates:
             self.on_changed()

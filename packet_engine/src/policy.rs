@@ -107,13 +107,18 @@ fn is_global_v4(ip: Ipv4Addr) -> bool {
     )
 }
 
-/// Not nobody, not everybody, and not an IPv4 address by another name: NAT64 (RFC 6052), 6to4
-/// (RFC 3056), IPv4-compatible and site-local (RFC 4291, RFC 3879).
+/// Not nobody, not everybody, and not an IPv4 address by another name: NAT64 (RFC 6052, RFC 8215), 6to4
+/// (RFC 3056), IPv4-translated (RFC 2765), IPv4-compatible and site-local (RFC 4291, RFC 3879).
 fn is_anybody_v6(ip: Ipv6Addr) -> bool {
     let segments = ip.segments();
     let by_another_name = matches!(
         segments,
-        [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x2002, ..] | [0, 0, 0, 0, 0, 0, _, _] | [0xfec0..=0xfeff, ..]
+        [0x64, 0xff9b, 0, 0, 0, 0, _, _]
+            | [0x64, 0xff9b, 1, ..]
+            | [0, 0, 0, 0, 0xffff, 0, _, _]
+            | [0x2002, ..]
+            | [0, 0, 0, 0, 0, 0, _, _]
+            | [0xfec0..=0xfeff, ..]
     );
     !(ip.is_unspecified() || ip.is_multicast()) && (ip.is_loopback() || !by_another_name)
 }

@@ -113,10 +113,10 @@ const BURST_NS: u64 = 10_000_000_000;
 /// Destinations that a circuit may have where nothing else is said.
 const MAX_KNOWN: usize = 1 << 16;
 
-/// The destinations of one circuit that ends here.
+/// The destinations of one circuit that ends here, by IP address: whoever floods one can choose any port.
 #[derive(Debug, Default)]
 pub struct Contacts {
-    known: HashMap<SocketAddr, Contact>,
+    known: HashMap<IpAddr, Contact>,
     new: OwnBucket,
     looked_ns: u64,
 }
@@ -127,7 +127,7 @@ impl Contacts {
         if rules.max_destinations == 0 && rules.max_unanswered == 0 && rules.new_per_s == 0 {
             return Ok(());
         }
-        if let Some(contact) = self.known.get_mut(&to) {
+        if let Some(contact) = self.known.get_mut(&to.ip()) {
             contact.active_ns = now_ns;
             if let Some(sent) = &mut contact.unanswered {
                 if rules.max_unanswered > 0 && *sent >= rules.max_unanswered {
@@ -148,7 +148,7 @@ impl Contacts {
         if rules.new_per_s > 0 {
             self.new.take(1, u64::from(rules.new_per_s), BURST_NS, now_ns);
         }
-        self.known.insert(to, Contact { unanswered: Some(1), active_ns: now_ns });
+        self.known.insert(to.ip(), Contact { unanswered: Some(1), active_ns: now_ns });
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Contacts {
     }
 
     pub fn answered(&mut self, from: SocketAddr, now_ns: u64) {
-        if let Some(contact) = self.known.get_mut(&from) {
+        if let Some(contact) = self.known.get_mut(&from.ip()) {
             contact.unanswered = None;
             contact.active_ns = now_ns;
         }
@@ -176,8 +176,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn to(port: u16) -> SocketAddr {
-        SocketAddr::from(([8, 8, 8, 8], port))
+    fn to(number: u16) -> SocketAddr {
+        let [high, low] = number.to_be_bytes();
+        SocketAddr::from(([8, 8, high, low], 6881))
+    }
+
+    #[test]
+    fn another_port_is_no_other_destination() {
+        let rules = ExitRules { max_unanswered: 2, ..ExitRules::default() };
+        let mut contacts = Contacts::default();
+        let sent =
+            (1..=1000).filter(|port| contacts.may_send(&rules, SocketAddr::from(([8, 8, 8, 8], *port)), 0).is_ok());
+        assert_eq!(sent.count(), 2);
     }
 
     #[test]

@@ -225,8 +225,9 @@ async def test_private_addresses_are_refused_whatever_the_rules_allow(engine):
 async def test_a_destination_that_never_answers_gets_so_many(engine):
     silent, answering = Sink(unused_host()), Sink(unused_host())
     world = await world_of(ExitRules(max_unanswered=3))
-    for _ in range(5):
+    for _ in range(4):
         world.send(silent.address, DHT)
+    world.send((silent.address[0], 9), DHT)  # whoever floods an address can choose the port
     await world.refused_as("exit_unanswered", 2)
     await until(lambda: silent.count() == 3)
     world.send(answering.address, DHT)
@@ -253,14 +254,15 @@ async def test_a_destination_that_never_answers_gets_so_many(engine):
 
 
 async def test_a_circuit_has_so_many_destinations_and_new_ones_come_at_a_rate(engine):
-    host = unused_host()
+    hosts = [unused_host() for _ in range(38)]
     world = await world_of(ExitRules(max_destinations=5))
-    for port in range(2000, 2008):
-        world.send((host, port), DHT)
+    for host in hosts[:8]:
+        world.send((host, 2000), DHT)
+        world.send((hosts[0], 2001), DHT)  # another port is no other destination
     await world.refused_as("exit_too_many_destinations", 3)
     world.exit_node.set_exit_rules(ExitRules(new_per_s=1))
-    for port in range(3000, 3030):
-        world.send((host, port), DHT)
+    for host in hosts[8:]:
+        world.send((host, 3000), DHT)
     await until(lambda: world.dropped()["exit_new_destinations_too_fast"] >= 15)
     assert world.dropped()["exit_new_destinations_too_fast"] <= 21
     await close(world)
