@@ -11,6 +11,7 @@ import logging  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 
+from child.confinement import confine_process  # noqa: E402
 from child.exit_watch import ExitWatch  # noqa: E402
 from child.host import ChildHost  # noqa: E402
 from rpc.lifeline import die_with_parent  # noqa: E402
@@ -37,6 +38,8 @@ async def run() -> None:
 def main() -> None:
     die_with_parent(os.getppid())
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if missing := confine_process():
+        logging.getLogger(__name__).info("The kernel does not confine this worker by %s", ", ".join(missing))
     asyncio.run(run())
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ipv8.messaging.anonymization.tunnel import Circuit
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, Circuit
 
+from child.confinement import give_up_names
 from child.control import ControlStream
 from child.data_path import DataPath, open_data_path
 from child.sharing import MainByCalls, SharedPortCalls
@@ -17,7 +18,7 @@ from overlay.community import PoolTunnelCommunity
 from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, ExitFrom, HostPort, OverlayConfig, slot_of
 from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
 from overlay.hidden import WatchedSwarm
-from overlay.http import HttpError, NoHttpExitError
+from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
 from overlay.messages import address_message, address_of, peer_of
 from overlay.node import open_overlay, open_sharing, socket_warning
 from overlay.speed_test import Sample, run_speed_test
@@ -35,6 +36,7 @@ ROUTES_INTERVAL_S = 1.0  # others' circuits and our swarms: nobody waits for the
 ROUTES_A_SECOND = 400  # of many, so many are told of at most
 MAX_ROUTES_INTERVAL_S = 5.0
 ORPHANS_PER_EVENT = 1024
+EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP})
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,8 @@ class ChildHost:
         if len(message.community_id) != COMMUNITY_ID_BYTES:
             raise RemoteError(pb.ERROR_BAD_REQUEST, f"a community id has {COMMUNITY_ID_BYTES} bytes")
         logging.getLogger().setLevel(message.log_level or logging.WARNING)
+        if not EXIT_FLAGS.intersection(message.peer_flags):
+            give_up_names()
         try:
             community = await self._open_community(message)
         except (CannotBindError, EngineMissingError) as error:

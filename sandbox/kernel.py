@@ -9,6 +9,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 IS_LINUX = sys.platform == "linux"
@@ -24,6 +25,14 @@ def prctl(option: int, *arguments: int) -> None:
 
 def unshare(flags: int) -> None:
     _checked(_libc.unshare(ctypes.c_int(flags)))
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities of this thread, which root has (capabilities(7))."""
+    # struct __user_cap_header_struct, then two of __user_cap_data_struct: effective, permitted, inheritable
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    _checked(_libc.capset(header, nothing))
 
 
 def syscall(number: int, *arguments: int) -> int:

@@ -76,6 +76,7 @@ class NodeOptions:
     limits: LimitsMemory | None = None
     guards: int = 0  # first hops that circuits of several hops use at a time; 0: any, chosen anew for each circuit
     requires_diversity: bool = False  # of the networks that the hops of a circuit are in
+    keeps_key: bool = True  # over restarts; who only downloads would be known by it at home, at work and on the way
     relays: bool = True  # for others, where that can be
     device: str = ""
     exit_from: ExitFrom = ANY_SOURCE
@@ -144,7 +145,7 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
     exits_path = options.state_dir / EXITS_FILE.format(options.community_id.hex()[:8])
     config = OverlayConfig(
         slot=0,
-        member_key=load_member_key(options.state_dir),
+        member_key=load_member_key(options.state_dir) if options.keeps_key else new_member_key(),
         listen=options.listen,
         peer_flags=peer_flags(options),
         community_id=options.community_id,

@@ -109,7 +109,10 @@ async def _add_child(pooled: PooledTunnelCommunity) -> float:
 
 def _memory(processes: Iterable[psutil.Process], name: str) -> dict[str, float]:
     """Of the median process, in MB: all of its pages, those that are its alone, and its share of all."""
-    full = [process.memory_full_info() for process in processes]
+    try:
+        full = [process.memory_full_info() for process in processes]
+    except psutil.AccessDenied:  # children let nobody but root look into their memory
+        full = []
     if not full:
         return {}
     return {f"{name}_{kind}_mb": round(median(getattr(info, kind) for info in full) / 1e6, 1) for kind in _KINDS}

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,7 @@ def run(argv: list[str]) -> int:
         if getattr(arguments, "lockdown", "off") != "off":
             lockdown.prepare()  # before there are threads
         set_up_logging(arguments.log_level, getattr(arguments, "log_file", None))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would show keys
         ended = runner.run(arguments.run(arguments))
     except UserError as error:
         return _end(arguments, {"ok": False, "error": str(error)}, error.exit_code)

@@ -23,6 +23,7 @@ DHT_NODES = (
     HostPort("router.bittorrent.com", 6881),
     HostPort("dht.transmissionbt.com", 6881),
 )
+CLIENTS = ("download", "daemon")  # others know them by another key after each start
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -335,4 +336,5 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         guards=getattr(arguments, "guards", 0),
         requires_diversity=getattr(arguments, "diversity", "prefer") == "require",
         relays=not getattr(arguments, "no_relay", False),
+        keeps_key=arguments.command not in CLIENTS,
     )

@@ -43,6 +43,22 @@ def executable_again(argv0: str, python: str, python_flags: Sequence[str], froze
     return [python, *python_flags, "-m", "tunnel_pool"]
 
 
+# What Python, its libraries and the system's resolver may want; passwords and the like stay here.
+_FOR_CHILDREN = frozenset(
+    ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "LOCALDOMAIN", "RES_OPTIONS")
+)
+_FOR_CHILDREN_BY_PREFIX = ("LC_", "PYTHON", "MALLOC_", "RUST_", "COVERAGE_", "_PYI_", "_MEI")
+
+
+def only_for_children(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a child is given of these."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _FOR_CHILDREN or name.startswith(_FOR_CHILDREN_BY_PREFIX)
+    }
+
+
 def child_environment(environment: Mapping[str, str], package_parent: str) -> dict[str, str]:
     """The parent's environment, able to import what the parent imported from `package_parent`.
 

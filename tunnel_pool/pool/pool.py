@@ -14,7 +14,7 @@ from rpc.errors import RemoteError
 from rpc.sockets import HasDescriptor, give
 from rpc.sync import CarriedState, SyncState
 from tunnel_pool.errors import UserError
-from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.command import StartMethod, only_for_children
 from tunnel_pool.pool.policy import (
     ALIVE_STATES,
     FINAL_STATES,
@@ -90,7 +90,7 @@ class ProcessPool:
         self._create_message = create_message
         self._listener = listener
         self._command = list(command) if command is not None else own_command()
-        self._environment = own_environment()
+        self._environment = only_for_children(own_environment())
         self._loop = asyncio.get_running_loop()
         self._start_method = start_method
         self._nice = nice
