@@ -1,8 +1,9 @@
 """What a child gives up before it reads its first byte from the network: it parses what anybody sends.
 
-No rights of root, no new rights by programs that it could run, and no such programs; no core dump or debugger of the same user
-that would show its keys; of the file system what Python and name look-ups need, to be read; no sockets but
-those of the internet. Where the kernel lacks a part (Landlock before Linux 5.13), that part is left out.
+No rights of root, no new rights by programs that it could run, and no such programs; no core dump, and no
+debugger of the same user, that would show its keys; of the file system what Python and name look-ups need, to
+be read; no sockets but those of the internet. Where the kernel lacks a part (Landlock before Linux 5.13), that
+part is left out.
 """
 
 import contextlib

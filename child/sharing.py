@@ -68,7 +68,9 @@ class SharedPortCalls:
         if message.HasField("wan"):
             community.my_estimated_lan = address_of(message.lan)
             community.my_estimated_wan = address_of(message.wan)
-        guards = GuardOrder(message.first_hops, message.second_hops) if message.has_guards else None
+        guards = (
+            GuardOrder(message.first_hops, message.second_hops, message.primary_hops) if message.has_guards else None
+        )
         known = {peer_of(info): list(info.flags) for info in message.known}
         community.meet(known, message.lost, message.full, guards)
         return pb.PeersMet()

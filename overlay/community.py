@@ -173,8 +173,14 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
         self.guard_order = lambda: guards.choose(map(node_of, self.get_candidates(PEER_FLAG_RELAY)), time.time())
 
     def first_hops(self) -> set[Peer]:
-        """The peers that our circuits begin with."""
-        return {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None}
+        """The peers that our circuits begin with, or may begin with next: our guards."""
+        return {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None} | self.guards()
+
+    def guards(self) -> set[Peer]:
+        """The peers that are guards, of both layers."""
+        order = self.guard_order()
+        keys = {*order.first, *order.second} if order is not None else set()
+        return {peer for peer in self.candidates if peer.public_key.key_to_bin() in keys}
 
     def is_missing_circuits(self) -> bool:
         """Whether circuits are wanted that we have none of, or could not be built."""

@@ -51,7 +51,7 @@ class FrontCommunity(PoolTunnelCommunity):
     # Whom we meet
 
     def first_hops(self) -> set[Peer]:
-        return self.first_hops_of_children()
+        return self.first_hops_of_children() | self.guards()
 
     def is_missing_circuits(self) -> bool:
         return not self.candidates or self.missing()

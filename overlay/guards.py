@@ -4,7 +4,8 @@ Who chooses a first hop at random for each circuit meets a hostile one soon, and
 (a downloader asks a hidden seeder for a rendezvous) brings it over a hop of his within a few requests. With
 guards, either a guard is hostile, which a few nodes are not likely to be, or no request ever finds it. After
 Tor's guard specification (spec.torproject.org/guard-spec) and its "vanguards-lite" (proposal 333), simplified:
-one sampled list, in order; its first members that are there are the primary ones, the next are in reserve.
+one sampled list, in order; its first members are the primary ones, and only while none of these is there the
+next are used.
 
 Pure: candidates, the time in seconds since the epoch and the source of randomness are the caller's.
 """
@@ -21,6 +22,7 @@ from overlay.paths import Node
 DAY_S = 86400.0
 MAX_SAMPLED = 20
 RESERVES = 2
+MAX_PORT = 0xFFFF
 ABSENT_S = 14 * DAY_S  # a guard that nobody has seen for so long is given up
 ABSENT_WHEN_FULL_S = 3600.0  # and this one when all that were sampled are gone
 
@@ -29,6 +31,7 @@ ABSENT_WHEN_FULL_S = 3600.0  # and this one when all that were sampled are gone
 class Guard:
     key: bytes  # public
     host: str
+    port: int
     until_s: float  # from then on it is no guard any more
     seen_s: float  # when it was last among the candidates
 
@@ -53,8 +56,8 @@ class GuardLayer:
 
     def choose(
         self, candidates: Iterable[Node], now_s: float, rng: random.Random, network: NetworkOf = network_of
-    ) -> list[bytes]:
-        """Return the keys of the guards that are there: `count` to be used, then those in reserve.
+    ) -> tuple[list[bytes], int]:
+        """Return the keys of the guards that are there, the primary ones first, and how many of these there are.
 
         Guards are sampled when there are fewer, from networks that no guard is in where there are such.
         """
@@ -69,14 +72,17 @@ class GuardLayer:
             node = next((each for each in strangers if network(each.host) not in taken), strangers[0])
             strangers.remove(node)
             days = rng.uniform(self.settings.least_days, self.settings.most_days)
-            self.sampled.append(Guard(node.key, node.host, now_s + days * DAY_S, now_s))
+            self.sampled.append(Guard(node.key, node.host, node.port, now_s + days * DAY_S, now_s))
             there.append(node.key)
-        return there[:wanted]
+        primary = {guard.key for guard in self.sampled[: self.settings.count]}
+        return there[:wanted], len(primary.intersection(there))
 
     def _forget(self, known: Mapping[bytes, Node], now_s: float) -> None:
         """Remove guards whose time is over, and those that are gone."""
         kept = [
-            replace(guard, seen_s=now_s, host=known[guard.key].host) if guard.key in known else guard
+            replace(guard, seen_s=now_s, host=known[guard.key].host, port=known[guard.key].port)
+            if guard.key in known
+            else guard
             for guard in self.sampled
             if now_s < guard.until_s
         ]
@@ -92,6 +98,7 @@ class GuardOrder(NamedTuple):
 
     first: Sequence[bytes]
     second: Sequence[bytes]
+    primary: int = FIRST_LAYER.count  # so many of `first` share the circuits, the others are for when these fail
 
 
 class Guards:
@@ -105,14 +112,19 @@ class Guards:
 
     def choose(self, relays: Iterable[Node], now_s: float, network: NetworkOf = network_of) -> GuardOrder:
         relays = list(relays)
-        first = self.first.choose(relays, now_s, self._rng, network)
+        first, primary = self.first.choose(relays, now_s, self._rng, network)
         guards = {guard.key for guard in self.first.sampled}
         others = [node for node in relays if node.key not in guards] or relays
-        return GuardOrder(first, self.second.choose(others, now_s, self._rng, network))
+        second, _ = self.second.choose(others, now_s, self._rng, network)
+        return GuardOrder(first, second, primary)
 
     def identities(self) -> list[tuple[bytes, float]]:
         """Return who is a guard, and when each was seen, to the day: what is worth to be kept."""
         return [(guard.key, guard.seen_s // DAY_S) for _, layer in self._layers() for guard in layer.sampled]
+
+    def places(self) -> list[tuple[str, int]]:
+        """Return where the guards of both layers were last."""
+        return [(guard.host, guard.port) for _, layer in self._layers() for guard in layer.sampled if guard.port]
 
     def encode(self) -> bytes:
         """Return what `restore` takes, as JSON."""
@@ -130,11 +142,15 @@ class Guards:
             found = json.loads(data)
             for name, layer in self._layers():
                 guards = [
-                    Guard(bytes.fromhex(g["key"]), str(g["host"]), float(g["until_s"]), float(g["seen_s"]))
+                    Guard(
+                        bytes.fromhex(g["key"]), str(g["host"]), int(g["port"]), float(g["until_s"]), float(g["seen_s"])
+                    )
                     for g in found[name]
                 ]
                 for guard in guards:
                     network_of(guard.host)  # raises for what is no address
+                    if not 0 <= guard.port <= MAX_PORT:
+                        raise ValueError(f"port {guard.port}")
                 layer.sampled = guards[:MAX_SAMPLED]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a list of guards: {error!r}") from None

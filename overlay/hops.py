@@ -19,7 +19,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.guards import GuardOrder
+from overlay.guards import SECOND_LAYER, GuardOrder
 from overlay.paths import Node, Ranked, in_order, rank, without_conflicts
 
 # Circuits that others can make us build, by asking for them.
@@ -90,8 +90,9 @@ class HopChoice:
         if order is not None and hops <= 2:
             keys = order.first if hops == 1 else order.second
             chosen = in_order(keys, map(node_of, relays))
+            count = max(1, order.primary) if hops == 1 else SECOND_LAYER.count
             if chosen:
-                return self._peer_of(self._rng.choice(chosen[:4]), relays)
+                return self._peer_of(self._rng.choice(chosen[:count]), relays)
         return self.choose_last(relays)
 
     def _ranked_first_hops(self, goal_hops: int, ctype: str, required_exit: Peer | None) -> list[Peer]:
@@ -114,8 +115,10 @@ class HopChoice:
             ranked = rank(nodes, path, self._rng)
             ranked.nodes[: ranked.diverse] = sorted(ranked.nodes[: ranked.diverse], key=lambda node: used[node.key])
         chosen = self._diverse(ranked)
-        if order is not None and len(chosen) > 1 and used[chosen[0].key] > used[chosen[1].key]:
-            chosen[:2] = chosen[1::-1]  # the two that are used share the circuits
+        if order is not None:
+            primary = set(order.first[: order.primary])
+            # The primary ones share the circuits.
+            chosen.sort(key=lambda node: (node.key not in primary, used[node.key] if node.key in primary else 0))
         return [self._peer_of(node, relays) for node in chosen]
 
     def send_initial_create(self, circuit: Circuit, candidate_peers: list[Peer], max_tries: int) -> None:
@@ -145,7 +148,10 @@ class HopChoice:
         relays = self.get_candidates(PEER_FLAG_RELAY)
         order = self.guard_order()
         if order is not None and circuit.ctype in ASKED_FOR and len(circuit.hops) == 1:
-            return self._diverse(without_conflicts(in_order(order.second, map(node_of, relays)), path))
+            second = in_order(order.second, map(node_of, relays))
+            used, reserve = second[: SECOND_LAYER.count], second[SECOND_LAYER.count :]
+            self._rng.shuffle(used)
+            return self._diverse(without_conflicts([*used, *reserve], path))
         exits = set(self.get_candidates(PEER_FLAG_EXIT_BT))
         # Exits are rare: they are for the end, while others are there.
         found = rank((node_of(peer) for peer in relays if peer not in exits), path, self._rng)
@@ -196,7 +202,7 @@ class HopChoice:
 
 def node_of(peer: Peer) -> Node:
     """Return a peer as the choice of hops knows it."""
-    return Node(peer.public_key.key_to_bin(), peer.address[0])
+    return Node(peer.public_key.key_to_bin(), *peer.address[:2])
 
 
 def _pinned(peer: Peer) -> Peer:

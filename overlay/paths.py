@@ -17,6 +17,7 @@ class Node(NamedTuple):
 
     key: bytes  # public
     host: str
+    port: int = 0
 
 
 class Ranked(NamedTuple):

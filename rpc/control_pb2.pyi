@@ -1010,10 +1010,13 @@ class MeetPeers(google.protobuf.message.Message):
     HAS_GUARDS_FIELD_NUMBER: builtins.int
     FIRST_HOPS_FIELD_NUMBER: builtins.int
     SECOND_HOPS_FIELD_NUMBER: builtins.int
+    PRIMARY_HOPS_FIELD_NUMBER: builtins.int
     full: builtins.bool
     """forget all others"""
     has_guards: builtins.bool
     """our circuits of several hops begin at first_hops"""
+    primary_hops: builtins.int
+    """so many of first_hops share the circuits, the others are for when these fail"""
     @property
     def known(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PeerInfo]:
         """new or changed"""
@@ -1045,10 +1048,11 @@ class MeetPeers(google.protobuf.message.Message):
         has_guards: builtins.bool = ...,
         first_hops: collections.abc.Iterable[builtins.bytes] | None = ...,
         second_hops: collections.abc.Iterable[builtins.bytes] | None = ...,
+        primary_hops: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["lan", b"lan", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_hops", b"first_hops", "full", b"full", "has_guards", b"has_guards", "known", b"known", "lan", b"lan", "lost", b"lost", "second_hops", b"second_hops", "wan", b"wan"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_hops", b"first_hops", "full", b"full", "has_guards", b"has_guards", "known", b"known", "lan", b"lan", "lost", b"lost", "primary_hops", b"primary_hops", "second_hops", b"second_hops", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___MeetPeers: typing_extensions.TypeAlias = MeetPeers

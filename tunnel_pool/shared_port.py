@@ -66,6 +66,7 @@ class SharedPort:
         self._changed = asyncio.Event()
         self._filtered: list[bytes] = []
         self._linking = 0
+        front.guard_order = lambda: self._guard_order
         front.deliver = self._deliver
         front.on_candidates_changed = self._tell_of_peers
         self._filter_own()
@@ -164,6 +165,7 @@ class SharedPort:
             message.has_guards = True
             message.first_hops.extend(self._guard_order.first)
             message.second_hops.extend(self._guard_order.second)
+            message.primary_hops = self._guard_order.primary
         message.lan.CopyFrom(address_message(self.front.my_estimated_lan))
         message.wan.CopyFrom(address_message(self.front.my_estimated_wan))
         self._pool.tell(slot, "meet_peers", message)

@@ -143,6 +143,10 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
     except EngineMissingError as error:
         raise UserError(str(error)) from None
     exits_path = options.state_dir / EXITS_FILE.format(options.community_id.hex()[:8])
+    guards, guards_path = None, options.state_dir / GUARDS_FILE.format(options.community_id.hex()[:8])
+    if options.guards:
+        guards = read_guards(guards_path, options.guards)
+    guard_places = [HostPort(*place) for place in guards.places()] if guards is not None else []
     config = OverlayConfig(
         slot=0,
         member_key=load_member_key(options.state_dir) if options.keeps_key else new_member_key(),
@@ -158,12 +162,9 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         admission=options.admission,
         requires_diversity=options.requires_diversity,
         engine=engine,
-        known_peers=read_exits(exits_path),
+        known_peers=tuple(dict.fromkeys([*guard_places, *read_exits(exits_path)])),
         limits=options.limits.fileno() if options.limits is not None else None,
     )
-    guards, guards_path = None, options.state_dir / GUARDS_FILE.format(options.community_id.hex()[:8])
-    if options.guards:
-        guards = read_guards(guards_path, options.guards)
     tunnels = await (_open_pool if options.workers.most > 0 else _open_plain)(options, config, guards)
     if guards is not None:
         register_endless(tunnels, "keep guards", keep_guards, guards, guards_path)

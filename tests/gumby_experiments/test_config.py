@@ -11,7 +11,7 @@ from tunnel_pool.errors import UsageError, UserError
 
 NAMES = config.names()
 ALL = {
-    "api", "download", "idle", "in_the_wild", "latency", "local_download", "pool_sizing", "scale", "serialization",
+    "anonymity", "api", "download", "idle", "in_the_wild", "latency", "local_download", "pool_sizing", "scale", "serialization",
     "start_method",
 }  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_too_many_runs_are_refused_before_the_first():
 
 
 def test_an_experiment_that_is_none_is_named():
-    with pytest.raises(UsageError, match="'ghost' is no experiment; there are api, "):
+    with pytest.raises(UsageError, match="'ghost' is no experiment; there are anonymity, "):
         config.load("ghost")
 
 

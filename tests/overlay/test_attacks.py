@@ -106,7 +106,7 @@ async def test_however_often_a_hidden_seeder_is_asked_a_relay_is_next_to_its_fir
             await seeder.remove_circuit(circuit.circuit_id, remove_now=True)
         order = seeder.guard_order()
         # At one hop, the rendezvous point itself is first, and one of the guards and their reserves.
-        assert firsts <= set(order.first[: 2 if hops > 1 else 4])
+        assert firsts <= set(order.first[:2])
         assert seconds <= set(order.second[:4])
         point = seeder.create_circuit_for_infohash(infohash, CIRCUIT_TYPE_IP_SEEDER)
         assert point.unverified_hop.public_key_bin in order.first

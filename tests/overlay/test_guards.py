@@ -71,9 +71,12 @@ def test_guards_stay_for_weeks_and_whoever_comes():
 
 def test_a_guard_that_is_gone_is_replaced_by_a_reserve_and_comes_back():
     guards, relays = Guards(random.Random(3)), nodes(30)
-    first = guards.choose(relays, 0.0).first
+    order = guards.choose(relays, 0.0)
+    first = order.first
+    assert order.primary == 2
     without = [node for node in relays if node.key != first[0]]
-    assert guards.choose(without, 60.0).first[:3] == first[1:]
+    fewer = guards.choose(without, 60.0)
+    assert (fewer.first[:3], fewer.primary) == (first[1:], 1)  # reserves are not used while one is there
     assert guards.choose(relays, 120.0).first[0] == first[0]
     # Not for ever.
     assert first[0] not in guards.choose(without, 120.0 + ABSENT_S).first
