@@ -81,6 +81,7 @@ class CarefulIntroductions:
     my_estimated_wan: Any
     my_estimated_lan: Any
     max_peers: int
+    community_id: bytes
     global_time: int
     walk_to: Callable[[Any], None]
     get_peers: Callable[[], list[Peer]]
@@ -121,6 +122,11 @@ class CarefulIntroductions:
             self._introductions_asked[tuple(socket_address), self.global_time % 65536] = now_s + QUESTION_S
         return packet
 
+    def _is_asked(self, address: Any) -> bool:
+        """Return whether a question of ours to this address waits for its answer."""
+        now_s, place = time.monotonic(), tuple(address)
+        return any(asked[0] == place and until_s > now_s for asked, until_s in self._introductions_asked.items())
+
     def _is_answer(self, payload: Any) -> bool:
         """Return whether a question was sent to the address that the packet is from; once for each question."""
         until_s = self._introductions_asked.pop((tuple(self._source), payload.identifier), 0.0)
@@ -134,10 +140,19 @@ class CarefulIntroductions:
         if known is None and not self._make_room(peer):
             self.counters["introduction_refused"] += 1
             return
-        if known is not None and tuple(known.address) != tuple(self._source):
-            # It may have moved, or somebody sends what it once signed: it is asked there.
+        is_asked = self._is_asked(self._source)
+        has_moved = known is not None and tuple(known.address) != tuple(self._source)
+        if not is_asked and (has_moved or peer.public_key.key_to_bin() not in self._answered):
+            # An answer is longer than a request, and the address may be made up, or what was signed be old. So
+            # the peer is asked there; who answers that is answered from then on.
+            if known is None:
+                self.network.add_verified_peer(peer)
+                self.network.discover_services(peer, [self.community_id])
             self.walk_to(self._source)
             return
+        if is_asked and peer.public_key.key_to_bin() not in self._answered:
+            # It wants to hear from us before it answers, as we do.
+            self.walk_to(self._source)
         super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
 
     def _make_room(self, newcomer: Peer) -> bool:
@@ -196,6 +211,14 @@ class CarefulIntroductions:
         """As in py-ipv8 for who has answered us; who only came to us is asked first (RandomChurn)."""
         if peer.public_key.key_to_bin() in self._answered:
             super().introduction_request_callback(peer, dist, payload)  # type: ignore[misc]
+
+    def get_peer_for_introduction(self, exclude: Peer | None = None, new_style: bool = False) -> Peer | None:
+        """Return one of those that answered us: an address that somebody made up is nobody's to be contacted."""
+        answered = [peer for peer in self.get_peers() if peer.public_key.key_to_bin() in self._answered]
+        others = [
+            peer for peer in answered if peer != exclude and (new_style or isinstance(peer.address, UDPv4Address))
+        ]
+        return random.choice(others) if others else None
 
     # What we send for others
 

@@ -14,6 +14,7 @@ from ipv8.messaging.anonymization.payload import (
     TestRequestPayload,
 )
 from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
+from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from overlay.admission import NO_MORE_THAN_USUAL, Joins
@@ -58,6 +59,7 @@ class ServingTunnels(HttpTunnels):
         self.exit_rules = settings.exit_rules
         self.admission = settings.admission
         self.resolving = 0  # names that are looked up now
+        self._offers_nobody = False  # to the neighbour whose circuit is being joined
         self._rules = settings.exit_rules
         self._rules_told: ExitRules | None = None
         self._joins = Joins()
@@ -153,8 +155,17 @@ class ServingTunnels(HttpTunnels):
         else:
             super().on_test_request(source_address, data, circuit_id)
 
+    def get_candidates(self, *requested_flags: int) -> list[Peer]:
+        peers: list[Peer] = [] if self._offers_nobody else super().get_candidates(*requested_flags)
+        return peers
+
     def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
-        super().join_circuit(create_payload, previous_node_address)
+        """As in py-ipv8, which offers candidates to extend to: a long answer, perhaps to an address that is made up."""
+        self._offers_nobody = self.network.get_verified_by_address(previous_node_address) not in self.candidates
+        try:
+            super().join_circuit(create_payload, previous_node_address)
+        finally:
+            self._offers_nobody = False
         self._carried_before["joined"] += 1
         circuit_id = create_payload.circuit_id
         plain = self.exit_sockets[circuit_id]

@@ -65,7 +65,7 @@ async def test_on_its_way_out_a_child_keeps_what_it_has_and_begins_nothing():
         assert child.create_circuit(1) is None
         await child.on_extend(client.endpoint.get_address(), b"", circuit_id)
         assert child.dropped()["extend_without_buckets"] == 1
-        (peer,) = client.candidates
+        (peer,) = await until(lambda: client.candidates)
         refused = client.create_circuit(1, required_exit=peer)
         await until(lambda: child.dropped()["create_of_another_bucket"] >= 1)
         assert refused.circuit_id not in child.exit_sockets
@@ -82,7 +82,7 @@ async def test_what_the_main_process_waits_for_is_said_at_once():
         assert len(said) == 1
         child.meet({Peer(default_eccrypto.generate_key("curve25519").pub()): [PEER_FLAG_RELAY]}, [], False)
         assert len(said) == 1
-        (peer,) = client.candidates
+        (peer,) = await until(lambda: client.candidates)
         circuit = client.create_circuit(1, required_exit=peer)
         assert len(said) == 2
         assert await circuit.ready
