@@ -16,6 +16,7 @@ from child.snapshot import take_snapshot
 from overlay.admission import Admission
 from overlay.community import PoolTunnelCommunity
 from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, ExitFrom, HostPort, OverlayConfig, slot_of
+from overlay.end_to_end import use_mask
 from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
 from overlay.hidden import WatchedSwarm
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
@@ -100,6 +101,7 @@ class ChildHost:
         if len(message.community_id) != COMMUNITY_ID_BYTES:
             raise RemoteError(pb.ERROR_BAD_REQUEST, f"a community id has {COMMUNITY_ID_BYTES} bytes")
         logging.getLogger().setLevel(message.log_level or logging.WARNING)
+        use_mask(message.end_to_end_mask)
         if not EXIT_FLAGS.intersection(message.peer_flags):
             give_up_names()
         try:

@@ -1,5 +1,6 @@
 """Circuits that are linked with another node's at a rendezvous point: what they are, and how clients address them."""
 
+import secrets
 import socket
 import struct
 from collections.abc import Mapping
@@ -12,7 +13,25 @@ from ipv8.messaging.anonymization.tunnel import (
     Circuit,
 )
 
+from overlay.config import SLOT_SHIFT
+
+# By this the address of a circuit's other end differs from the circuit's id, but for its slot. libtorrent tells each
+# peer the address at which it knows it (`yourip`, BEP 10), and relays would tell which of them has a circuit of that
+# id. Chosen anew in each process; a child is told that of the main process.
+MASK_BITS = SLOT_SHIFT
+_mask = secrets.randbits(MASK_BITS)
+
 END_TO_END = (CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER)
+
+
+def use_mask(mask: int) -> None:
+    """Take this mask from now on; before there are circuits."""
+    global _mask  # noqa: PLW0603 - one for all communities of a process
+    _mask = mask & ((1 << MASK_BITS) - 1)
+
+
+def mask_in_use() -> int:
+    return _mask
 
 
 def session_hops(circuit: Circuit) -> int:
@@ -22,13 +41,13 @@ def session_hops(circuit: Circuit) -> int:
 
 def end_to_end_address(circuit_id: int) -> tuple[str, int]:
     """Where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
-    return socket.inet_ntoa(struct.pack("!I", circuit_id)), CIRCUIT_ID_PORT
+    return socket.inet_ntoa(struct.pack("!I", circuit_id ^ _mask)), CIRCUIT_ID_PORT
 
 
 def end_to_end_circuit_id(host: str, port: int) -> int | None:
     """The circuit that such an address stands for, None for all other addresses."""
     try:
-        return int.from_bytes(socket.inet_aton(host), "big") if port == CIRCUIT_ID_PORT else None
+        return int.from_bytes(socket.inet_aton(host), "big") ^ _mask if port == CIRCUIT_ID_PORT else None
     except OSError:
         return None
 
@@ -48,3 +67,16 @@ def is_linked(circuit: Circuit) -> bool:
         and circuit.hs_session_keys is not None
         and (circuit.e2e or circuit.ctype == CIRCUIT_TYPE_RP_SEEDER)
     )
+
+
+class EndToEndAddresses:
+    """py-ipv8's names for it, of a HiddenTunnelCommunity; it comes first among the bases of a class."""
+
+    def circuit_id_to_ip(self, circuit_id: int) -> str:
+        return end_to_end_address(circuit_id)[0]
+
+    def ip_to_circuit_id(self, ip_str: str) -> int:
+        circuit_id = end_to_end_circuit_id(ip_str, CIRCUIT_ID_PORT)
+        if circuit_id is None:
+            raise ValueError(f"{ip_str!r} is no IPv4 address")
+        return circuit_id

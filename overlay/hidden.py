@@ -50,7 +50,7 @@ from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from overlay.asking import Questions
-from overlay.end_to_end import end_to_end_circuit_id, is_linked
+from overlay.end_to_end import EndToEndAddresses, end_to_end_circuit_id, is_linked
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
 CIRCUIT_TYPE_LOOKUP = "LOOKUP"
@@ -110,7 +110,7 @@ class WatchedSwarm(NamedTuple):
     seeding: bool
 
 
-class HiddenServices(HiddenTunnelCommunity):
+class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
     """Takes part in the swarms that `watch` was told of last."""
 
     counters: Counter[str]

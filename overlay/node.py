@@ -18,6 +18,7 @@ from ipv8.peer import Peer
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.config import OverlayConfig
 from overlay.discovery import MAX_PEERS, Discovery
+from overlay.end_to_end import mask_in_use
 from overlay.exit_socket import is_allowed_destination
 from overlay.exit_source import ExitSource
 from overlay.front import FrontCommunity
@@ -151,6 +152,7 @@ async def _open_endpoint(
             own_messages=False,
             trains=config.trains,
             takes_trains=takes_trains,
+            mask=mask_in_use(),
         )
         if config.limits is not None:
             native.engine.set_limits(config.limits, config.slot)

@@ -38,6 +38,7 @@ class Settings:
         peer_flags: int,
         own_messages: bool,
         allow_private: bool,
+        mask: int,
     ) -> None: ...
 
 class ExitRules:

@@ -64,9 +64,12 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         own_messages: bool = True,
         trains: bool = True,
         takes_trains: bool = True,
+        mask: int = 0,
     ) -> None:
         """`sock` is bound; the endpoint closes it. Exits leave from `exit_host` and a port of `exit_ports`,
         (0, 0) being any, through the `device`, "" being any.
+
+        `mask` is what the addresses of end-to-end circuits differ by from their ids.
 
         Without `trains`, each datagram is sent by itself; without `takes_trains`, the kernel joins none for us.
         """
@@ -80,6 +83,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._counters = counters
         self._own_messages = own_messages
         self._allow_private = allow_private
+        self._mask = mask
         self._keyring = KeyRing()
         self._address = UDPv4Address(*sock.getsockname()[:2])
         self._loop = asyncio.get_running_loop()
@@ -130,6 +134,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             self._peer_flags,
             self._own_messages,
             self._allow_private,
+            self._mask,
         )
 
     def _configure(self) -> None:

@@ -27,6 +27,7 @@ from overlay.admission import Admission
 from overlay.community import NOWHERE, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig, slot_of
 from overlay.discovery import MAX_PEERS
+from overlay.end_to_end import mask_in_use
 from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
 from overlay.guards import Guards
 from overlay.limits import LimitsMemory
@@ -373,6 +374,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
             log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
             admission=self._admission_message(),
             requires_diversity=self._config.requires_diversity,
+            end_to_end_mask=mask_in_use(),
             engine=config.engine.value,
             exit_rules=exit_rules_message(config.exit_rules),
             device=config.device,

@@ -18,7 +18,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.end_to_end import END_TO_END, end_to_end_address
+from overlay.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
 from overlay.messages import peer_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
@@ -42,7 +42,7 @@ def lookup_hash(infohash: bytes) -> bytes:
     return hashlib.sha1(b"tribler anonymous download" + infohash.hex().encode()).digest()  # noqa: S324
 
 
-class PooledHiddenServices:
+class PooledHiddenServices(EndToEndAddresses):
     """The part of py-ipv8's HiddenTunnelCommunity that callers use; `swarms` are mirrors."""
 
     pool: ProcessPool

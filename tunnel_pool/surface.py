@@ -40,7 +40,12 @@ _add(
     _MIRRORED,
     """build_tunnels find_circuits tunnels_ready get_candidates select_exit select_circuit
     select_circuit_for_infohash create_circuit_for_infohash get_max_time
-    circuit_id_to_ip ip_to_circuit_id get_prefix version""",
+    get_prefix version""",
+)
+_add(
+    Kind.POOLED,
+    "as in py-ipv8, by a mask: the address that libtorrent tells a peer does not name the circuit",
+    "circuit_id_to_ip ip_to_circuit_id",
 )
 _add(
     Kind.SAME,

@@ -47,6 +47,7 @@ fn core(to: &Addresses) -> Outcome<Core> {
         max_relay_early: 8,
         no_crypto: vec![2, 3],
         policy: ExitPolicy { peer_flags: BIT_TORRENT, own_messages: false, allow_private: true },
+        mask: 0,
     };
     let mut core = Core::new(settings, Arc::new(Counters::default()));
     let circuit = Circuit {

@@ -55,6 +55,8 @@ pub struct Settings {
     /// Message ids that may travel in the clear.
     pub no_crypto: Vec<u8>,
     pub policy: ExitPolicy,
+    /// What the address of a circuit's other end differs by from its id (overlay/end_to_end.py).
+    pub mask: u32,
 }
 
 pub struct Core {
@@ -132,9 +134,11 @@ fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Res
 }
 
 /// The circuit whose other end an address stands for, if it is one of those.
-fn end_to_end_id(address: Destination<'_>) -> Option<u32> {
+fn end_to_end_id(address: Destination<'_>, mask: u32) -> Option<u32> {
     match address {
-        Destination::Ip(SocketAddr::V4(address)) if address.port() == CIRCUIT_ID_PORT => Some(u32::from(*address.ip())),
+        Destination::Ip(SocketAddr::V4(address)) if address.port() == CIRCUIT_ID_PORT => {
+            Some(u32::from(*address.ip()) ^ mask)
+        }
         _ => None,
     }
 }
@@ -360,11 +364,12 @@ impl Core {
         let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
         let origin = match circuit.purpose {
             Purpose::EndToEnd => {
-                let other_end = SocketAddr::from((Ipv4Addr::from(header.circuit_id), CIRCUIT_ID_PORT));
+                let other_end =
+                    SocketAddr::from((Ipv4Addr::from(header.circuit_id ^ self.settings.mask), CIRCUIT_ID_PORT));
                 Destination::Ip(other_end)
             }
             // An exit that gives itself out for the other end of a circuit of ours.
-            _ if end_to_end_id(data.origin).is_some() => return Err(Drop::CircuitForeignSource),
+            _ if end_to_end_id(data.origin, self.settings.mask).is_some() => return Err(Drop::CircuitForeignSource),
             _ => data.origin,
         };
         let client = self.routes.client_of(circuit.hops);
@@ -418,7 +423,7 @@ impl Core {
         let [_, _, 0, rest @ ..] = datagram else { return Err(Drop::Socks5Malformed) };
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| Drop::Socks5Malformed)?;
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(Drop::Socks5Malformed)?;
-        if let Some(id) = end_to_end_id(destination) {
+        if let Some(id) = end_to_end_id(destination, self.settings.mask) {
             // Never to an exit, which would learn the id that our first hop knows.
             let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.hops == hops && circuit.is_linked());
             circuit.ok_or(Drop::NoCircuit)?;

@@ -93,6 +93,7 @@ impl EngineSettings {
         peer_flags: u16,
         own_messages: bool,
         allow_private: bool,
+        mask: u32,
     ) -> PyResult<Self> {
         let others = other_prefixes.map(|prefixes| prefixes.iter().map(|prefix| prefix_of(prefix)).collect());
         Ok(Self(Settings {
@@ -101,6 +102,7 @@ impl EngineSettings {
             max_relay_early,
             no_crypto,
             policy: ExitPolicy { peer_flags, own_messages, allow_private },
+            mask,
         }))
     }
 }

@@ -34,6 +34,7 @@ fn core(peer_flags: u16) -> Core {
         max_relay_early: 8,
         no_crypto: vec![2, 3],
         policy: ExitPolicy { peer_flags, own_messages: false, allow_private: false },
+        mask: 0,
     };
     Core::new(settings, Arc::new(Counters::default()))
 }

@@ -149,8 +149,9 @@ async def test_a_relay_that_is_no_exit_lets_messages_of_hidden_services_out_and_
 
 
 def test_addresses_of_circuits():
-    assert end_to_end_address(0x01020304) == ("1.2.3.4", CIRCUIT_ID_PORT)
-    assert end_to_end_circuit_id("1.2.3.4", CIRCUIT_ID_PORT) == 0x01020304
+    address = end_to_end_address(0x01020304)
+    assert address[0].startswith("1.")
+    assert end_to_end_circuit_id(*address) == 0x01020304
     assert end_to_end_circuit_id("1.2.3.4", 80) is None
     assert end_to_end_circuit_id("::1", CIRCUIT_ID_PORT) is None
     assert end_to_end_circuit_id("example.org", CIRCUIT_ID_PORT) is None
