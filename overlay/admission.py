@@ -11,6 +11,7 @@ CIRCUIT_MINUTE = "create_too_many_a_minute"
 HANDSHAKES_OF_SOURCE = "handshakes_of_source"
 HANDSHAKES_TOO_MANY = "handshakes_too_many"
 MAX_SOURCES = 4096
+NEIGHBOUR_FACTOR = 2  # a neighbour's rate by that of another source
 BURST_S = 2.0  # in time of the rate
 
 
@@ -76,15 +77,22 @@ class Handshakes:
         self._strangers = Bucket()
         self._neighbours = Bucket()
         self._sources: dict[str, Bucket] = {}
+        self._neighbour_sources: dict[str, Bucket] = {}
 
     def refusal(self, source: str, is_neighbour: bool, now_s: float) -> str | None:
         """Why one more is not looked at; one that is is counted. Half of the whole is kept for neighbours."""
         half = self.per_s / 2
         if is_neighbour and self.per_s and self._neighbours.permits(now_s):
-            self._neighbours.take(half, BURST_S, now_s)
-            return None
+            # Of one neighbour, too, there is a bound: a relay's circuits are many people's, so it is a higher one.
+            rate = self.per_source_per_s * NEIGHBOUR_FACTOR
+            bucket = _bucket_of(self._neighbour_sources, source, now_s)
+            if not rate or bucket.permits(now_s):
+                if rate:
+                    bucket.take(rate, BURST_S, now_s)
+                self._neighbours.take(half, BURST_S, now_s)
+                return None
         if self.per_source_per_s:
-            bucket = self._bucket_of(source, now_s)
+            bucket = _bucket_of(self._sources, source, now_s)
             if not bucket.permits(now_s):
                 return HANDSHAKES_OF_SOURCE
             bucket.take(self.per_source_per_s, BURST_S, now_s)
@@ -94,9 +102,11 @@ class Handshakes:
             self._strangers.take(half, BURST_S, now_s)
         return None
 
-    def _bucket_of(self, source: str, now_s: float) -> Bucket:
-        if len(self._sources) >= MAX_SOURCES and source not in self._sources:
-            self._sources = {known: bucket for known, bucket in self._sources.items() if not bucket.permits(now_s)}
-            if len(self._sources) >= MAX_SOURCES:
-                self._sources.clear()
-        return self._sources.setdefault(source, Bucket())
+
+def _bucket_of(sources: dict[str, Bucket], source: str, now_s: float) -> Bucket:
+    if len(sources) >= MAX_SOURCES and source not in sources:
+        for known in [known for known, bucket in sources.items() if bucket.permits(now_s)]:
+            del sources[known]
+        if len(sources) >= MAX_SOURCES:
+            sources.clear()
+    return sources.setdefault(source, Bucket())

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
-from ipv8.messaging.anonymization.caches import E2ERequestCache
+from ipv8.messaging.anonymization.caches import E2ERequestCache, PeersRequestCache
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
 from ipv8.messaging.anonymization.payload import (
@@ -286,6 +286,15 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         except ValueError:  # the key is none
             self.counters["seeder_key_malformed"] += 1
             swarm.remove_intro_point(intro_point)
+
+    def on_peers_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; the answer comes over the circuit that the question took, or it is somebody else's."""
+        payload, _ = self.serializer.unpack_serializable(PeersResponsePayload, data, offset=23)
+        question = self.request_cache.get(PeersRequestCache, payload.identifier)
+        if question is not None and question.circuit.circuit_id != circuit_id:
+            self.counters["peers_response_of_another_circuit"] += 1
+            return
+        super().on_peers_response(source_address, data, circuit_id)
 
     async def on_created_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
         """As in py-ipv8; nobody waits for this answer any more, whatever becomes of the circuit."""

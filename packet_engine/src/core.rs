@@ -235,7 +235,7 @@ impl Core {
     ) -> Result<(), Drop> {
         let id = header.circuit_id;
         if self.routes.relays.contains_key(&id) {
-            self.relay(header, datagram, place)
+            self.relay(from, header, datagram, place)
         } else if header.plaintext {
             self.plain_cell_received(from, header, datagram)
         } else if self.routes.exits.contains_key(&id) {
@@ -275,12 +275,11 @@ impl Core {
         Ok(())
     }
 
-    fn relay(&mut self, header: Header, datagram: &mut [u8], place: usize) -> Result<(), Drop> {
+    fn relay(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8], place: usize) -> Result<(), Drop> {
         let relays = &self.routes.relays;
         let next = relays.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
         let this = relays.get(&next.next_id);
         if let Some(this) = this {
-            this.stats.active(self.now_ms);
             this.stats.received(datagram.len());
         }
         if header.plaintext {
@@ -316,6 +315,11 @@ impl Core {
             self.gate.send(toll, way, packet);
             sent_bytes
         };
+        // A layer was taken from it, or it is from where such cells come: nobody else keeps the circuit alive.
+        let is_opened = next.rendezvous || next.direction == Direction::Forward;
+        if let Some(this) = this.filter(|this| is_opened || this.to.ip() == from.ip()) {
+            this.stats.active(self.now_ms);
+        }
         next.stats.sent(sent_bytes);
         next.relay_early_count.set(next.relay_early_count.get().saturating_add(1));
         Ok(())

@@ -13,6 +13,8 @@ use crate::limits::OwnBucket;
 const MAX_SOURCES: usize = 4096;
 /// A burst, in time of the rate.
 const BURST_NS: u64 = 2_000_000_000;
+/// A neighbour's rate by that of another source.
+const NEIGHBOUR_FACTOR: u64 = 2;
 
 #[derive(Debug, Default)]
 pub struct Handshakes {
@@ -21,7 +23,23 @@ pub struct Handshakes {
     pub per_source_per_s: u32,
     strangers: OwnBucket,
     neighbours: OwnBucket,
-    sources: HashMap<IpAddr, OwnBucket>,
+    sources: Sources,
+    neighbour_sources: Sources,
+}
+
+#[derive(Debug, Default)]
+struct Sources(HashMap<IpAddr, OwnBucket>);
+
+impl Sources {
+    fn bucket(&mut self, from: IpAddr, now_ns: u64) -> &mut OwnBucket {
+        if self.0.len() >= MAX_SOURCES && !self.0.contains_key(&from) {
+            self.0.retain(|_, bucket| !bucket.permits(now_ns));
+            if self.0.len() >= MAX_SOURCES {
+                self.0.clear();
+            }
+        }
+        self.0.entry(from).or_default()
+    }
 }
 
 impl Handshakes {
@@ -29,17 +47,19 @@ impl Handshakes {
     pub fn admit(&mut self, from: IpAddr, is_neighbour: bool, now_ns: u64) -> Result<(), Drop> {
         let half = u64::from(self.per_s).div_ceil(2);
         if is_neighbour && self.per_s > 0 && self.neighbours.permits(now_ns) {
-            self.neighbours.take(1, half, BURST_NS, now_ns);
-            return Ok(());
+            // Of one neighbour, too, there is a bound: a relay's circuits are many people's, so it is a higher one.
+            let rate = u64::from(self.per_source_per_s) * NEIGHBOUR_FACTOR;
+            let bucket = self.neighbour_sources.bucket(from, now_ns);
+            if rate == 0 || bucket.permits(now_ns) {
+                if rate > 0 {
+                    bucket.take(1, rate, BURST_NS, now_ns);
+                }
+                self.neighbours.take(1, half, BURST_NS, now_ns);
+                return Ok(());
+            }
         }
         if self.per_source_per_s > 0 {
-            if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&from) {
-                self.sources.retain(|_, bucket| !bucket.permits(now_ns));
-                if self.sources.len() >= MAX_SOURCES {
-                    self.sources.clear();
-                }
-            }
-            let bucket = self.sources.entry(from).or_default();
+            let bucket = self.sources.bucket(from, now_ns);
             if !bucket.permits(now_ns) {
                 return Err(Drop::HandshakesOfSource);
             }
@@ -73,7 +93,16 @@ mod tests {
         assert!((79..=81).contains(&of_many), "{of_many}");
         assert!(handshakes.admit(source(99_999), false, now).is_err());
         assert!(handshakes.admit(source(99_999), true, now).is_ok());
-        assert!(handshakes.sources.len() <= MAX_SOURCES);
+        assert!(handshakes.sources.0.len() <= MAX_SOURCES);
+    }
+
+    #[test]
+    fn one_neighbour_does_not_use_up_what_is_kept_for_all_of_them() {
+        let mut handshakes = Handshakes { per_s: 200, per_source_per_s: 20, ..Handshakes::default() };
+        let now = 10_000_000_000;
+        let of_one = (0..1000).filter(|_| handshakes.admit(source(1), true, now).is_ok()).count();
+        assert!((120..=122).contains(&of_one), "{of_one}"); // as a neighbour 80, as anybody 40
+        assert!(handshakes.admit(source(2), true, now).is_ok());
     }
 
     #[test]
