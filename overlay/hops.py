@@ -13,6 +13,7 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
     PEER_FLAG_EXIT_BT,
+    PEER_FLAG_EXIT_IPV8,
     PEER_FLAG_RELAY,
     Circuit,
     Hop,
@@ -65,8 +66,8 @@ class HopChoice:
             required_exit = self.choose_last(self.get_candidates(*exit_flags))
             if required_exit is None:
                 return None
-        if ctype in ASKED_FOR and required_exit is None:
-            required_exit = self.choose_meeting_point(goal_hops)
+        if ctype == CIRCUIT_TYPE_IP_SEEDER and required_exit is None:
+            required_exit = self._choose_introduction_point()
         if goal_hops > 1:
             self._first_hops = self._ranked_first_hops(goal_hops, ctype, required_exit)
             if not self._first_hops:
@@ -80,8 +81,15 @@ class HopChoice:
         others = [peer for peer in peers if peer.public_key.key_to_bin() not in primary]
         return self._rng.choice(others or peers) if peers else None
 
+    def _choose_introduction_point(self) -> Peer | None:
+        """Return a node that strangers can send to: exits are taken to be such (py-ipv8's select_exit)."""
+        for flag in (PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY):
+            if peers := self.get_candidates(flag):
+                return self.choose_last(peers)
+        return None
+
     def choose_meeting_point(self, hops: int) -> Peer | None:
-        """Return an introduction or rendezvous point at the end of so many hops; others may ask for many of these.
+        """Return a rendezvous point at the end of so many hops; a downloader may ask for many of these.
 
         Whoever is there knows the hop before it. Next to us it is a guard, next to a guard one of the second
         layer, so that a stranger gets there in neither place however often he asks.

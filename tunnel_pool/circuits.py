@@ -75,7 +75,7 @@ class PooledCircuits:
             flags = set(exit_flags)
         else:
             flags = {PEER_FLAG_EXIT_BT} if ctype == CIRCUIT_TYPE_DATA else set()
-        slot = self._slot_for_circuit(flags, required_exit)
+        slot = self._slot_for_circuit(flags, required_exit, goal_hops)
         if slot is None:
             return None
         return self._create_in(
@@ -160,9 +160,10 @@ class PooledCircuits:
         self.do_circuits()
         self._builder = self._loop.call_later(BUILD_INTERVAL_S, self._build_regularly)
 
-    def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None) -> int | None:
-        """The least loaded of the children that know an exit to use."""
+    def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None, goal_hops: int) -> int | None:
+        """Return the least loaded of the children that know an exit to use, and enough nodes for the hops before."""
         able = self._slots_with_ids() if required_exit is not None else self._able_slots(exit_flags)
+        able = [slot for slot in able if self._knows_hops(slot, required_exit, goal_hops)] or able
         loads = {slot: [0, 0] for slot in able}
         recent_s = time.time() - 5
         for circuit in self.circuits.values():
@@ -171,6 +172,13 @@ class PooledCircuits:
                 load[0] += 1
                 load[1] += circuit.bytes_down + circuit.bytes_up if circuit.last_activity > recent_s else 0
         return least_loaded(Load(count, recent, slot) for slot, (count, recent) in loads.items())
+
+    def _knows_hops(self, slot: int, required_exit: Peer | None, goal_hops: int) -> bool:
+        """Return whether a child knows a node for each hop."""
+        known = {peer.public_key for peer in self.pool.pictures[slot].candidates.values()}
+        if required_exit is not None:
+            known.add(required_exit.public_key.key_to_bin())
+        return len(known) >= goal_hops
 
     def _able_slots(self, exit_flags: set[int]) -> list[int]:
         """The children that know an exit with these flags."""

@@ -1,6 +1,7 @@
 """A torrent goes from one hop count to another while it is there: out of one libtorrent session, into the next."""
 
 import asyncio
+from collections.abc import Sequence
 
 import libtorrent as lt
 
@@ -64,6 +65,8 @@ class HopChanges:
         # Whoever knows our own address must not meet us on the other way.
         with_peers = not is_out_of_plain and hops != PLAIN
         kept = torrent.record.peers if with_peers else []
+        # What can fail comes first: then all is as it was.
+        staying = await self._resume_of_others(torrent) if was_announced else []
         parameters = lt.read_resume_data(await library.put_with_resume(torrent, with_peers, hops=hops, peers=kept))
         library.part(torrent)
         torrent.is_between_sessions = True
@@ -71,14 +74,24 @@ class HopChanges:
         before.forget(torrent)
         torrent.give_up("it went to another session")
         if was_announced:
-            await self._end_plain_session()
+            await self._end_plain_session(staying)
         try:
             self._hand_over(torrent, parameters)
         except RuntimeError as error:
             torrent.error = f"libtorrent refuses it: {error}"
             raise RequestError(torrent.error) from None
 
-    async def _end_plain_session(self) -> None:
+    async def _resume_of_others(self, leaving: Torrent) -> list[tuple[Torrent, lt.add_torrent_params]]:
+        """Return the other plain torrents, and where they stand. Raises StoreError."""
+        others = [
+            torrent
+            for torrent in self._library.torrents_of(PLAIN)
+            if torrent is not leaving and not torrent.is_between_sessions
+        ]
+        resumes = await asyncio.gather(*(self._library.resume_data(torrent) for torrent in others))
+        return [(torrent, lt.read_resume_data(resume)) for torrent, resume in zip(others, resumes, strict=True)]
+
+    async def _end_plain_session(self, staying: Sequence[tuple[Torrent, lt.add_torrent_params]]) -> None:
         """Close the plain session, and open another for the plain torrents that stay.
 
         A torrent that was removed from a libtorrent session is still announced by it: by look-ups in the DHT
@@ -86,15 +99,15 @@ class HopChanges:
         session stops these for certain.
         """
         library = self._library
-        staying = [torrent for torrent in library.torrents_of(PLAIN) if not torrent.is_between_sessions]
-        kept = [lt.read_resume_data(await library.resume_data(torrent)) for torrent in staying]
-        for torrent in staying:
+        for torrent, _ in staying:
             torrent.is_between_sessions = True
             torrent.give_up("its session was opened anew")
         await library.sessions.close(PLAIN)
-        for torrent, parameters in zip(staying, kept, strict=True):
+        for torrent, parameters in staying:
             try:
                 self._hand_over(torrent, parameters)
+                if torrent.is_verifying:
+                    torrent.handle.force_recheck()
             except RuntimeError as error:
                 torrent.error = f"libtorrent refuses it: {error}"
 
