@@ -73,7 +73,8 @@ class ServingTunnels(HttpTunnels):
         """As in py-ipv8, which sends a CREATE to any address that is named with a key that nobody knows."""
         payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=23)
         host, port = payload.node_addr[:2]
-        if (host, port) != ("0.0.0.0", 0) and not self.may_contact(host, port):  # noqa: S104 - as py-ipv8 writes none
+        is_known = self.network.get_verified_by_public_key_bin(payload.node_public_key) is not None
+        if not is_known and (host, port) != ("0.0.0.0", 0) and not self.may_contact(host, port):  # noqa: S104 - as py-ipv8 writes none
             self.counters["extend_address_refused"] += 1
             return
         await super().on_extend(source_address, data, circuit_id)
