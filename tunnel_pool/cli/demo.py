@@ -14,6 +14,7 @@ from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UsageError
+from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.measure import Meter
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.swarm import LocalSwarm, same_bytes
@@ -50,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     options.add_network_options(parser, private_swarm=True)
     options.add_output_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, lockdown=LockdownMode.AUTO.value)
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:

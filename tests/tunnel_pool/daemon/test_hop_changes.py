@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.swarms import http_tracker
 from tests.tunnel_pool.daemon.running import Rpc, daemon
 
@@ -12,19 +14,19 @@ async def test_a_new_torrent_contacts_nobody_until_its_client_may_have_said_how_
     """transmission-remote sends labels in a request of their own, and so does Flood."""
     async with (
         http_tracker() as (tracker, asked),
-        daemon(tmp_path, "--hops=0", "--workers=0", "--settle=2") as (running, address),
+        daemon(tmp_path, "--hops=0", "--workers=0", "--settle=1") as (running, address),
         Rpc(address) as rpc,
     ):
         added = await rpc.call("torrent_add", {"filename": LINK.format("a" * 40, *tracker)})
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
         await rpc.call("torrent_set", {"ids": added["torrent_added"]["id"], "labels": ["iso", "hops:2"]})
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.5)
         assert asked == []
         # Without such a label it begins after a while; with a hop count of its own, at once.
         await rpc.call("torrent_add", {"filename": LINK.format("b" * 40, *tracker)})
         assert asked == []
         await rpc.call("torrent_add", {"filename": LINK.format("c" * 40, *tracker), "hops": 0})
-        async with asyncio.timeout(1.5):
+        async with asyncio.timeout(0.9):
             while len(asked) < 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         async with asyncio.timeout(10):
@@ -32,6 +34,7 @@ async def test_a_new_torrent_contacts_nobody_until_its_client_may_have_said_how_
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_torrent_that_was_just_added_waits_also_after_a_restart(tmp_path):
     arguments = ["--hops=0", "--workers=0", "--settle=4"]
     async with http_tracker() as (tracker, asked):
