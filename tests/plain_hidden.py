@@ -15,6 +15,7 @@ from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
+from overlay.end_to_end import use_mask
 from socks5.server import Socks5Server
 from tests.plain_node import is_rust, open_plain
 from tunnel_pool import runner
@@ -45,6 +46,7 @@ async def take_part(role, host, hops, files, nodes):
     torrent, folder = files
     from twisted.internet import reactor
 
+    use_mask(0)  # py-ipv8's own addresses of circuits are their ids
     community = await open_plain(host, set(), PlainHidden, HiddenTunnelSettings)
     if is_rust():
         endpoint = community.endpoint
