@@ -61,7 +61,8 @@ def make_world(size: int, hostile_share: float, placement: Placement, rng: rando
         nodes.append(Node(number.to_bytes(4, "big"), f"{network}.{number // 250}.{number % 250}"))
     hostile = frozenset(node.key for node in nodes[:hostile_count])
     exits = frozenset(node.key for node in nodes if rng.random() < EXIT_SHARE)
-    honest_offers = {node.key: rng.choice([each for each in nodes if each.key in exits] or nodes) for node in nodes}
+    exit_nodes = [node for node in nodes if node.key in exits] or nodes
+    honest_offers = {node.key: rng.choice(exit_nodes) for node in nodes}
     return World(nodes, exits, hostile, honest_offers)
 
 
@@ -100,7 +101,9 @@ def _before(world: World, hops: int, days: int, circuits_a_day: int, rng: random
             if first.key in world.hostile:
                 yield first.key, first.key  # all that it offers is its own
                 continue
-            second = first if hops == 2 else rng.choice([node for node in world.nodes if node != first])
+            second = first
+            while hops > 2 and second == first:
+                second = rng.choice(world.nodes)
             if second.key in world.hostile:
                 yield first.key, second.key
             else:

@@ -336,5 +336,5 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         guards=getattr(arguments, "guards", 0),
         requires_diversity=getattr(arguments, "diversity", "prefer") == "require",
         relays=not getattr(arguments, "no_relay", False),
-        keeps_key=arguments.command not in CLIENTS,
+        keeps_key=getattr(arguments, "command", "") not in CLIENTS,
     )
