@@ -177,7 +177,7 @@ async def test_new_circuits_go_to_a_child_that_was_added_and_live_ones_stay():
             assert not exits_by_slot(node)[1] & old
             assert exits_by_slot(node)[0] >= old
             new = circuits_of([newcomer])
-            assert exits_by_slot(node)[0] & new
+            await until(lambda: exits_by_slot(node)[0] & new)  # children tell of routes once a second
             await asyncio.gather(*(newcomer.remove_circuit(id_, destroy=3) for id_ in new))
         node.drain(1)
         await until(lambda: not node.port.buckets.buckets_of(1))
