@@ -85,6 +85,7 @@ struct EngineSettings(Settings);
 #[pymethods]
 impl EngineSettings {
     #[new]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         prefix: &[u8],
         other_prefixes: Option<Vec<Vec<u8>>>,
