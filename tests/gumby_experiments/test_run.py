@@ -119,7 +119,7 @@ async def test_a_node_that_dies_is_named_and_the_other_runs_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        (["run", "ghost"], 2, "'ghost' is no experiment; there are api"),
+        (["run", "ghost"], 2, "'ghost' is no experiment; there are anonymity"),
         (["run", "idle", "--set=ghost=1"], 2, "--set ghost: this experiment has"),
         (["run", "idle", "--set=workers"], 2, "'workers' is not NAME=VALUE[,VALUE...]"),
         (["run", "idle", "--runs=0"], 2, "not a number from 1"),
