@@ -5,6 +5,7 @@ from collections import Counter
 
 from overlay.community import NOWHERE, PoolTunnelCommunity
 from overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
+from overlay.lanes import Lane
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
 from socks5.address import Socks5Error, decode_address, encode_address
@@ -12,17 +13,17 @@ from socks5.messages import join_udp_request, split_udp_request
 
 
 class ServedAssociation:
-    """Carries one client's datagrams over the community's circuits of one hop count."""
+    """Carries one client's datagrams over the community's circuits of one lane."""
 
     def __init__(
         self,
         sock: socket.socket,
-        hops: int,
+        lane: Lane,
         client: tuple[str, int],
         community: PoolTunnelCommunity,
         counters: Counter[str],
     ) -> None:
-        self.hops = hops
+        self.lane = lane
         self._udp = UdpSocket(sock, self._received, counters)
         self._client = client
         self._community = community
@@ -46,14 +47,14 @@ class ServedAssociation:
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
         if circuit_id is not None:
             # Never to an exit, which would learn the id that our first hop knows.
-            linked = end_to_end_circuit(self._community.circuits, circuit_id, self.hops)
+            linked = end_to_end_circuit(self._community.circuits, circuit_id, self.lane)
             if linked is not None and is_linked(linked):
                 self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self._counters["no_circuit"] += 1
             return
         circuit = self._sticky.circuit_for(
-            address, self._community.circuits, lambda: self._community.find_circuits(hops=self.hops)
+            address, self._community.circuits, lambda: self._community.circuits_for_new_peers(*self.lane)
         )
         if circuit is None:
             self._counters["no_circuit"] += 1

@@ -14,7 +14,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from child.association import ServedAssociation
 from overlay.community import NOWHERE, PoolTunnelCommunity
-from overlay.end_to_end import session_hops
+from overlay.lanes import Lane, lane_of
 from rpc.descriptors import DATA_IN, DATA_OUT
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from socks5.address import Socks5Error, decode_address, encode_address
@@ -30,7 +30,7 @@ class DataPath(Protocol):
 
     def circuit_removed(self, circuit_id: int) -> None: ...
 
-    def associate(self, association_id: int, sock: socket.socket, hops: int, client: tuple[str, int]) -> None:
+    def associate(self, association_id: int, sock: socket.socket, lane: Lane, client: tuple[str, int]) -> None:
         """Serve the client on this socket, which is ours from now on."""
 
     def dissociate(self, association_id: int) -> None: ...
@@ -57,11 +57,11 @@ class PythonDataPath:
     def circuit_removed(self, circuit_id: int) -> None:
         for association in self._associations.values():
             if orphans := association.forget_circuit(circuit_id):
-                self._community.on_orphans(association.hops, orphans)
+                self._community.on_orphans(association.lane, orphans)
 
-    def associate(self, association_id: int, sock: socket.socket, hops: int, client: tuple[str, int]) -> None:
+    def associate(self, association_id: int, sock: socket.socket, lane: Lane, client: tuple[str, int]) -> None:
         self.dissociate(association_id)
-        self._associations[association_id] = ServedAssociation(sock, hops, client, self._community, self._counters)
+        self._associations[association_id] = ServedAssociation(sock, lane, client, self._community, self._counters)
 
     def dissociate(self, association_id: int) -> None:
         association = self._associations.pop(association_id, None)
@@ -87,7 +87,7 @@ class PythonDataPath:
 
     def _from_circuit(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         newest_first = reversed(self._associations.values())
-        association = next((known for known in newest_first if known.hops == session_hops(circuit)), None)
+        association = next((known for known in newest_first if known.lane == lane_of(circuit)), None)
         try:
             if association is not None:
                 association.deliver(origin, data)
@@ -111,9 +111,9 @@ class NativeDataPath:
     def circuit_removed(self, circuit_id: int) -> None:
         """The engine tells of orphans by itself."""
 
-    def associate(self, association_id: int, sock: socket.socket, hops: int, client: tuple[str, int]) -> None:
+    def associate(self, association_id: int, sock: socket.socket, lane: Lane, client: tuple[str, int]) -> None:
         with sock:
-            self._engine.add_association(association_id, sock.fileno(), hops, client)
+            self._engine.add_association(association_id, sock.fileno(), lane.pack(), client)
 
     def dissociate(self, association_id: int) -> None:
         self._engine.remove_association(association_id)

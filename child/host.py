@@ -20,6 +20,7 @@ from overlay.end_to_end import use_mask
 from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
 from overlay.hidden import WatchedSwarm
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
+from overlay.lanes import Lane
 from overlay.messages import address_message, address_of, peer_of
 from overlay.node import open_overlay, open_sharing, socket_warning
 from overlay.speed_test import Sample, run_speed_test
@@ -140,7 +141,7 @@ class ChildHost:
     async def _on_monitor(self, message: pb.Monitor) -> pb.Monitored:
         active = (pb.SWARM_STATE_DOWNLOADING, pb.SWARM_STATE_SEEDING)
         self._created().watch(
-            WatchedSwarm(swarm.infohash, swarm.hops, swarm.state == pb.SWARM_STATE_SEEDING)
+            WatchedSwarm(swarm.infohash, swarm.hops, swarm.state == pb.SWARM_STATE_SEEDING, swarm.group)
             for swarm in message.swarms
             if swarm.state in active and len(swarm.infohash) == INFOHASH_BYTES and 0 < swarm.hops <= MAX_HOPS
         )
@@ -160,6 +161,7 @@ class ChildHost:
             message.goal_hops,
             ctype=message.ctype,
             info_hash=message.infohash or None,
+            group=message.group,
             **arguments,
         )
         if circuit is None:
@@ -199,7 +201,12 @@ class ChildHost:
         sock = self._sockets.take_socket(message.association_id)
         if sock is None:
             raise RemoteError(pb.ERROR_BAD_REQUEST, f"no socket came for association {message.association_id}")
-        data_path.associate(message.association_id, sock, message.hops, (message.client.host, message.client.port))
+        data_path.associate(
+            message.association_id,
+            sock,
+            Lane(message.hops, message.group),
+            (message.client.host, message.client.port),
+        )
         return pb.Associated()
 
     async def _on_dissociate(self, message: pb.Dissociate) -> pb.Dissociated:
@@ -249,7 +256,9 @@ class ChildHost:
     async def _on_http_request(self, message: pb.HttpRequest) -> pb.HttpResponse:
         destination = message.host, message.port
         try:
-            response = await self._created().perform_http_request(destination, message.request, message.hops)
+            response = await self._created().perform_http_request(
+                destination, message.request, message.hops, message.group
+            )
         except NoHttpExitError as error:
             raise RemoteError(pb.ERROR_NO_CANDIDATES, str(error)) from None
         except HttpError as error:
@@ -310,10 +319,10 @@ class ChildHost:
         self._control.send_event("sync", frame)
         return bool(frame.full or frame.circuits or frame.candidates or frame.lost_candidates or frame.swarms)
 
-    def _on_orphans(self, hops: int, destinations: list[bytes]) -> None:
+    def _on_orphans(self, lane: Lane, destinations: list[bytes]) -> None:
         for start in range(0, len(destinations), ORPHANS_PER_EVENT):
             some = destinations[start : start + ORPHANS_PER_EVENT]
-            self._control.send_event("orphans", pb.Orphans(hops=hops, destinations=some))
+            self._control.send_event("orphans", pb.Orphans(**lane._asdict(), destinations=some))
 
     def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
         if self._data_path is not None:

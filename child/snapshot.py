@@ -6,6 +6,7 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
 from overlay.community import PoolTunnelCommunity
+from overlay.lanes import group_of
 from overlay.messages import introduction_state
 from rpc.sync import (
     CircuitState,
@@ -38,6 +39,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
         last_activity=circuit.last_activity,
         infohash=circuit.info_hash or b"",
         e2e=circuit.e2e,
+        group=group_of(circuit),
     )
 
 

@@ -20,6 +20,7 @@ from gumby_experiments.progress import Progress
 from overlay.config import HostPort
 from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
+from tunnel_pool.isolation import Isolation
 from tunnel_pool.torrents import parse_torrent
 
 SAY_S = 0.5
@@ -34,7 +35,7 @@ async def wait_for_line(reader: asyncio.StreamReader, client: TorrentClient) -> 
     reading = asyncio.ensure_future(reader.readline())
     while not reading.done():
         await asyncio.wait([reading], timeout=SAY_S)
-        say(circuits=len(client.tunnels.find_circuits(hops=client.hops)))
+        say(circuits=len(client.circuits()))
     return reading.result()
 
 
@@ -57,7 +58,7 @@ async def download(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with TorrentClient(options.node_options(arguments), arguments.hops) as client:
+    async with TorrentClient(options.node_options(arguments), arguments.hops, isolation=Isolation.NONE) as client:
         say(started=True)
         await client.wait_circuits(lambda client: None)
         say(first_circuit_s=round(client.seconds_to_first_circuit or 0.0, 3), circuits=1)

@@ -16,6 +16,7 @@ from typing import Any
 
 from gumby_experiments.datagram_load import PAYLOAD_BYTES
 from gumby_experiments.program import run_program
+from overlay.lanes import Lane
 from socks5.server import Association
 from tunnel_pool.cli import options
 from tunnel_pool.dispatch import Dispatcher, connect, serve_session
@@ -45,7 +46,7 @@ async def serve(arguments: argparse.Namespace) -> dict[str, Any]:
     tunnels = await open_tunnels(node)
     handled: list[tuple[int, float, float]] = []
     try:
-        dispatcher, server = serve_session(tunnels, arguments.hops, lambda is_lost: None, node.steering)
+        dispatcher, server = serve_session(tunnels, Lane(arguments.hops), lambda is_lost: None, node.steering)
         timed(dispatcher, handled)
         connect(tunnels, [dispatcher])
         port = server.listen()

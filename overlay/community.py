@@ -27,6 +27,7 @@ from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circui
 from overlay.guards import Guards
 from overlay.hops import HopChoice, node_of
 from overlay.introductions import CarefulIntroductions, MayContact
+from overlay.lanes import Lane, set_group
 from overlay.serving import ServingSettings, ServingTunnels
 from steering.cells import BUCKETS, random_id
 
@@ -78,7 +79,7 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
         self._pinged_s: dict[bytes, float] = {}  # by mid
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
-        self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
+        self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_changed: Callable[[], None] = lambda: None
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
@@ -102,8 +103,8 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
     def _engine_failed(self, why: str) -> None:
         self._failure = f"the packet engine failed: {why}; please report it"
 
-    def _orphaned(self, hops: int, destinations: list[bytes]) -> None:
-        self.on_orphans(hops, destinations)
+    def _orphaned(self, lane: int, destinations: list[bytes]) -> None:
+        self.on_orphans(Lane.unpack(lane), destinations)
 
     def _use_python_engine(self) -> None:
         """Put our Python packet path in the place of py-ipv8's."""
@@ -149,21 +150,22 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
         finally:
             self._next_circuit_id = None
 
-    def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
+    def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
         """As tunnel_pool.contract has it: all that are ready."""
-        return list(self.find_circuits(hops=hops))
+        return self.find_circuits(hops=hops, group=group)
 
     def drain(self, on: bool) -> None:
         """Begin nothing new, for ourselves or others; `on` False takes it back."""
         self.is_draining = on
 
-    def create_circuit(self, goal_hops: int, *args: Any, **kwargs: Any) -> Circuit | None:
+    def create_circuit(self, goal_hops: int, *args: Any, group: int = 0, **kwargs: Any) -> Circuit | None:
         """As in py-ipv8; refuses a required exit that is ourselves."""
         required_exit = kwargs.get("required_exit")
         if required_exit is not None and self._is_me(required_exit):
             return None
         circuit: Circuit | None = super().create_circuit(goal_hops, *args, **kwargs)
         if circuit is not None:
+            set_group(circuit, group or self.group_of_swarm(circuit.info_hash))
             circuit.ready.add_done_callback(lambda ready: self.on_changed())
             self.on_changed()
         return circuit
@@ -184,8 +186,7 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
 
     def is_missing_circuits(self) -> bool:
         """Whether circuits are wanted that we have none of, or could not be built."""
-        wanted = [hops for hops, count in self.circuits_needed.items() if count]
-        return not self.candidates or any(self.tunnels_ready(hops) < 1 for hops in wanted)
+        return not self.candidates or any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
 
     def is_building(self) -> bool:
         """Whether a circuit is not yet what it is to be."""
@@ -215,11 +216,16 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
             self.register_task("build soon", self.do_circuits, delay=delay_s)
 
     def do_circuits(self) -> None:
-        """As in py-ipv8, less and less often while circuits fail."""
-        if self.may_build():
-            super().do_circuits()
-        else:
+        """As in py-ipv8, of all groups, less and less often while circuits fail."""
+        if not self.may_build():
             self.do_remove()
+            return
+        for (hops, group), wanted in self.groups_needed.items():
+            have = len(self.find_circuits(state=None, hops=hops, group=group))
+            for _ in range(wanted - have):
+                if self.create_circuit(hops, group=group) is None:
+                    break
+        super().do_circuits()
 
     def may_build(self) -> bool:
         return self._backoff.is_due(time.monotonic())

@@ -14,6 +14,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 from overlay.config import SLOT_SHIFT
+from overlay.lanes import Lane, lane_of
 
 # By this the address of a circuit's other end differs from the circuit's id, but for its slot. libtorrent tells each
 # peer the address at which it knows it (`yourip`, BEP 10), and relays would tell which of them has a circuit of that
@@ -34,11 +35,6 @@ def mask_in_use() -> int:
     return _mask
 
 
-def session_hops(circuit: Circuit) -> int:
-    """The hop count of the clients that a circuit serves: a downloader's end has one hop more."""
-    return int(circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER))
-
-
 def end_to_end_address(circuit_id: int) -> tuple[str, int]:
     """Where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
     return socket.inet_ntoa(struct.pack("!I", circuit_id ^ _mask)), CIRCUIT_ID_PORT
@@ -52,10 +48,10 @@ def end_to_end_circuit_id(host: str, port: int) -> int | None:
         return None
 
 
-def end_to_end_circuit(circuits: Mapping[int, Circuit], circuit_id: int, hops: int) -> Circuit | None:
-    """The end-to-end circuit with this id, if it serves clients of this hop count."""
+def end_to_end_circuit(circuits: Mapping[int, Circuit], circuit_id: int, lane: Lane) -> Circuit | None:
+    """The end-to-end circuit with this id, if it serves clients of this lane."""
     circuit = circuits.get(circuit_id)
-    serves = circuit is not None and circuit.ctype in END_TO_END and session_hops(circuit) == hops
+    serves = circuit is not None and circuit.ctype in END_TO_END and lane_of(circuit) == lane
     return circuit if serves else None
 
 

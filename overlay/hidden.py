@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ipv8.messaging.anonymization.caches import E2ERequestCache, PeersRequestCache
 from ipv8.messaging.anonymization.community import TunnelCommunity
-from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
 from ipv8.messaging.anonymization.payload import (
     CreatedE2EPayload,
     CreatedPayload,
@@ -33,7 +33,6 @@ from ipv8.messaging.anonymization.payload import (
     TestResponsePayload,
 )
 from ipv8.messaging.anonymization.tunnel import (
-    CIRCUIT_STATE_CLOSING,
     CIRCUIT_TYPE_DATA,
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
@@ -50,10 +49,8 @@ from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from overlay.asking import Questions
-from overlay.end_to_end import EndToEndAddresses, end_to_end_circuit_id, is_linked
-
-# Our own type: it asks exits and introduction points, and carries no client's datagrams.
-CIRCUIT_TYPE_LOOKUP = "LOOKUP"
+from overlay.lanes import Lane
+from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
 
 TEND_INTERVAL_S = 1.0
 # Between look-ups of a download that is linked with nobody; doubled up to one of the others.
@@ -108,9 +105,14 @@ class WatchedSwarm(NamedTuple):
     info_hash: bytes
     hops: int
     seeding: bool
+    group: int = 0
+
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.hops, self.group)
 
 
-class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
+class HiddenServices(SwarmCircuits):
     """Takes part in the swarms that `watch` was told of last."""
 
     counters: Counter[str]
@@ -133,12 +135,12 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         wanted = {swarm.info_hash: swarm for swarm in swarms}
         for info_hash, joined in list(self.swarms.items()):
             swarm = wanted.get(info_hash)
-            if swarm is None or (swarm.hops, swarm.seeding) != (joined.hops, joined.seeding):
+            if swarm is None or (swarm.lane, swarm.seeding) != (self.lane_of_swarm(joined), joined.seeding):
                 self.leave_swarm(info_hash)
         for swarm in wanted.values():
             if swarm.info_hash not in self.swarms:
                 # Who is linked, RPC_SYNC tells: the circuit's e2e.
-                self.join_swarm(swarm.info_hash, swarm.hops, lambda address: None, swarm.seeding)
+                self.join_swarm(swarm.info_hash, swarm.hops, lambda address: None, swarm.seeding, swarm.group)
 
     def join_swarm(
         self,
@@ -146,8 +148,11 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         hops: int,
         callback: Callable[[tuple[str, int]], Any] | None = None,
         seeding: bool = True,
+        group: int = 0,
     ) -> None:
+        """As in py-ipv8; swarms of one `group` are looked up over the same circuits."""
         super().join_swarm(info_hash, hops, callback, seeding)
+        self.set_group_of_swarm(info_hash, group)
         if not self._tending:
             self._tending = True
             self.register_task("tend swarms", self._tend_while_there_are)
@@ -155,6 +160,7 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
     def leave_swarm(self, info_hash: bytes) -> None:
         self._look_up_anew(info_hash)
         super().leave_swarm(info_hash)
+        self.set_group_of_swarm(info_hash, 0)
 
     async def _tend_while_there_are(self) -> None:
         """One loop, which ends by itself; without swarms a node does not even wake up."""
@@ -173,11 +179,11 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         """Ask for what is missing: circuits to ask over, introduction points, peers."""
         if not self.swarms or self.is_draining:
             return
-        for hops in {swarm.hops for swarm in self.swarms.values()}:
-            if not self.circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops):
-                self._create_lookup_circuit(hops)
+        for lane in {self.lane_of_swarm(swarm) for swarm in self.swarms.values()}:
+            if not self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane):
+                self._create_lookup_circuit(lane)
         for info_hash, swarm in self.swarms.items():
-            if swarm.seeding and not self.circuits_of(CIRCUIT_TYPE_IP_SEEDER, info_hash=info_hash):
+            if swarm.seeding and not self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash):
                 self._start(f"introduce {info_hash.hex()}", self.create_introduction_point, info_hash)
             elif not swarm.seeding and self._is_lookup_due(swarm):
                 self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
@@ -186,19 +192,14 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         if not self.is_pending_task_active(name):
             self.register_task(name, function, *arguments, ignore=(Exception,))
 
-    def circuits_of(self, ctype: str, hops: int | None = None, info_hash: bytes | None = None) -> list[Circuit]:
-        """Those that are ready or being built."""
-        return [
-            circuit
-            for circuit in self.find_circuits(ctype, state=None, hops=hops)
-            if circuit.state != CIRCUIT_STATE_CLOSING and info_hash in (None, circuit.info_hash)
-        ]
-
-    def _create_lookup_circuit(self, hops: int) -> Circuit | None:
+    def _create_lookup_circuit(self, lane: Lane) -> Circuit | None:
         ends = self.get_candidates(PEER_FLAG_EXIT_IPV8) or self.get_candidates(PEER_FLAG_RELAY)
         if not ends or not self.may_build():
             return None
-        circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_LOOKUP, required_exit=random.choice(ends))
+        end = random.choice(ends)
+        circuit: Circuit | None = self.create_circuit(
+            lane.hops, CIRCUIT_TYPE_LOOKUP, required_exit=end, group=lane.group
+        )
         return circuit
 
     def may_build(self) -> bool:
@@ -216,7 +217,7 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         return (
             connections < self.settings.swarm_connection_limit
             and swarm.last_lookup + interval_s <= time.time()
-            and bool(self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=swarm.hops))
+            and bool(self.lookup_circuits(self.lane_of_swarm(swarm)))
         )
 
     async def _look_up(self, swarm: Swarm) -> None:
@@ -227,14 +228,14 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
             swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
         if self._is_unanswered(swarm) and (asked := self._questions.answered(swarm.info_hash)) is not None:
             # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
-            self._end_lookup_circuits(swarm.hops, "no answer of a seeder", asked.over)
+            self._end_lookup_circuits(self.lane_of_swarm(swarm), "no answer of a seeder", asked.over)
             return
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
         self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
         try:
             found = await swarm.lookup()
         except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
-            self._end_lookup_circuits(swarm.hops, "no answer to a look-up")
+            self._end_lookup_circuits(self.lane_of_swarm(swarm), "no answer to a look-up")
             return
         if found:
             self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
@@ -265,8 +266,8 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         """Whether a seeder was asked in vain; who has answered is in `connections` at once."""
         return not swarm.connections and self._questions.is_unanswered(swarm.info_hash, time.monotonic())
 
-    def _end_lookup_circuits(self, hops: int, why: str, only: Container[int] | None = None) -> None:
-        for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=hops):
+    def _end_lookup_circuits(self, lane: Lane, why: str, only: Container[int] | None = None) -> None:
+        for circuit in self.lookup_circuits(lane):
             if only is None or circuit.circuit_id in only:
                 self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
 
@@ -276,10 +277,10 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         if (
             swarm is None
             or not self._questions.may_ask(intro_point.seeder_pk, now_s)
-            or self.select_circuit(None, swarm.hops) is None
+            or self.select_circuit_for_infohash(info_hash) is None
         ):
             return
-        over = [circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=swarm.hops)]
+        over = [circuit.circuit_id for circuit in self.lookup_circuits(self.lane_of_swarm(swarm))]
         self._questions.asked(info_hash, intro_point, over, now_s)
         try:
             super().create_e2e(info_hash, intro_point)
@@ -306,8 +307,9 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
         """As in py-ipv8, with a circuit to ask over."""
-        circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, hops=hops)
-        circuit = circuits[0] if circuits else self._create_lookup_circuit(hops)
+        lane = Lane(hops, self.group_of_swarm(info_hash))
+        circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane)
+        circuit = circuits[0] if circuits else self._create_lookup_circuit(lane)
         if circuit is None or not await circuit.ready:
             return 0
         return int(await super().estimate_swarm_size(info_hash, hops, max_requests))
@@ -317,15 +319,6 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
     def do_circuits(self) -> None:
         """Those that are wanted by hop count; what swarms need, _tend_swarms builds."""
         TunnelCommunity.do_circuits(self)
-
-    def select_circuit(self, destination: tuple[str, int] | None, hops: int) -> Circuit | None:
-        """The circuit behind an end-to-end address, else one to ask over."""
-        circuit_id = end_to_end_circuit_id(*destination) if destination is not None else None
-        circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
-        if circuit is not None and is_linked(circuit):
-            return circuit
-        circuits = self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=hops) or self.find_circuits(hops=hops)
-        return random.choice(circuits) if circuits else None
 
     def create_circuit_for_infohash(
         self, info_hash: bytes, ctype: str, exit_flags: set[int] | None = None, required_exit: Peer | None = None
@@ -345,13 +338,15 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
         """As in py-ipv8, and end-to-end circuits whose other end has gone silent."""
         super().do_remove()
         silent_s = time.time() - END_TO_END_SILENCE_S
-        for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER):
+        for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None):
             if circuit.e2e and circuit.last_activity < silent_s:
                 self.remove_circuit(circuit.circuit_id, "the other end is silent", destroy=DESTROY_REASON_UNNEEDED)
 
     def _ping_end_to_end(self) -> None:
         """The downloader's end asks, the seeder's answers: py-ipv8 keeps both alive so, but less often."""
-        linked = {circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER) if circuit.e2e}
+        linked = {
+            circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None) if circuit.e2e
+        }
         if linked:
             self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in linked])
             self.do_remove()
@@ -382,7 +377,7 @@ class HiddenServices(EndToEndAddresses, HiddenTunnelCommunity):
             self.counters["create_e2e_refused"] += 1
         elif self.is_draining:
             self.counters["create_e2e_while_draining"] += 1
-        elif circuit and len(self.circuits_of(CIRCUIT_TYPE_RP_SEEDER, None, payload.info_hash)) >= (
+        elif circuit and len(self.circuits_of_swarm(CIRCUIT_TYPE_RP_SEEDER, payload.info_hash)) >= (
             MAX_RENDEZVOUS_PER_SWARM
         ):
             self.counters["create_e2e_too_many"] += 1

@@ -26,6 +26,7 @@ from overlay.exit_socket import PolicedExitSocket, is_allowed_destination
 from overlay.exit_source import ExitSource
 from overlay.hidden import HiddenServices
 from overlay.http_answers import PART_BYTES, may_pass, read_response
+from overlay.lanes import Lane
 
 PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams
@@ -123,11 +124,13 @@ class HttpTunnels(HiddenServices):
 
     # As originator
 
-    async def perform_http_request(self, destination: tuple[str, int], request: bytes, hops: int = 1) -> bytes:
+    async def perform_http_request(
+        self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
+    ) -> bytes:
         """The answer as it came, headers and all; names are resolved at the exit. Raises HttpError."""
         if len(request) > MAX_REQUEST_BYTES:
             raise HttpError(f"a request of {len(request)} bytes; {MAX_REQUEST_BYTES} fit into a cell")
-        circuit = await self._http_circuit(hops)
+        circuit = await self._http_circuit(Lane(hops, group))
         cache = HttpRequestCache(self, circuit)
         if self.request_cache.add(cache) is None:
             raise HttpError("shutting down")
@@ -140,18 +143,20 @@ class HttpTunnels(HiddenServices):
             self.remove_circuit(circuit.circuit_id, "no answer to a request", destroy=DESTROY_REASON_UNNEEDED)
             raise
 
-    async def _http_circuit(self, hops: int) -> Circuit:
+    async def _http_circuit(self, lane: Lane) -> Circuit:
         """One that is ready, or is being built, or now."""
-        known = self.circuits_of(CIRCUIT_TYPE_HTTP, hops=hops)
-        circuit = known[0] if known else self._build_http_circuit(hops)
+        known = self.circuits_of(CIRCUIT_TYPE_HTTP, lane)
+        circuit = known[0] if known else self._build_http_circuit(lane)
         if circuit is None or not await circuit.ready:
             raise NoHttpExitError("no exit that makes HTTP requests can be reached")
         return circuit
 
-    def _build_http_circuit(self, hops: int) -> Circuit | None:
+    def _build_http_circuit(self, lane: Lane) -> Circuit | None:
         if not self.get_candidates(PEER_FLAG_EXIT_HTTP):
             return None
-        circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_HTTP, exit_flags=[PEER_FLAG_EXIT_HTTP])
+        circuit: Circuit | None = self.create_circuit(
+            lane.hops, CIRCUIT_TYPE_HTTP, exit_flags=[PEER_FLAG_EXIT_HTTP], group=lane.group
+        )
         return circuit
 
     def on_http_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:

@@ -23,6 +23,7 @@ from overlay.exit_socket import is_allowed_destination
 from overlay.exit_source import ExitSource
 from overlay.front import FrontCommunity
 from overlay.introductions import PinnedNetwork
+from overlay.lanes import lane_of
 from overlay.sharing import MainProcess, SharingCommunity, SharingSettings
 from overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
 from packet_engine import EngineChoice, choose
@@ -153,6 +154,7 @@ async def _open_endpoint(
             trains=config.trains,
             takes_trains=takes_trains,
             mask=mask_in_use(),
+            lane_of=lambda circuit: lane_of(circuit).pack(),
         )
         if config.limits is not None:
             native.engine.set_limits(config.limits, config.slot)

@@ -94,12 +94,15 @@ class Engine:
         first_hop: _Address,
         layers: list[Keys],
         end_to_end: tuple[Keys, int] | None,
-        hops: int,
+        lane: int,
         ctype: str,
         ready: bool,
         stats: Stats,
     ) -> None:
-        """`layers` from the first hop on; `end_to_end` with the direction that we send in."""
+        """`layers` from the first hop on; `end_to_end` with the direction that we send in.
+
+        `lane` is a number below 2**32: the circuit serves the associations that have the same.
+        """
 
     def remove_circuit(self, circuit_id: int) -> None: ...
     def set_relay(
@@ -119,7 +122,7 @@ class Engine:
     def attach_stream(self, incoming: int, outgoing: int) -> None:
         """Carry the data stream (rpc/data.py) over duplicates of these descriptors."""
 
-    def add_association(self, association_id: int, socket: int, hops: int, client: _Address) -> None:
+    def add_association(self, association_id: int, socket: int, lane: int, client: _Address) -> None:
         """Serve a client of the SOCKS5 server over a duplicate of this bound UDP socket."""
 
     def remove_association(self, association_id: int) -> None: ...

@@ -13,7 +13,6 @@ from ipv8.messaging.anonymization.payload import NO_CRYPTO_PACKETS, CellPayload
 from ipv8.messaging.anonymization.tunnel import (
     BACKWARD,
     CIRCUIT_STATE_READY,
-    CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
     FORWARD,
     Circuit,
@@ -65,10 +64,12 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         trains: bool = True,
         takes_trains: bool = True,
         mask: int = 0,
+        lane_of: Callable[[Circuit], int] = lambda circuit: int(circuit.goal_hops),
     ) -> None:
         """`sock` is bound; the endpoint closes it. Exits leave from `exit_host` and a port of `exit_ports`,
         (0, 0) being any, through the `device`, "" being any.
 
+        `lane_of` says which associations' clients a circuit serves: those that were added with the same number.
         `mask` is what the addresses of end-to-end circuits differ by from their ids.
 
         Without `trains`, each datagram is sent by itself; without `takes_trains`, the kernel joins none for us.
@@ -77,13 +78,14 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         Endpoint.__init__(self)
         self.sock = sock
         self.bytes_up = self.bytes_down = 0
-        self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
+        self.on_orphans: Callable[[int, list[bytes]], None] = lambda lane, destinations: None
         self.on_stream_lost: Callable[[str], object] = lambda why: None
         self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
         self._counters = counters
         self._own_messages = own_messages
         self._allow_private = allow_private
         self._mask = mask
+        self._lane_of = lane_of
         self._keyring = KeyRing()
         self._address = UDPv4Address(*sock.getsockname()[:2])
         self._loop = asyncio.get_running_loop()
@@ -158,7 +160,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             circuit.hop.address if circuit.hop else NOWHERE,
             [keys.keys for keys in held[: len(circuit.hops)]],
             end_to_end,
-            circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER),
+            self._lane_of(circuit),
             circuit.ctype,
             circuit.state == CIRCUIT_STATE_READY,
             stats,
@@ -226,8 +228,8 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
                 case ("packet", source, packet):
                     self.bytes_down += len(packet)
                     self._deliver((UDPv4Address(*source), packet))
-                case ("orphans", hops, destinations):
-                    self.on_orphans(hops, destinations)
+                case ("orphans", lane, destinations):
+                    self.on_orphans(lane, destinations)
                 case ("stream_lost", why):
                     self.on_stream_lost(why)
                 case ("failed", why):

@@ -436,17 +436,21 @@ class Swarm(google.protobuf.message.Message):
     INFOHASH_FIELD_NUMBER: builtins.int
     HOPS_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     infohash: builtins.bytes
     hops: builtins.int
     state: Global___SwarmState.ValueType
+    group: builtins.int
+    """isolation group (overlay/lanes.py); 0: the one of all who ask for none"""
     def __init__(
         self,
         *,
         infohash: builtins.bytes = ...,
         hops: builtins.int = ...,
         state: Global___SwarmState.ValueType = ...,
+        group: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["hops", b"hops", "infohash", b"infohash", "state", b"state"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["group", b"group", "hops", b"hops", "infohash", b"infohash", "state", b"state"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Swarm: typing_extensions.TypeAlias = Swarm
@@ -497,12 +501,15 @@ class BuildCircuit(google.protobuf.message.Message):
     EXIT_FLAGS_FIELD_NUMBER: builtins.int
     REQUIRED_EXIT_FIELD_NUMBER: builtins.int
     INFOHASH_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     goal_hops: builtins.int
     ctype: builtins.str
     """CIRCUIT_TYPE_*, py-ipv8 tunnel.py"""
     has_exit_flags: builtins.bool
     infohash: builtins.bytes
+    group: builtins.int
+    """isolation group (overlay/lanes.py); 0: the one of all who ask for none"""
     @property
     def exit_flags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -517,10 +524,11 @@ class BuildCircuit(google.protobuf.message.Message):
         exit_flags: collections.abc.Iterable[builtins.int] | None = ...,
         required_exit: Global___PeerInfo | None = ...,
         infohash: builtins.bytes = ...,
+        group: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["required_exit", b"required_exit"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id", "ctype", b"ctype", "exit_flags", b"exit_flags", "goal_hops", b"goal_hops", "has_exit_flags", b"has_exit_flags", "infohash", b"infohash", "required_exit", b"required_exit"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id", "ctype", b"ctype", "exit_flags", b"exit_flags", "goal_hops", b"goal_hops", "group", b"group", "has_exit_flags", b"has_exit_flags", "infohash", b"infohash", "required_exit", b"required_exit"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___BuildCircuit: typing_extensions.TypeAlias = BuildCircuit
@@ -752,12 +760,15 @@ class HttpRequest(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     PORT_FIELD_NUMBER: builtins.int
     REQUEST_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     hops: builtins.int
     host: builtins.str
     """a name is resolved at the exit"""
     port: builtins.int
     request: builtins.bytes
     """headers and all"""
+    group: builtins.int
+    """isolation group (overlay/lanes.py); 0: the one of all who ask for none"""
     def __init__(
         self,
         *,
@@ -765,8 +776,9 @@ class HttpRequest(google.protobuf.message.Message):
         host: builtins.str = ...,
         port: builtins.int = ...,
         request: builtins.bytes = ...,
+        group: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["hops", b"hops", "host", b"host", "port", b"port", "request", b"request"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["group", b"group", "hops", b"hops", "host", b"host", "port", b"port", "request", b"request"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___HttpRequest: typing_extensions.TypeAlias = HttpRequest
@@ -843,8 +855,11 @@ class Associate(google.protobuf.message.Message):
     ASSOCIATION_ID_FIELD_NUMBER: builtins.int
     HOPS_FIELD_NUMBER: builtins.int
     CLIENT_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     association_id: builtins.int
     hops: builtins.int
+    group: builtins.int
+    """isolation group (overlay/lanes.py); 0: the one of all who ask for none"""
     @property
     def client(self) -> Global___Address: ...
     def __init__(
@@ -853,10 +868,11 @@ class Associate(google.protobuf.message.Message):
         association_id: builtins.int = ...,
         hops: builtins.int = ...,
         client: Global___Address | None = ...,
+        group: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["client", b"client"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id", "client", b"client", "hops", b"hops"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id", "client", b"client", "group", b"group", "hops", b"hops"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Associate: typing_extensions.TypeAlias = Associate
@@ -1374,6 +1390,7 @@ class CircuitDelta(google.protobuf.message.Message):
     LAST_ACTIVITY_FIELD_NUMBER: builtins.int
     INFOHASH_FIELD_NUMBER: builtins.int
     E2E_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     goal_hops: builtins.int
     ctype: builtins.str
@@ -1386,6 +1403,7 @@ class CircuitDelta(google.protobuf.message.Message):
     """seconds since the epoch"""
     infohash: builtins.bytes
     e2e: builtins.bool
+    group: builtins.int
     @property
     def hops(self) -> Global___HopList: ...
     @property
@@ -1405,10 +1423,11 @@ class CircuitDelta(google.protobuf.message.Message):
         last_activity: builtins.float | None = ...,
         infohash: builtins.bytes | None = ...,
         e2e: builtins.bool | None = ...,
+        group: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "unverified_hop", b"unverified_hop"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "unverified_hop", b"unverified_hop"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "unverified_hop", b"unverified_hop"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "unverified_hop", b"unverified_hop"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_down: typing_extensions.TypeAlias = typing.Literal["bytes_down"]
     _WhichOneofArgType__bytes_down: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down"]
@@ -1424,6 +1443,8 @@ class CircuitDelta(google.protobuf.message.Message):
     _WhichOneofArgType__e2e: typing_extensions.TypeAlias = typing.Literal["_e2e", b"_e2e"]
     _WhichOneofReturnType__goal_hops: typing_extensions.TypeAlias = typing.Literal["goal_hops"]
     _WhichOneofArgType__goal_hops: typing_extensions.TypeAlias = typing.Literal["_goal_hops", b"_goal_hops"]
+    _WhichOneofReturnType__group: typing_extensions.TypeAlias = typing.Literal["group"]
+    _WhichOneofArgType__group: typing_extensions.TypeAlias = typing.Literal["_group", b"_group"]
     _WhichOneofReturnType__hops: typing_extensions.TypeAlias = typing.Literal["hops"]
     _WhichOneofArgType__hops: typing_extensions.TypeAlias = typing.Literal["_hops", b"_hops"]
     _WhichOneofReturnType__infohash: typing_extensions.TypeAlias = typing.Literal["infohash"]
@@ -1446,6 +1467,8 @@ class CircuitDelta(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__e2e) -> _WhichOneofReturnType__e2e | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__goal_hops) -> _WhichOneofReturnType__goal_hops | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hops) -> _WhichOneofReturnType__hops | None: ...
     @typing.overload
@@ -1825,7 +1848,10 @@ class Orphans(google.protobuf.message.Message):
 
     HOPS_FIELD_NUMBER: builtins.int
     DESTINATIONS_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     hops: builtins.int
+    group: builtins.int
+    """isolation group (overlay/lanes.py); 0: the one of all who ask for none"""
     @property
     def destinations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """RFC 1928 section 5"""
@@ -1835,8 +1861,9 @@ class Orphans(google.protobuf.message.Message):
         *,
         hops: builtins.int = ...,
         destinations: collections.abc.Iterable[builtins.bytes] | None = ...,
+        group: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["destinations", b"destinations", "hops", b"hops"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["destinations", b"destinations", "group", b"group", "hops", b"hops"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Orphans: typing_extensions.TypeAlias = Orphans

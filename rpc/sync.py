@@ -41,6 +41,7 @@ class CircuitState:
     last_activity: float = 0.0
     infohash: bytes = b""
     e2e: bool = False
+    group: int = 0
 
 
 class CarriedState(NamedTuple):

@@ -16,6 +16,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
 from overlay.end_to_end import use_mask
+from overlay.lanes import Lane
 from socks5.server import Socks5Server
 from tests.plain_node import is_rust, open_plain
 from tunnel_pool import runner
@@ -54,7 +55,7 @@ async def take_part(role, host, hops, files, nodes):
         ports = asyncio.Queue()
         session.on_listening = ports.put_nowait
     else:
-        dispatcher = Dispatcher(community, hops)
+        dispatcher = Dispatcher(community, Lane(hops))
         connect(community, [dispatcher])
         server = Socks5Server(reactor, dispatcher)
         session = TorrentSession(server.listen(), folder / "resume")

@@ -112,7 +112,8 @@ async def test_a_second_start_does_not_hash_again(tmp_path):
 async def test_what_the_user_changed_is_not_mended_with_what_others_send(tmp_path):
     async with relays(3, size_mb=1) as swarm, client(swarm, 10, tmp_path) as seeder:
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
-        (torrent,) = seeder._session._torrents.values()
+        (lane,) = seeder._lanes.values()
+        (torrent,) = lane.session._torrents.values()
         await until(lambda: torrent.handle.status().state == lt.torrent_status.seeding)
         assert torrent.handle.flags() & lt.torrent_flags.upload_mode
         assert torrent.handle.flags() & lt.torrent_flags.disable_pex

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from overlay.community import PoolTunnelCommunity
+from overlay.lanes import Lane
 from overlay.messages import address_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
@@ -51,16 +52,16 @@ class Carrier(Protocol):
 class DirectCarrier:
     """In one process: the native engine reads the association's socket."""
 
-    def __init__(self, endpoint: "NativeEndpoint", hops: int) -> None:
+    def __init__(self, endpoint: "NativeEndpoint", lane: Lane) -> None:
         self.drops: Counter[str] = Counter()
         self._engine = endpoint.engine
-        self._hops = hops
+        self._lane = lane
         self._carried: set[int] = set()
 
     def opened(self, association: Association) -> None:
         assert association.client is not None
         try:
-            self._engine.add_association(association.id, association.fileno(), self._hops, association.client)
+            self._engine.add_association(association.id, association.fileno(), self._lane.pack(), association.client)
         except OSError as error:
             logger.warning("A client is served the slow way: %s", error)
             return
@@ -97,11 +98,11 @@ class _Steered:
 class SteeredCarrier:
     """Over a pool: each child that has circuits reads its share of the association's port."""
 
-    def __init__(self, tunnels: PooledTunnelCommunity, hops: int, on_lost: OnLost) -> None:
+    def __init__(self, tunnels: PooledTunnelCommunity, lane: Lane, on_lost: OnLost) -> None:
         self.drops: Counter[str] = Counter()
         self._tunnels = tunnels
         self._pool = tunnels.pool
-        self._hops = hops
+        self._lane = lane
         self._on_lost = on_lost
         self._steered: dict[int, _Steered] = {}
         tunnels.watchers.append(self._update)
@@ -154,7 +155,7 @@ class SteeredCarrier:
     def _update(self) -> None:
         """The pool has changed: let those serve who can, and nobody else."""
         pids = {slot: self._pool.pid(slot) or 0 for slot in self._pool.working()}
-        with_circuits = self._tunnels.slots_with_circuits(self._hops)
+        with_circuits = self._tunnels.slots_with_circuits(self._lane)
         for steered in [steered for steered in self._steered.values() if steered.steers]:
             self._forget_gone(steered, pids)
             for slot, pid in pids.items():
@@ -190,7 +191,7 @@ class SteeredCarrier:
             return
         assert association.client is not None
         client = address_message(association.client)
-        message = pb.Associate(association_id=association.id, hops=self._hops, client=client)
+        message = pb.Associate(association_id=association.id, **self._lane._asdict(), client=client)
 
         def answered(future: "Future[pb.Associated]") -> None:
             error = future.exception()
@@ -221,10 +222,10 @@ class SteeredCarrier:
             steered.group.steer(ret(OWN_SOCKET))
 
 
-def carrier_for(tunnels: Tunnels, hops: int, on_lost: OnLost) -> Carrier | None:
+def carrier_for(tunnels: Tunnels, lane: Lane, on_lost: OnLost) -> Carrier | None:
     """Who can carry datagrams past the main process, if anybody."""
     if isinstance(tunnels, PooledTunnelCommunity):
-        return SteeredCarrier(tunnels, hops, on_lost)
+        return SteeredCarrier(tunnels, lane, on_lost)
     if isinstance(tunnels, PoolTunnelCommunity) and tunnels.native is not None:
-        return DirectCarrier(tunnels.native, hops)
+        return DirectCarrier(tunnels.native, lane)
     return None

@@ -18,6 +18,7 @@ from ipv8.peer import Peer
 from overlay.backoff import Backoff
 from overlay.community import PoolTunnelSettings
 from overlay.config import SLOT_SHIFT, slot_of
+from overlay.lanes import GroupedCircuits, Lane, set_group
 from overlay.messages import peer_message
 from rpc import control_pb2 as pb
 from rpc.errors import CallError
@@ -33,13 +34,12 @@ SOON_STATES = frozenset({ChildState.WAITING, ChildState.STARTING, ChildState.RUN
 logger = logging.getLogger(__name__)
 
 
-class PooledCircuits:
+class PooledCircuits(GroupedCircuits):
     """The part of py-ipv8's TunnelCommunity that builds and removes circuits; `circuits` are mirrors."""
 
     pool: ProcessPool
     settings: PoolTunnelSettings
     my_peer: Peer
-    find_circuits: Callable[..., list[Circuit]]
     on_circuit_removed: Callable[[Circuit, str], None]
     port: SharedPort | None
     _children_changed: Callable[[], None]
@@ -48,17 +48,20 @@ class PooledCircuits:
     def __init__(self) -> None:
         self.circuits: dict[int, Circuit] = {}
         self.circuits_needed: dict[int, int] = defaultdict(int)
+        self.groups_needed: dict[Lane, int] = {}
         self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
         self._builder: asyncio.TimerHandle | None = None
 
-    def slots_with_circuits(self, hops: int) -> set[int]:
+    def slots_with_circuits(self, lane: Lane) -> set[int]:
         """The children that may be given a client's datagrams."""
-        return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(hops)}
+        return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(*lane)}
 
-    def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
+    def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
         """As PoolTunnelCommunity's: not those of children that are being drained."""
         running = set(self.pool.running())
-        return [circuit for circuit in self.find_circuits(hops=hops) if slot_of(circuit.circuit_id) in running]
+        return [
+            circuit for circuit in self.find_circuits(hops=hops, group=group) if slot_of(circuit.circuit_id) in running
+        ]
 
     def create_circuit(
         self,
@@ -67,6 +70,8 @@ class PooledCircuits:
         exit_flags: Collection[int] | None = None,
         required_exit: Peer | None = None,
         info_hash: bytes | None = None,
+        *,
+        group: int = 0,
     ) -> Circuit | None:
         """Have the least loaded child build a circuit; None when no child knows the peers for it."""
         if required_exit is not None and required_exit.mid == self.my_peer.mid:
@@ -79,13 +84,18 @@ class PooledCircuits:
         if slot is None:
             return None
         return self._create_in(
-            slot, goal_hops, ctype=ctype, exit_flags=exit_flags, required_exit=required_exit, info_hash=info_hash
+            slot,
+            Lane(goal_hops, group),
+            ctype=ctype,
+            exit_flags=exit_flags,
+            required_exit=required_exit,
+            info_hash=info_hash,
         )
 
     def _create_in(
         self,
         slot: int,
-        goal_hops: int,
+        lane: Lane,
         *,
         ctype: str = CIRCUIT_TYPE_DATA,
         exit_flags: Collection[int] | None = None,
@@ -93,11 +103,13 @@ class PooledCircuits:
         info_hash: bytes | None = None,
     ) -> Circuit:
         circuit_id = self._unused_circuit_id(slot)
-        circuit = Circuit(circuit_id, goal_hops, ctype, required_exit, info_hash)
+        circuit = Circuit(circuit_id, lane.hops, ctype, required_exit, info_hash)
+        set_group(circuit, lane.group)
         self.circuits[circuit_id] = circuit
         message = pb.BuildCircuit(
             circuit_id=circuit_id,
-            goal_hops=goal_hops,
+            goal_hops=lane.hops,
+            group=lane.group,
             ctype=ctype,
             has_exit_flags=exit_flags is not None,
             exit_flags=exit_flags or (),
@@ -132,22 +144,23 @@ class PooledCircuits:
         self._forget_circuit(circuit.circuit_id, reason)
 
     def set_max_circuits(self, most: int) -> None:
-        """So many are kept of each hop count that any are kept of."""
+        """Keep so many of each lane that any are kept of."""
         before, self.settings.max_circuits = self.settings.max_circuits, most
-        for hops, wanted in self.circuits_needed.items():
+        for (hops, group), wanted in self.wanted_circuits().items():
             if wanted == before:
-                self.circuits_needed[hops] = most
+                self.want_circuits(Lane(hops, group), most)
 
     def do_circuits(self) -> None:
         """Build what is wanted and missing, by child (`share_out`)."""
         now_s = time.monotonic()
         able = self._able_slots({PEER_FLAG_EXIT_BT})
-        for hops, wanted in self.circuits_needed.items():
-            if able and self._backoffs[hops].is_due(now_s):
-                count = Counter(slot_of(circuit.circuit_id) for circuit in self.find_circuits(state=None, hops=hops))
+        for lane, wanted in self.wanted_circuits().items():
+            if able and self._backoffs[lane.hops].is_due(now_s):
+                circuits = self.find_circuits(state=None, hops=lane.hops, group=lane.group)
+                count = Counter(slot_of(circuit.circuit_id) for circuit in circuits)
                 have = {slot: count[slot] for slot in able}
                 for slot in share_out(wanted, have, self._expected(able, now_s)):
-                    self._create_in(slot, hops)
+                    self._create_in(slot, lane)
 
     def _expected(self, able: Collection[int], now_s: float) -> int:
         """How many children will likely be able to build soon."""

@@ -1,6 +1,7 @@
-"""Torrents of one hop count: tunnels, a SOCKS5 server and a libtorrent session, opened and closed in order."""
+"""Torrents of one hop count: tunnels, and for each lane a SOCKS5 server and a libtorrent session."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -16,20 +17,22 @@ import libtorrent as lt
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
 
 from overlay.config import slot_of
-from socks5.server import Socks5Server
+from overlay.lanes import Lane
+from sandbox.lockdown import Lockdown
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dht_entry import DhtEntry
-from tunnel_pool.dispatch import Dispatcher, connect, new_secret, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.isolation import Isolation, Isolator
+from tunnel_pool.lane_servers import LaneServer, LaneServers
 from tunnel_pool.lockdown import LockdownMode, open_lockdown
-from tunnel_pool.reach import Reach
-from tunnel_pool.session import TorrentSession, TorrentStatus
+from tunnel_pool.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
 from tunnel_pool.torrents import infohash_of, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 
 RESUME_DIR = "resume"
 CIRCUITS_POLL_S = 0.02
+STATUS_S = 0.25
 MAX_CIRCUITS_SEEN = 1000
 HINT_AFTER_S = 20
 
@@ -40,6 +43,15 @@ class _Download(NamedTuple):
     parameters: lt.add_torrent_params
     save_dir: Path
     peers: tuple[Address, ...]
+
+
+class _LaneSession(NamedTuple):
+    """The torrents of one lane."""
+
+    server: LaneServer
+    session: TorrentSession
+    waiting: list[_Download]  # for the first circuit
+    linked: dict[str, set[Address]]  # end-to-end peers by infohash
 
 
 class TorrentClient:
@@ -55,61 +67,42 @@ class TorrentClient:
         exits: bool = True,
         dht_nodes: Sequence[Address] = (),
         lockdown: LockdownMode = LockdownMode.AUTO,
+        *,
+        isolation: Isolation = Isolation.TORRENT,
     ) -> None:
         """Without `exits` all peers are hidden: no circuit is built for what leaves the network.
 
         `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
         """
         self._lockdown_mode = lockdown
-        self.is_locked_down = False
+        self._lockdown: Lockdown | None = None
         self._exits = exits
         self._dht_nodes = tuple(dht_nodes)
+        self._isolator = Isolator(isolation)
         self.options = options
         self.hops = hops
         self.seconds_to_first_circuit: float | None = None
         self.circuits_seen: dict[int, Circuit] = {}
-        self._waiting: list[_Download] = []  # for the first circuit
-        self._linked: dict[str, set[Address]] = {}  # end-to-end peers by infohash
+        self._lanes: dict[Lane, _LaneSession] = {}
+        self._changed = asyncio.Event()
         self._stack = AsyncExitStack()
         self.tunnels: Tunnels
-        self._server: Socks5Server
-        self._dispatcher: Dispatcher
-        self._reach: Reach
-        self._session: TorrentSession
+        self._servers: LaneServers
 
     async def __aenter__(self) -> "TorrentClient":
         async with AsyncExitStack() as stack:
             self._opened_s = time.monotonic()
+            delete_unfinished(make_resume_dir(self.options.state_dir / RESUME_DIR))
             self.tunnels = await open_tunnels(self.options)
             stack.push_async_callback(self.tunnels.unload)
-            lockdown, secret = open_lockdown(self._lockdown_mode), new_secret()
-            if lockdown is not None:
-                stack.callback(lockdown.close)
-                self.is_locked_down = True
-            self._dispatcher, self._server = serve_session(
-                self.tunnels, self.hops, self._on_lost, self.options.steering, secret=secret, lockdown=lockdown
-            )
-            connect(self.tunnels, [self._dispatcher])
-            self._reach = Reach(self.tunnels, self._dispatcher)
-            port = self._server.listen()
-            stack.push_async_callback(self._server.close)
-            self._session = TorrentSession(
-                port,
-                self.options.state_dir / RESUME_DIR,
-                bool(self._dht_nodes),
-                self.options.allow_private,
-                secret=secret,
-                lockdown=lockdown,
-            )
-            stack.push_async_callback(self._session.stop)
-            self._session.on_listening = self._server.set_usual_client
-            self._session.start()
-            if self._exits:
-                self.tunnels.build_tunnels(self.hops)
-            if self._dht_nodes:
-                entry = DhtEntry(self.tunnels, self.hops, self._session, self._dht_nodes)
-                entering = asyncio.get_running_loop().create_task(entry.keep())
-                stack.callback(entering.cancel)
+            self._lockdown = open_lockdown(self._lockdown_mode)
+            if self._lockdown is not None:
+                stack.callback(self._lockdown.close)
+            self._servers = LaneServers(self.tunnels, self.options.steering, self._lockdown)
+            stack.push_async_callback(self._servers.close)
+            stack.push_async_callback(self._stop_sessions)
+            if self._isolator.isolation is Isolation.NONE:
+                self._open_lane(Lane(self.hops))
             self._stack = stack.pop_all()
         return self
 
@@ -118,73 +111,131 @@ class TorrentClient:
     ) -> None:
         await self._stack.aclose()
 
+    @property
+    def is_locked_down(self) -> bool:
+        return self._lockdown is not None
+
+    async def _stop_sessions(self) -> None:
+        await asyncio.gather(*(lane.session.stop() for lane in self._lanes.values()))
+
+    def _open_lane(self, lane: Lane) -> _LaneSession:
+        """Open the session of a lane if there is none. Raises UserError."""
+        if lane in self._lanes:
+            return self._lanes[lane]
+        server = self._servers.open(lane, partial(self._on_lost, lane))
+        session = TorrentSession(
+            server.port,
+            self.options.state_dir / RESUME_DIR,
+            bool(self._dht_nodes),
+            self.options.allow_private,
+            secret=server.secret,
+            lockdown=self._lockdown,
+        )
+        session.on_listening = server.server.set_usual_client
+        session.on_changed = self._changed.set
+        session.start()
+        if self._exits:
+            self.tunnels.build_tunnels(*lane)
+        if self._dht_nodes:
+            entry = DhtEntry(self.tunnels, lane, session, self._dht_nodes)
+            entering = asyncio.get_running_loop().create_task(entry.keep())
+            self._stack.callback(entering.cancel)
+        opened = self._lanes[lane] = _LaneSession(server, session, [], {})
+        return opened
+
     def download(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> None:
-        """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_circuits`)."""
+        """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_circuits`).
+
+        Raises UserError.
+        """
         infohash = infohash_of(parameters)
-        self._waiting.append(_Download(parameters, save_dir, tuple(peers)))
-        on_linked = partial(self._on_linked, infohash)
-        self.tunnels.join_swarm(lookup_hash(swarm_hash_of(parameters)), self.hops, on_linked, seeding=False)
+        lane = self._isolator.enter(infohash, self.hops)
+        self._open_lane(lane).waiting.append(_Download(parameters, save_dir, tuple(peers)))
+        on_linked = partial(self._on_linked, lane, infohash)
+        swarm = lookup_hash(swarm_hash_of(parameters))
+        self.tunnels.join_swarm(swarm, lane.hops, on_linked, seeding=False, group=lane.group)
 
     def seed(self, parameters: lt.add_torrent_params, folder: Path) -> None:
         """Seed hidden what lies complete in the folder. Raises UserError."""
-        self._session.add(parameters, folder, seed=True)
-        self.tunnels.join_swarm(lookup_hash(swarm_hash_of(parameters)), self.hops, seeding=True)
+        lane = self._isolator.enter(infohash_of(parameters), self.hops)
+        self._open_lane(lane).session.add(parameters, folder, seed=True)
+        swarm = lookup_hash(swarm_hash_of(parameters))
+        self.tunnels.join_swarm(swarm, lane.hops, seeding=True, group=lane.group)
 
-    def _on_linked(self, infohash: str, peer: Address) -> None:
-        self._linked.setdefault(infohash, set()).add(peer)
-        self._session.add_peer(infohash, peer)
+    def _on_linked(self, lane: Lane, infohash: str, peer: Address) -> None:
+        self._lanes[lane].linked.setdefault(infohash, set()).add(peer)
+        self._lanes[lane].session.add_peer(infohash, peer)
 
-    def _start_waiting(self) -> None:
-        """Raises UserError."""
-        for waiting in self._waiting:
-            infohash = self._session.add(waiting.parameters, waiting.save_dir, waiting.peers)
-            for peer in self._linked.get(infohash, ()):
-                self._session.add_peer(infohash, peer)
-        self._waiting.clear()
+    def _start_reachable(self) -> bool:
+        """Start torrents whose lane reaches anybody; return whether any lane does. Raises UserError."""
+        now_s = time.monotonic()
+        reachable = [lane for lane in self._lanes.values() if lane.server.reach.is_ready(now_s) or lane.linked]
+        for lane in reachable:
+            if lane.waiting:
+                for waiting in lane.waiting:
+                    infohash = lane.session.add(waiting.parameters, waiting.save_dir, waiting.peers)
+                    for peer in lane.linked.get(infohash, ()):
+                        lane.session.add_peer(infohash, peer)
+                lane.waiting.clear()
+        return bool(reachable)
 
     async def wait_circuits(self, on_progress: Callable[["TorrentClient"], None]) -> None:
-        """Return when circuits out, or one to a hidden seeder, are ready and the torrents have started.
+        """Return when circuits out, or one to a hidden seeder, are ready and a torrent has started.
 
-        Raises UserError when the pool can't work, or a torrent can't be added.
+        The others start in `wait_finished`. Raises UserError when the pool can't work, or a torrent can't be added.
         """
         hint_s = self._opened_s + HINT_AFTER_S
-        while not self._reach.is_ready(time.monotonic()) and not self._linked:
+        while not self._start_reachable():
             self._check_pool()
             if time.monotonic() >= hint_s:
                 hint_s = math.inf
                 logger.warning("%s", self._what_is_missing())
             on_progress(self)
             await asyncio.sleep(CIRCUITS_POLL_S)
-        self.seconds_to_first_circuit = (self._reach.first_s or time.monotonic()) - self._opened_s
-        self._start_waiting()
+        since_s = [lane.server.reach.first_s for lane in self._lanes.values() if lane.server.reach.first_s is not None]
+        self.seconds_to_first_circuit = min(since_s, default=time.monotonic()) - self._opened_s
 
     async def wait_finished(self, on_progress: Callable[["TorrentClient"], None]) -> None:
         """Return when every torrent is complete. Raises UserError."""
-        while not all(status.finished for status in self._session.statuses):
-            self._check_pool()
-            await self._session.wait_changed(0.25)
+        while self._is_any_waiting() or not all(status.finished for status in self.statuses):
+            await self.wait_changed(CIRCUITS_POLL_S if self._is_any_waiting() else STATUS_S)
+            self._start_reachable()
             self.circuits_seen.update(self.tunnels.circuits)
             while len(self.circuits_seen) > MAX_CIRCUITS_SEEN:
                 del self.circuits_seen[next(iter(self.circuits_seen))]
             on_progress(self)
 
+    def _is_any_waiting(self) -> bool:
+        return any(lane.waiting for lane in self._lanes.values())
+
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a torrent's status has changed, or the time is up. Raises UserError."""
         self._check_pool()
-        await self._session.wait_changed(timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+        others_go_on = any(lane.session.goes_on for lane in self._lanes.values())
+        for lane in self._lanes.values():
+            lane.session.check(others_go_on)
 
     def set_download_limit(self, bytes_per_s: int) -> None:
-        """Of all torrents together; 0: none."""
-        self._session.set_download_limit(bytes_per_s)
+        """Of each lane's torrents together; 0: none."""
+        for lane in self._lanes.values():
+            lane.session.set_download_limit(bytes_per_s)
+
+    def circuits(self) -> list[Circuit]:
+        """The circuits that are ready for what leaves the network."""
+        return self.tunnels.find_circuits(hops=self.hops, group=None)
 
     @property
     def introduction_points(self) -> int:
         """How many introduction points are there for what we seed."""
-        return len(self.tunnels.find_circuits(CIRCUIT_TYPE_IP_SEEDER))
+        return len(self.tunnels.find_circuits(CIRCUIT_TYPE_IP_SEEDER, group=None))
 
     @property
     def statuses(self) -> list[TorrentStatus]:
-        return self._session.statuses
+        return [status for lane in self._lanes.values() for status in lane.session.statuses]
 
     @property
     def pool_pids(self) -> dict[int, int]:
@@ -203,7 +254,7 @@ class TorrentClient:
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, everywhere."""
-        return self._dispatcher.dropped() + self._server.counters + self.tunnels.dropped()
+        return self._servers.dropped() + self.tunnels.dropped()
 
     def _what_is_missing(self) -> str:
         """Why there is no circuit yet, as far as can be told from here."""
@@ -217,5 +268,6 @@ class TorrentClient:
         if why := self.tunnels.failure():
             raise UserError(why)
 
-    def _on_lost(self, is_lost: Callable[[Address], bool]) -> None:
-        self._session.reconnect(is_lost)
+    def _on_lost(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
+        if lane in self._lanes:
+            self._lanes[lane].session.reconnect(is_lost)

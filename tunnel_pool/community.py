@@ -30,6 +30,7 @@ from overlay.discovery import MAX_PEERS
 from overlay.end_to_end import mask_in_use
 from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
 from overlay.guards import Guards
+from overlay.lanes import Lane, set_group
 from overlay.limits import LimitsMemory
 from overlay.messages import address_message
 from rpc import control_pb2 as pb
@@ -108,7 +109,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.candidates: dict[Peer, list[int]] = {}
         self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
-        self.on_orphans: Callable[[int, list[bytes]], None] = lambda hops, destinations: None
+        self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
@@ -126,7 +127,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         if self._shares_port:
             self.port = await SharedPort.open(self._config, self.pool, self.pool.records, self._guards)
             self.port.front.first_hops_of_children = lambda: {c.hop.peer for c in self.circuits.values() if c.hop}
-            self.port.front.missing = lambda: any(self.tunnels_ready(hops) < 1 for hops in self.circuits_needed)
+            self.port.front.missing = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
         await self.pool.start()
         if self.pool.running():  # it may have been stopped meanwhile
             self._build_regularly()
@@ -138,6 +139,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         if self._builder is not None:
             self._builder.cancel()
         self.circuits_needed.clear()
+        self.groups_needed.clear()
         await self.pool.stop()
         if self.port is not None:
             await self.port.close()
@@ -262,7 +264,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self._children_changed()
 
     def orphaned(self, slot: int, message: pb.Orphans) -> None:
-        self.on_orphans(message.hops, list(message.destinations))
+        self.on_orphans(Lane(message.hops, message.group), list(message.destinations))
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None:
         circuit = self.circuits.get(message.circuit_id)
@@ -293,6 +295,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         circuit = self.circuits.get(state.circuit_id)
         if circuit is None:
             circuit = Circuit(state.circuit_id, state.goal_hops, state.ctype, info_hash=state.infohash or None)
+            set_group(circuit, state.group)
             self.circuits[state.circuit_id] = circuit
         circuit.bytes_up, circuit.bytes_down = state.bytes_up, state.bytes_down
         circuit.creation_time, circuit.last_activity = state.creation_time, state.last_activity

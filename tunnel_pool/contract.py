@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
 from ipv8.peer import Peer
 
+from overlay.lanes import Lane
 from rpc.sync import CarriedState
 
 Address = tuple[str, int]
@@ -32,8 +33,8 @@ class Tunnels(Protocol):
     on_raw_data: Callable[[Circuit, Address, bytes], None]
     """Called with each datagram that comes in: over which circuit, from where outside, what."""
 
-    on_orphans: Callable[[int, list[bytes]], None]
-    """Called when a circuit is gone that clients met directly: its hop count, and the
+    on_orphans: Callable[[Lane, list[bytes]], None]
+    """Called when a circuit is gone that clients met directly: its lane, and the
     destinations (RFC 1928 section 5) that it carried."""
 
     on_circuit_removed: Callable[[Circuit, str], None]
@@ -45,9 +46,11 @@ class Tunnels(Protocol):
         state: str | None = CIRCUIT_STATE_READY,
         exit_flags: Collection[int] | None = None,
         hops: int | None = None,
-    ) -> list[Circuit]: ...
+        group: int | None = 0,
+    ) -> list[Circuit]:
+        """Those of all isolation groups when `group` is None (overlay/lanes.py); here and below, 0 is py-ipv8's own."""
 
-    def circuits_for_new_peers(self, hops: int) -> list[Circuit]:
+    def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
         """The ready circuits that a destination may be given to; others only keep those that they have."""
 
     def create_circuit(
@@ -57,6 +60,8 @@ class Tunnels(Protocol):
         exit_flags: Collection[int] | None = None,
         required_exit: Peer | None = None,
         info_hash: bytes | None = None,
+        *,
+        group: int = 0,
     ) -> Circuit | None:
         """Start building; the circuit is EXTENDING, its `ready` future ends with it, or with None.
 
@@ -69,10 +74,13 @@ class Tunnels(Protocol):
     ) -> "Future[Any]":
         """Close at once; when the future ends the circuit is gone from `circuits`."""
 
-    def build_tunnels(self, hops: int) -> None:
+    def build_tunnels(self, hops: int, group: int = 0) -> None:
         """Keep `settings.max_circuits` circuits of this many hops from now on."""
 
-    def tunnels_ready(self, hops: int) -> float:
+    def end_tunnels(self, hops: int, group: int = 0) -> None:
+        """Keep none any longer, and remove those that are there."""
+
+    def tunnels_ready(self, hops: int, group: int = 0) -> float:
         """Which share of the wanted circuits is ready; 1.0 when none are wanted."""
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]: ...
@@ -83,7 +91,12 @@ class Tunnels(Protocol):
         """Send a datagram out of the circuit's exit. Dropped and counted when that can't be."""
 
     def join_swarm(
-        self, info_hash: bytes, hops: int, callback: Callable[[Address], Any] | None = None, seeding: bool = True
+        self,
+        info_hash: bytes,
+        hops: int,
+        callback: Callable[[Address], Any] | None = None,
+        seeding: bool = True,
+        group: int = 0,
     ) -> None:
         """Take part in a hidden swarm; a seeder's introduction points are made unasked.
 
@@ -95,7 +108,7 @@ class Tunnels(Protocol):
     def leave_swarm(self, info_hash: bytes) -> None:
         """Remove its circuits."""
 
-    async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1) -> bytes:
+    async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1, group: int = 0) -> bytes:
         """The answer to an HTTP request that an exit makes. Raises overlay.http.HttpError."""
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:

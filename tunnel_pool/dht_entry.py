@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from overlay.http import is_address
+from overlay.lanes import Lane
 from tunnel_pool.contract import Address, Tunnels
 
 DHT_RETRY_S = 1.0
@@ -23,10 +24,10 @@ class DhtEntry:
     It forgets all nodes when it learns another external address, as it does with every new exit.
     """
 
-    def __init__(self, tunnels: Tunnels, hops: int, session: DhtSession, nodes: Sequence[Address]) -> None:
+    def __init__(self, tunnels: Tunnels, lane: Lane, session: DhtSession, nodes: Sequence[Address]) -> None:
         """`nodes` are where the DHT is entered, by address or name."""
         self._tunnels = tunnels
-        self._hops = hops
+        self._lane = lane
         self._session = session
         self._nodes = nodes
 
@@ -34,7 +35,7 @@ class DhtEntry:
         """Until it is cancelled."""
         entries: dict[Address, Address] = {}
         while True:
-            if self._tunnels.find_circuits(hops=self._hops):
+            if self._tunnels.circuits_for_new_peers(*self._lane):
                 for node in self._nodes:
                     address = entries.get(node) or await self._address(node)
                     if address is not None:
@@ -46,4 +47,4 @@ class DhtEntry:
                 await asyncio.sleep(DHT_AGAIN_S)
 
     async def _address(self, node: Address) -> Address | None:
-        return node if is_address(node[0]) else await self._tunnels.find_dht_node(node[0], node[1], self._hops)
+        return node if is_address(node[0]) else await self._tunnels.find_dht_node(node[0], node[1], self._lane.hops)

@@ -10,8 +10,9 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
 from overlay.community import NOWHERE
 from overlay.config import slot_of
-from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id, session_hops
+from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
+from overlay.lanes import Lane, lane_of
 from overlay.sticky import StickyMap
 from sandbox.lockdown import Lockdown
 from socks5.address import Address as Socks5Address
@@ -27,16 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Carries the datagrams of one hop count; a socks5.server.Consumer.
+    """Carries the datagrams of one lane; a socks5.server.Consumer.
 
     What no ready circuit can take is dropped and counted, never sent otherwise.
     """
 
     def __init__(
-        self, tunnels: Tunnels, hops: int, on_lost: OnLost = lambda is_lost: None, carrier: Carrier | None = None
+        self, tunnels: Tunnels, lane: Lane, on_lost: OnLost = lambda is_lost: None, carrier: Carrier | None = None
     ) -> None:
         """`carrier` may take datagrams first."""
-        self.hops = hops
+        self.lane = lane
         self.drops: Counter[str] = Counter()
         self._tunnels = tunnels
         self._sticky = StickyMap(slot_of)
@@ -72,14 +73,14 @@ class Dispatcher:
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
         if circuit_id is not None:
             # Never to an exit, which would learn the id that our first hop knows.
-            linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.hops)
+            linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.lane)
             if linked is not None:
                 self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self.drops["no_circuit"] += 1
             return
         circuit = self._sticky.circuit_for(
-            address, self._tunnels.circuits, lambda: self._tunnels.circuits_for_new_peers(self.hops)
+            address, self._tunnels.circuits, lambda: self._tunnels.circuits_for_new_peers(*self.lane)
         )
         if circuit is None:
             self.drops["no_circuit"] += 1
@@ -96,7 +97,7 @@ class Dispatcher:
 
     async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
         try:
-            response = await self._tunnels.perform_http_request(address[1:], request, self.hops)
+            response = await self._tunnels.perform_http_request(address[1:], request, *self.lane)
             return rewritten(response, _url_of(address, request))
         except HttpError as error:
             self.drops["http_request_failed"] += 1
@@ -152,44 +153,44 @@ def new_secret() -> Secret:
 
 def serve_session(
     tunnels: Tunnels,
-    hops: int,
+    lane: Lane,
     on_lost: OnLost,
     steering: bool,
     *,
     secret: Secret | None = None,
     lockdown: Lockdown | None = None,
 ) -> tuple[Dispatcher, Socks5Server]:
-    """For a libtorrent session of this hop count: a server that is to `listen`, and a dispatcher to `connect`.
+    """For a libtorrent session of this lane: a server that is to `listen`, and a dispatcher to `connect`.
 
     Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
     there alone.
     """
     from twisted.internet import reactor
 
-    carrier = carrier_for(tunnels, hops, on_lost) if steering else None
-    dispatcher = Dispatcher(tunnels, hops, on_lost, carrier)
+    carrier = carrier_for(tunnels, lane, on_lost) if steering else None
+    dispatcher = Dispatcher(tunnels, lane, on_lost, carrier)
     open_in = open_here if lockdown is None else lockdown.call
     return dispatcher, Socks5Server(reactor, dispatcher, steering, secret, open_in)
 
 
 def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
-    """Let the tunnels' datagrams and removals reach the dispatcher of their hop count."""
-    by_hops = {dispatcher.hops: dispatcher for dispatcher in dispatchers}
+    """Let the tunnels' datagrams and removals reach the dispatcher of their lane."""
+    by_lane = {dispatcher.lane: dispatcher for dispatcher in dispatchers}
 
     def on_raw_data(circuit: Circuit, origin: Address, data: bytes) -> None:
-        dispatcher = by_hops.get(session_hops(circuit))
+        dispatcher = by_lane.get(lane_of(circuit))
         if dispatcher is not None:
             # py-ipv8's own community leaves it to its caller to say who is at the other end.
             is_end_to_end = circuit.ctype in END_TO_END
             dispatcher.raw_data_received(end_to_end_address(circuit.circuit_id) if is_end_to_end else origin, data)
 
     def on_circuit_removed(circuit: Circuit, reason: str) -> None:
-        dispatcher = by_hops.get(session_hops(circuit))
+        dispatcher = by_lane.get(lane_of(circuit))
         if dispatcher is not None and circuit.ctype in (CIRCUIT_TYPE_DATA, *END_TO_END):
             dispatcher.circuit_removed(circuit)
 
-    def on_orphans(hops: int, destinations: list[bytes]) -> None:
-        dispatcher = by_hops.get(hops)
+    def on_orphans(lane: Lane, destinations: list[bytes]) -> None:
+        dispatcher = by_lane.get(lane)
         if dispatcher is not None:
             dispatcher.orphaned(destinations)
 

@@ -55,15 +55,19 @@ class PooledHiddenServices(EndToEndAddresses):
         self.pex: dict[bytes, PexCommunity] = {}
         self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
         self._owners = SwarmOwners()
+        self._groups: dict[bytes, int] = {}  # isolation groups
         self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
 
-    def join_swarm(self, info_hash: bytes, hops: int, callback: OnPeer | None = None, seeding: bool = True) -> None:
-        """As in py-ipv8; a seeder's child makes the introduction point unasked."""
+    def join_swarm(
+        self, info_hash: bytes, hops: int, callback: OnPeer | None = None, seeding: bool = True, group: int = 0
+    ) -> None:
+        """As in py-ipv8, in an isolation group; a seeder's child makes the introduction point unasked."""
         if info_hash in self.swarms:
             self.leave_swarm(info_hash)
         seeder_key = default_eccrypto.generate_key("curve25519") if seeding else None
         self.swarms[info_hash] = Swarm(info_hash, hops, _asked_by_its_child, seeder_key)
         self.e2e_callbacks[info_hash] = callback
+        self._groups[info_hash] = group
         self._share_swarms()
 
     def leave_swarm(self, info_hash: bytes) -> None:
@@ -72,6 +76,7 @@ class PooledHiddenServices(EndToEndAddresses):
                 self.remove_circuit(circuit.circuit_id, "leaving hidden swarm", destroy=DESTROY_REASON_UNNEEDED)
         self.swarms.pop(info_hash, None)
         self.e2e_callbacks.pop(info_hash, None)
+        self._groups.pop(info_hash, None)
         self._share_swarms()
 
     def owner_of(self, info_hash: bytes) -> int | None:
@@ -91,7 +96,7 @@ class PooledHiddenServices(EndToEndAddresses):
 
     def _tell_of_swarms(self, slot: int) -> None:
         swarms = [self.swarms[info_hash] for info_hash in self._owners.swarms_of(slot)]
-        message = pb.Monitor(swarms=[_swarm_message(swarm) for swarm in swarms])
+        message = pb.Monitor(swarms=[_swarm_message(swarm, self._groups[swarm.info_hash]) for swarm in swarms])
         self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
@@ -188,9 +193,9 @@ def _asked_by_its_child(*arguments: object) -> Any:
     raise NotImplementedError("a swarm is looked up by its child")
 
 
-def _swarm_message(swarm: Swarm) -> pb.Swarm:
+def _swarm_message(swarm: Swarm, group: int) -> pb.Swarm:
     state = pb.SWARM_STATE_SEEDING if swarm.seeding else pb.SWARM_STATE_DOWNLOADING
-    return pb.Swarm(infohash=swarm.info_hash, hops=swarm.hops, state=state)
+    return pb.Swarm(infohash=swarm.info_hash, hops=swarm.hops, state=state, group=group)
 
 
 def _monitor_answered(future: "asyncio.Future[pb.Monitored]") -> None:

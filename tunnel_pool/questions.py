@@ -10,6 +10,7 @@ from ipv8.peer import Peer
 from overlay.backoff import Recent
 from overlay.config import slot_of
 from overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP, TIMEOUT_S, HttpError, NoHttpExitError
+from overlay.lanes import Lane, lane_of
 from rpc import control_pb2 as pb
 from rpc.errors import CallError, RemoteError
 from tunnel_pool.pool.pool import ProcessPool
@@ -28,12 +29,14 @@ class PooledQuestions:
     def __init__(self) -> None:
         self._failed = Recent[int](SUSPECT_S)  # slots
 
-    async def perform_http_request(self, destination: tuple[str, int], request: bytes, hops: int = 1) -> bytes:
+    async def perform_http_request(
+        self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
+    ) -> bytes:
         """As HttpTunnels'. Raises HttpError."""
-        slot = self._slot_for_http(hops)
+        slot = self._slot_for_http(Lane(hops, group))
         if slot is None:
             raise NoHttpExitError("no exit that makes HTTP requests is known")
-        message = pb.HttpRequest(hops=hops, host=destination[0], port=destination[1], request=request)
+        message = pb.HttpRequest(hops=hops, group=group, host=destination[0], port=destination[1], request=request)
         try:
             reply = await self.pool.call(slot, "http_request", message, CALL_TIMEOUT_S)
         except (CallError, KeyError) as error:
@@ -55,14 +58,14 @@ class PooledQuestions:
             return None
         return (reply.address.host, reply.address.port) if reply.HasField("address") else None
 
-    def _slot_for_http(self, hops: int) -> int | None:
+    def _slot_for_http(self, lane: Lane) -> int | None:
         """A child with such a circuit, else one that knows an exit for it; one that has just failed comes last."""
         able = [slot for slot in self.pool.running() if self._knows_http_exit(slot)]
         have = Counter(
             slot_of(circuit.circuit_id)
             for circuit in self.circuits.values()
             if circuit.ctype == CIRCUIT_TYPE_HTTP
-            and circuit.goal_hops == hops
+            and lane_of(circuit) == lane
             and circuit.state != CIRCUIT_STATE_CLOSING
         )
         now_s = time.monotonic()

@@ -23,10 +23,10 @@ class Reach:
         """Whether to begin with what needs peers."""
         if self._associated_s is None and self._dispatcher.is_associated:
             self._associated_s = now_s
-        if not self._tunnels.find_circuits(hops=self._dispatcher.hops):
+        if not self._tunnels.circuits_for_new_peers(*self._dispatcher.lane):
             self.first_s = None
         elif self.first_s is None:
             self.first_s = now_s
         if self.first_s is None or self._associated_s is None or now_s < self._associated_s + ANSWER_S:
             return False
-        return self._tunnels.tunnels_ready(self._dispatcher.hops) >= 1 or now_s >= self.first_s + GATHER_S
+        return self._tunnels.tunnels_ready(*self._dispatcher.lane) >= 1 or now_s >= self.first_s + GATHER_S

@@ -72,7 +72,7 @@ class Scaler:
         draining = self._loads(ChildState.DRAINING, now_s)
         self._cpu.forget_all_but({self._pool.pid(slot) for slot in self._pool.working()})
         starting = len(self._pool.in_state(*STARTING_STATES))
-        wanted = sum(self._community.circuits_needed.values())
+        wanted = sum(self._community.wanted_circuits().values())
         match self._policy.decide(now_s, running, draining, starting, wanted):
             case Grow():
                 self._grow()
@@ -91,9 +91,9 @@ class Scaler:
     def _trim(self, now_s: float) -> None:
         """Remove some of what is kept beyond what is wanted: circuits that a newcomer's share has made superfluous."""
         quiet_s = time.time() - QUIET_S
-        for hops, wanted in self._community.circuits_needed.items():
+        for lane, wanted in self._community.wanted_circuits().items():
             ready: dict[int, list[Circuit]] = {slot: [] for slot in self._pool.running()}
-            for circuit in self._community.circuits_for_new_peers(hops):
+            for circuit in self._community.circuits_for_new_peers(*lane):
                 ready[slot_of(circuit.circuit_id)].append(circuit)
             for slot, number in surplus(wanted, {slot: len(circuits) for slot, circuits in ready.items()}).items():
                 idle = [c for c in ready[slot] if c.creation_time < quiet_s and not self._busy.has(c.circuit_id, now_s)]

@@ -70,13 +70,8 @@ class TorrentSession(LibtorrentSession):
         lockdown: Lockdown | None = None,
     ) -> None:
         """Raises UserError when `resume_dir` can't be made."""
-        self._resume_dir = resume_dir
-        try:
-            resume_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for unfinished in resume_dir.glob(".*.resume.*"):  # what a killed run was writing
-                unfinished.unlink(missing_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot keep resume data in {resume_dir}: {error.strerror}") from None
+        self._resume_dir = make_resume_dir(resume_dir)
+        self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
         super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
         # By the hash each was added with, and by handle: libtorrent's best hash
         # of a hybrid torrent changes when its metadata arrives.
@@ -159,11 +154,18 @@ class TorrentSession(LibtorrentSession):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
+        self.check(others_go_on=self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a torrent that can go on."""
+        return any(torrent.error is None for torrent in self._torrents.values())
+
+    def check(self, others_go_on: bool) -> None:
+        """Raises UserError when a download can't go on, or a seed can't and no other torrent does."""
         if self._poller is not None and self._poller.done():
             self._poller.result()
-        torrents = self._torrents.values()
-        others_go_on = any(torrent.error is None for torrent in torrents)
-        for torrent in torrents:
+        for torrent in self._torrents.values():
             if torrent.error is not None and not (torrent.seed and others_go_on):
                 raise UserError(torrent.error)
 
@@ -284,7 +286,7 @@ class TorrentSession(LibtorrentSession):
         torrent.error = f"cannot {verb} {alert.filename()}: {alert.error.message()}; {hint}"
         if torrent.seed:
             logger.error("%s, and start again: it is not seeded meanwhile", torrent.error)
-        self._changed.set()
+        self._tell_changed()
 
     def _on_status(self, status: lt.torrent_status) -> None:
         torrent = self._by_handle[status.handle]
@@ -299,7 +301,27 @@ class TorrentSession(LibtorrentSession):
             peers=status.num_peers,
             finished=status.has_metadata and status.is_finished,
         )
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
         self._changed.set()
+        self.on_changed()
+
+
+def delete_unfinished(folder: Path) -> None:
+    """Delete what a killed run was writing; before there are sessions."""
+    for unfinished in folder.glob(".*.resume.*"):
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def make_resume_dir(folder: Path) -> Path:
+    """Return the folder, made if it is not there. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UserError(f"cannot keep resume data in {folder}: {error.strerror}") from None
+    return folder
 
 
 def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:

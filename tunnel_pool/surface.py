@@ -38,7 +38,7 @@ _MIRRORED = "py-ipv8's own code, on the tables that RPC_SYNC keeps here"
 _add(
     Kind.SAME,
     _MIRRORED,
-    """build_tunnels find_circuits tunnels_ready get_candidates select_exit select_circuit
+    """get_candidates select_exit select_circuit
     select_circuit_for_infohash create_circuit_for_infohash get_max_time
     get_prefix version""",
 )
@@ -57,6 +57,11 @@ _add(
 
 _add(Kind.POOLED, "the circuit's child does it (RPC_CIRCUIT, remove_circuit)", "create_circuit remove_circuit")
 _add(Kind.POOLED, "the child that has the route does it (remove_route)", "remove_relay remove_exit_socket")
+_add(
+    Kind.POOLED,
+    "as in py-ipv8, and by isolation group: of group 0 when none is named",
+    "build_tunnels find_circuits tunnels_ready",
+)
 _add(Kind.POOLED, "what is wanted is shared out among the children", "do_circuits")
 _add(Kind.POOLED, "by the child of the circuit's slot, over the data stream", "send_data")
 _add(Kind.POOLED, "replace it, as ever: called with each datagram that comes back", "on_raw_data")

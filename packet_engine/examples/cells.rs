@@ -54,14 +54,14 @@ fn core(to: &Addresses) -> Outcome<Core> {
         first_hop: to.first,
         layers: vec![keys()?],
         end_to_end: None,
-        hops: 1,
+        lane: 1,
         purpose: Purpose::Data,
         ready: true,
         relay_early_count: 8.into(),
         stats: Arc::default(),
     };
     core.routes.circuits.insert(OURS, circuit);
-    core.routes.associations.push((1, Association { hops: 1, client: to.client }));
+    core.routes.associations.push((1, Association { lane: 1, client: to.client }));
     let exit = Exit {
         previous_hop: to.first,
         keys: keys()?,

@@ -19,7 +19,7 @@ use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::limits::Class;
 use crate::outbox::{Via, MAX_DATAGRAM_BYTES};
 use crate::policy::ExitPolicy;
-use crate::routes::{Circuit, Purpose, Routes};
+use crate::routes::{Circuit, Lane, Purpose, Routes};
 use crate::rules::ExitRules;
 use crate::shaper::Toll;
 use crate::stream::{self, Frame};
@@ -43,7 +43,7 @@ pub enum Event {
     /// A message for py-ipv8: from the socket as it came, or a decrypted cell.
     Packet { from: SocketAddr, bytes: Vec<u8> },
     /// A circuit is gone; these destinations (SOCKS5 encoding) had it.
-    Orphans { hops: u8, destinations: Vec<Box<[u8]>> },
+    Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
 }
 
 #[derive(Clone)]
@@ -376,7 +376,7 @@ impl Core {
             _ if end_to_end_id(data.origin, self.settings.mask).is_some() => return Err(Drop::CircuitForeignSource),
             _ => data.origin,
         };
-        let client = self.routes.client_of(circuit.hops);
+        let client = self.routes.client_of(circuit.lane);
         // py-ipv8 gets messages of its own overlay, what comes over circuits that carry no client's
         // datagrams, and everything when nobody else wants it.
         let is_for_python = match circuit.purpose {
@@ -420,7 +420,7 @@ impl Core {
 
     fn carry(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) -> Result<(), Drop> {
         let association = self.routes.association(association_id).ok_or(Drop::Socks5ForeignSource)?;
-        let hops = association.hops;
+        let clients = association.lane;
         if association.client != from {
             return Err(Drop::Socks5ForeignSource);
         }
@@ -429,11 +429,12 @@ impl Core {
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(Drop::Socks5Malformed)?;
         if let Some(id) = end_to_end_id(destination, self.settings.mask) {
             // Never to an exit, which would learn the id that our first hop knows.
-            let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.hops == hops && circuit.is_linked());
+            let circuit =
+                self.routes.circuits.get(&id).filter(|circuit| circuit.lane == clients && circuit.is_linked());
             circuit.ok_or(Drop::NoCircuit)?;
             return self.send_data(id, NOWHERE, payload);
         }
-        let circuit_id = self.routes.circuit_for(hops, key).ok_or(Drop::NoCircuit)?;
+        let circuit_id = self.routes.circuit_for(clients, key).ok_or(Drop::NoCircuit)?;
         self.send_data(circuit_id, destination, payload)
     }
 

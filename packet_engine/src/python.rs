@@ -234,7 +234,7 @@ impl Engine {
         Ok(())
     }
 
-    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, hops, ctype, ready, stats))]
+    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats))]
     #[allow(clippy::too_many_arguments)]
     fn set_circuit(
         &self,
@@ -242,7 +242,7 @@ impl Engine {
         first_hop: Address,
         layers: Vec<Py<Keys>>,
         end_to_end: Option<(Py<Keys>, u8)>,
-        hops: u8,
+        lane: u32,
         ctype: &str,
         ready: bool,
         stats: &Stats,
@@ -260,7 +260,7 @@ impl Engine {
             first_hop: address(&first_hop)?,
             layers: layers.iter().map(|keys| keys.get().0.clone()).collect(),
             end_to_end,
-            hops,
+            lane,
             purpose,
             ready,
             relay_early_count: 0.into(),
@@ -328,11 +328,11 @@ impl Engine {
         Ok(())
     }
 
-    fn add_association(&self, association_id: u32, socket: RawFd, hops: u8, client: Address) -> PyResult<()> {
+    fn add_association(&self, association_id: u32, socket: RawFd, lane: u32, client: Address) -> PyResult<()> {
         let client = address(&client)?;
         let socket = duplicate(socket)?;
         set_nonblocking(socket.as_raw_fd())?;
-        self.command(Command::AddAssociation { id: association_id, socket, association: Association { hops, client } });
+        self.command(Command::AddAssociation { id: association_id, socket, association: Association { lane, client } });
         Ok(())
     }
 
@@ -351,9 +351,9 @@ impl Engine {
                 Notice::Event(Event::Packet { from, bytes }) => {
                     events.append(("packet", pair(from), PyBytes::new(py, &bytes)))?;
                 }
-                Notice::Event(Event::Orphans { hops, destinations }) => {
+                Notice::Event(Event::Orphans { lane, destinations }) => {
                     let list = PyList::new(py, destinations.iter().map(|address| PyBytes::new(py, address)))?;
-                    events.append(("orphans", hops, list))?;
+                    events.append(("orphans", lane, list))?;
                 }
                 Notice::StreamLost(why) => events.append(("stream_lost", why))?,
                 Notice::Failed(why) => events.append(("failed", why))?,

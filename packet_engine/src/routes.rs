@@ -21,14 +21,17 @@ pub enum Purpose {
     Other,
 }
 
+/// The hop count and the isolation group of clients and their circuits (overlay/lanes.py), as one number.
+pub type Lane = u32;
+
 /// A circuit of ours. Layers are ordered from the first hop on.
 pub struct Circuit {
     pub first_hop: SocketAddr,
     pub layers: Vec<Arc<SessionKeys>>,
     /// The keys of the other end of an end-to-end circuit, and the direction that we send in.
     pub end_to_end: Option<(Arc<SessionKeys>, Direction)>,
-    /// Of the clients that it serves; a downloader's end of an end-to-end circuit has one hop more.
-    pub hops: u8,
+    /// Which clients it serves.
+    pub lane: Lane,
     pub purpose: Purpose,
     /// All hops are there, and it is not closing.
     pub ready: bool,
@@ -73,7 +76,7 @@ pub struct Exit {
 
 /// One UDP association of the SOCKS5 server.
 pub struct Association {
-    pub hops: u8,
+    pub lane: Lane,
     pub client: SocketAddr,
 }
 
@@ -82,9 +85,9 @@ pub struct Routes {
     pub circuits: HashMap<u32, Circuit>,
     pub relays: HashMap<u32, Relay>,
     pub exits: HashMap<u32, Exit>,
-    /// By the order they were opened in: the newest client of a hop count gets what comes in.
+    /// By the order they were opened in: the newest client of a lane gets what comes in.
     pub associations: Vec<(u32, Association)>,
-    pub sticky: HashMap<u8, StickyMap>,
+    pub sticky: HashMap<Lane, StickyMap>,
     neighbours: HashSet<IpAddr>,
     neighbours_ms: u64,
 }
@@ -107,17 +110,17 @@ impl Routes {
         self.associations.iter_mut().find(|(other, _)| *other == id).map(|(_, association)| association)
     }
 
-    /// The newest association with a known client for circuits of this many hops.
-    pub fn client_of(&self, hops: u8) -> Option<(u32, SocketAddr)> {
+    /// The newest association with a known client for circuits of this lane.
+    pub fn client_of(&self, lane: Lane) -> Option<(u32, SocketAddr)> {
         let mut newest = self.associations.iter().rev();
-        newest.find_map(|(id, association)| (association.hops == hops).then_some((*id, association.client)))
+        newest.find_map(|(id, association)| (association.lane == lane).then_some((*id, association.client)))
     }
 
     /// The circuit for a destination, chosen now if it has none that is ready.
-    pub fn circuit_for(&mut self, hops: u8, destination: &[u8]) -> Option<u32> {
+    pub fn circuit_for(&mut self, lane: Lane, destination: &[u8]) -> Option<u32> {
         let circuits = &self.circuits;
-        let is_ready = |circuit: &Circuit| circuit.ready && circuit.hops == hops && circuit.purpose == Purpose::Data;
-        let sticky = self.sticky.entry(hops).or_default();
+        let is_ready = |circuit: &Circuit| circuit.ready && circuit.lane == lane && circuit.purpose == Purpose::Data;
+        let sticky = self.sticky.entry(lane).or_default();
         match sticky.get(destination) {
             Some(id) if circuits.get(&id).is_some_and(is_ready) => Some(id),
             _ => {
@@ -127,10 +130,10 @@ impl Routes {
         }
     }
 
-    /// Forget a circuit; returns its hop count and the destinations that have none now.
-    pub fn remove_circuit(&mut self, circuit_id: u32) -> Option<(u8, Vec<Box<[u8]>>)> {
+    /// Forget a circuit; returns its lane and the destinations that have none now.
+    pub fn remove_circuit(&mut self, circuit_id: u32) -> Option<(Lane, Vec<Box<[u8]>>)> {
         let circuit = self.circuits.remove(&circuit_id)?;
-        let sticky = self.sticky.get_mut(&circuit.hops)?;
-        Some((circuit.hops, sticky.forget_circuit(circuit_id)))
+        let sticky = self.sticky.get_mut(&circuit.lane)?;
+        Some((circuit.lane, sticky.forget_circuit(circuit_id)))
     }
 }

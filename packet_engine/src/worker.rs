@@ -270,9 +270,9 @@ impl Worker {
                 core.routes.circuits.insert(id, circuit);
             }
             Command::RemoveCircuit(id) => {
-                if let Some((hops, destinations)) = core.routes.remove_circuit(id) {
+                if let Some((lane, destinations)) = core.routes.remove_circuit(id) {
                     if !destinations.is_empty() {
-                        core.events.push(Event::Orphans { hops, destinations });
+                        core.events.push(Event::Orphans { lane, destinations });
                     }
                 }
             }

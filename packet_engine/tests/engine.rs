@@ -44,7 +44,7 @@ fn circuit(seeds: &[u8]) -> Circuit {
         first_hop: address("198.51.100.1:1"),
         layers: seeds.iter().map(|seed| keys(*seed)).collect(),
         end_to_end: None,
-        hops: 1,
+        lane: 1,
         purpose: Purpose::Data,
         ready: true,
         relay_early_count: 0.into(),
@@ -55,7 +55,7 @@ fn circuit(seeds: &[u8]) -> Circuit {
 fn client() -> Core {
     let mut core = core(0);
     core.routes.circuits.insert(OURS, circuit(&[1, 2]));
-    core.routes.associations.push((1, Association { hops: 1, client: address("127.0.0.1:5") }));
+    core.routes.associations.push((1, Association { lane: 1, client: address("127.0.0.1:5") }));
     core
 }
 
@@ -152,14 +152,14 @@ fn end(sends: Direction, linked: bool) -> Core {
         first_hop: address("198.51.100.1:1"),
         layers: vec![keys(1)],
         end_to_end: linked.then(|| (keys(9), sends)),
-        hops: 1,
+        lane: 1,
         purpose: Purpose::EndToEnd,
         ready: true,
         relay_early_count: 8.into(),
         stats: Arc::default(),
     };
     core.routes.circuits.insert(OURS, circuit);
-    core.routes.associations.push((1, Association { hops: 1, client: address("127.0.0.1:5") }));
+    core.routes.associations.push((1, Association { lane: 1, client: address("127.0.0.1:5") }));
     core
 }
 

@@ -19,8 +19,9 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 
 from overlay.end_to_end import end_to_end_address, end_to_end_circuit_id, is_linked
-from overlay.hidden import CIRCUIT_TYPE_LOOKUP, WatchedSwarm
+from overlay.hidden import WatchedSwarm
 from overlay.node import open_overlay
+from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import address_of, make_config, network, until
 

@@ -5,6 +5,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit, Ho
 from ipv8.peer import Peer
 
 from overlay.config import SLOT_SHIFT, slot_of
+from overlay.lanes import Lane
 from overlay.sticky import StickyMap
 from socks5.address import encode_address
 from tunnel_pool.dispatch import Dispatcher, connect
@@ -60,7 +61,7 @@ class Tunnels:
             self.circuits[circuit_id] = circuit
         self.sent = []
 
-    def circuits_for_new_peers(self, hops):
+    def circuits_for_new_peers(self, hops, group=0):
         return [c for c in self.circuits.values() if c.goal_hops == hops and c.state == CIRCUIT_STATE_READY]
 
     def send_data(self, target, circuit_id, destination, source, data):
@@ -77,7 +78,7 @@ class Client:
 
 def make(hops=1):
     tunnels, orphans, client = Tunnels(), [], Client()
-    dispatcher = Dispatcher(tunnels, hops, orphans.append)
+    dispatcher = Dispatcher(tunnels, Lane(hops), orphans.append)
     connect(tunnels, [dispatcher])
     dispatcher.association_opened(client)
     return tunnels, dispatcher, client, orphans

@@ -11,6 +11,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLA
 
 from overlay.admission import Admission
 from overlay.config import HostPort, slot_of
+from overlay.lanes import Lane
 from rpc import control_pb2 as pb
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
 from tunnel_pool.pool.command import StartMethod
@@ -33,7 +34,7 @@ async def test_a_child_that_comes_late_has_circuits_soon():
         await until_all_ready(client, 4)
         start_s = time.monotonic()
         client.pool.open_slots([1])
-        await until(lambda: client.slots_with_circuits(1) == {0, 1})
+        await until(lambda: client.slots_with_circuits(Lane(1)) == {0, 1})
         assert time.monotonic() - start_s < 15
         # Its share, beside all those that were there.
         await until(lambda: sum(slot_of(circuit.circuit_id) == 1 for circuit in client.find_circuits(hops=1)) == 2)

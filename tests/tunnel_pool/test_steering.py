@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from overlay.lanes import Lane
 from socks5.address import encode_address
 from socks5.messages import UDP_HEADER_START, split_udp_request
 from socks5.server import Socks5Server
@@ -59,8 +60,8 @@ async def client_of(kind, workers, steering):
 
     lost = []
     async with network(exits=2) as nodes, tunnels(kind, map(address_of, nodes), workers, circuits=4) as tunnel:
-        carrier = carrier_for(tunnel, 1, lost.append) if steering else None
-        dispatcher = Dispatcher(tunnel, 1, lost.append, carrier)
+        carrier = carrier_for(tunnel, Lane(1), lost.append) if steering else None
+        dispatcher = Dispatcher(tunnel, Lane(1), lost.append, carrier)
         dispatcher.lost = lost
         connect(tunnel, [dispatcher])
         server = Socks5Server(reactor, dispatcher, steering)
@@ -70,7 +71,7 @@ async def client_of(kind, workers, steering):
             tunnel.build_tunnels(1)
             await until(lambda: tunnel.tunnels_ready(1) == 1.0)
             if kind == "pooled":
-                await until(lambda: len(tunnel.slots_with_circuits(1)) == workers)
+                await until(lambda: len(tunnel.slots_with_circuits(Lane(1))) == workers)
             with udp_socket() as sock:
                 yield Setup(tunnel, dispatcher, sock, relay, echoes)
         finally:
@@ -110,7 +111,7 @@ async def test_a_dead_childs_destinations_go_to_another_and_back_to_its_successo
         assert await setup.everybody_answers(b"before")
         dead = pool.pid(0)
         os.kill(dead, how)
-        await until(lambda: pool.pid(0) not in (None, dead) and 0 in setup.tunnel.slots_with_circuits(1), 30)
+        await until(lambda: pool.pid(0) not in (None, dead) and 0 in setup.tunnel.slots_with_circuits(Lane(1)), 30)
         await until(lambda: setup.dispatcher.lost, what="peers told to reconnect")
         for echo in setup.echoes:
             # Datagrams may be lost while the child was dead, never later.

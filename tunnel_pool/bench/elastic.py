@@ -16,6 +16,7 @@ from tunnel_pool.bench.report import save_plot
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
+from tunnel_pool.isolation import Isolation
 from tunnel_pool.measure import CpuMeter
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange
@@ -45,7 +46,7 @@ async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[st
                 community_id=swarm.community_id,
                 engine=EngineChoice.PYTHON,
             )
-            async with TorrentClient(node, hops=1) as client:
+            async with TorrentClient(node, hops=1, isolation=Isolation.NONE) as client:
                 client.download(parse_torrent(str(swarm.torrent)), swarm.download_dir, swarm.seeders)
                 await client.wait_circuits(lambda client: None)
                 return {"workers": str(workers), "samples": await _run(client, seconds)}
@@ -83,7 +84,7 @@ def _sample(client: TorrentClient, meter: CpuMeter, start_s: float) -> Sample:
         "seconds": round(now_s - start_s, 1),
         "running": len(pool.running()),
         "draining": len(pool.in_state(ChildState.DRAINING)),
-        "circuits": len(client.tunnels.find_circuits(hops=client.hops)),
+        "circuits": len(client.circuits()),
         "cpu_cores": round(sum(meter.cores(pool.pid(slot), now_s) for slot in pool.working()), 2),
         "mb_per_s": round(sum(status.download_bytes_per_s for status in client.statuses) / 1e6, 2),
     }

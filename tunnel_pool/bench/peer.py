@@ -34,6 +34,7 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
 from overlay.config import HostPort
+from overlay.lanes import Lane
 from rpc.lifeline import die_with_parent
 from socks5.server import Socks5Server
 from steering.group import BUFFER_BYTES
@@ -128,8 +129,8 @@ async def socks_port(community: TunnelCommunity, arguments: argparse.Namespace) 
 
     community.on_circuit_removed = lambda circuit, reason: None
     community.on_orphans = lambda hops, destinations: None
-    community.circuits_for_new_peers = lambda hops: community.find_circuits(hops=hops)
-    dispatcher = Dispatcher(community, arguments.hops)
+    community.circuits_for_new_peers = lambda hops, group: community.find_circuits(hops=hops)
+    dispatcher = Dispatcher(community, Lane(arguments.hops))
     connect(community, [dispatcher])
     return Socks5Server(reactor, dispatcher).listen()
 

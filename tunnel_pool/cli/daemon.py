@@ -22,6 +22,7 @@ from tunnel_pool.daemon.sessions import ANYWHERE, SessionOptions
 from tunnel_pool.daemon.web import RPC_PATH, WebOptions
 from tunnel_pool.deadline import ends_within
 from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.isolation import Isolation
 from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.node import systemd
 from tunnel_pool.node.config import parse_bytes
@@ -95,6 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)
+    options.add_isolate_option(parser)
     options.add_path_options(parser)
     options.add_workers_option(parser, default="auto")
     options.add_circuits_option(parser)
@@ -206,6 +208,7 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
             plain_dht_nodes=",".join(f"{host}:{port}" for host, port in dht_nodes),
             nice=arguments.nice,
             lockdown=LockdownMode(arguments.lockdown),
+            isolation=Isolation(arguments.isolate),
         ),
         rules=config.rules(arguments.hops, arguments.hops_of_labels, arguments.hops_of_folders),
         folders_by_label={**config.folders, **arguments.folders_of_labels},

@@ -14,6 +14,7 @@ from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UserError
+from tunnel_pool.isolation import Isolation
 from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.measure import Meter
 from tunnel_pool.state import state_of_our_own
@@ -42,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)
+    options.add_isolate_option(parser, labels=False)
     options.add_path_options(parser)
     options.add_hops_option(parser)
     options.add_workers_option(parser, default="auto")
@@ -76,9 +78,11 @@ async def _download(
     """Raises UserError."""
     node = options.node_options(arguments)
     meter = Meter()
-    lockdown = LockdownMode(arguments.lockdown)
+    lockdown, isolation = LockdownMode(arguments.lockdown), Isolation(arguments.isolate)
     dht_nodes = options.dht_nodes(arguments)
-    async with TorrentClient(node, arguments.hops, dht_nodes=dht_nodes, lockdown=lockdown) as client:
+    async with TorrentClient(
+        node, arguments.hops, dht_nodes=dht_nodes, lockdown=lockdown, isolation=isolation
+    ) as client:
 
         def pids() -> dict[str, list[int]]:
             return {"main": [os.getpid()], "workers": list(client.pool_pids.values())}

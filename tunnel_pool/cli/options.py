@@ -12,6 +12,7 @@ from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, E
 from overlay.guards import FIRST_LAYER
 from packet_engine import EngineChoice
 from tunnel_pool.errors import UsageError
+from tunnel_pool.isolation import MOST_LANES, Isolation
 from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
@@ -231,6 +232,20 @@ def add_lockdown_option(parser: argparse.ArgumentParser) -> None:
         default=LockdownMode.AUTO.value,
         help="keep libtorrent's anonymous sessions in a network namespace that has no way out but the tunnels; auto: "
         "where the kernel allows it; on: do not start without; off: do not (Linux; default: %(default)s)",
+    )
+
+
+def add_isolate_option(parser: argparse.ArgumentParser, labels: bool = True) -> None:
+    """`labels`: whether torrents have any here."""
+    choices = [mode.value for mode in Isolation if labels or mode is not Isolation.LABEL]
+    by_label = " torrents with the same labels share;" if labels else ""
+    parser.add_argument(
+        "--isolate",
+        choices=choices,
+        default=Isolation.TORRENT.value,
+        help="which torrents share no circuit, tracker circuit, look-up and DHT id, so that nobody sees that they are "
+        f"one user's; torrent: no two, up to {MOST_LANES} at a time;{by_label} none: all of a hop count share "
+        "(default: %(default)s)",
     )
 
 

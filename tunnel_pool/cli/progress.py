@@ -28,7 +28,7 @@ def circuit_rows(client: TorrentClient) -> list[Circuit]:
 def summary(client: TorrentClient) -> str:
     """One line: done, speed, circuits."""
     statuses = client.statuses
-    ready = len(client.tunnels.find_circuits(hops=client.hops))
+    ready = len(client.circuits())
     done = sum(status.done_bytes for status in statuses)
     wanted = sum(status.wanted_bytes for status in statuses)
     rate = sum(status.download_bytes_per_s for status in statuses)

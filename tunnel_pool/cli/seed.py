@@ -19,6 +19,7 @@ from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.files import write_atomically
+from tunnel_pool.isolation import Isolation
 from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.state import state_of_our_own
 from tunnel_pool.torrents import infohash_of, magnet_link, make_torrent
@@ -45,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", nargs="+", type=_whole_path, metavar="PATH", help="a file or a folder")
     options.add_hops_option(parser, exits=False)
     options.add_lockdown_option(parser)
+    options.add_isolate_option(parser, labels=False)
     options.add_path_options(parser)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)
@@ -76,8 +78,8 @@ async def _seed(arguments: argparse.Namespace, node: NodeOptions) -> dict[str, A
     for path in dict.fromkeys(arguments.path):
         torrent = await _torrent_of(path, node.state_dir / TORRENTS_DIR)
         seeded[infohash_of(torrent)] = path, torrent
-    lockdown = LockdownMode(arguments.lockdown)
-    async with TorrentClient(node, arguments.hops, exits=False, lockdown=lockdown) as client:
+    lockdown, isolation = LockdownMode(arguments.lockdown), Isolation(arguments.isolate)
+    async with TorrentClient(node, arguments.hops, exits=False, lockdown=lockdown, isolation=isolation) as client:
         for path, torrent in seeded.values():
             client.seed(torrent, path.parent)
             print(magnet_link(torrent), flush=True)

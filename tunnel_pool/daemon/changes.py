@@ -21,10 +21,10 @@ from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.queue import moved
 from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.renames import is_taken, renames_of
-from tunnel_pool.daemon.sessions import PLAIN
 from tunnel_pool.daemon.settings import Settings
 from tunnel_pool.daemon.store import Deletion, StoreError
 from tunnel_pool.daemon.torrent import Torrent
+from tunnel_pool.isolation import PLAIN
 from tunnel_pool.torrents import infohash_of
 
 ANSWER_TIMEOUT_S = 30.0
@@ -152,7 +152,8 @@ class Changes:
             removed = asyncio.get_running_loop().create_future()
             removed.set_result(None)
         else:
-            removed = library.sessions.of(torrent.record.hops).remove(torrent)
+            removed = library.sessions.of(torrent.lane).remove(torrent)
+        removed.add_done_callback(lambda _: library.leave_lane(torrent.lane, torrent.record))
         del library.torrents[torrent.record.infohash]
         library.removed.append((time.monotonic(), torrent.record.number))
         return removed
@@ -169,8 +170,11 @@ class Changes:
     async def change(
         self, torrents: Iterable[Torrent], priorities: Callable[[Torrent], list[int]] | None = None, **changes: Any
     ) -> None:
-        """Fields of their records; `priorities` says those of its files. Raises StoreError."""
+        """Fields of their records; `priorities` says those of its files. Raises RequestError and StoreError."""
         library = self._library
+        if "labels" in changes:
+            for torrent in (torrents := list(torrents)):
+                await self.hops.regroup(torrent, changes["labels"])
         async with library.changing:
             edits = []
             for torrent in filter(library.has, torrents):

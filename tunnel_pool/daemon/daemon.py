@@ -127,7 +127,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(store.close)
         tunnels = await open_tunnels(options.node)
         stack.push_async_callback(tunnels.unload)
-        library = Library(store, tunnels, options.min_free_bytes, options.settle_s)
+        library = Library(store, tunnels, options.min_free_bytes, options.settle_s, options.sessions.isolation)
         library.sessions = Sessions(tunnels, options.sessions, library.alerts.hear)
         library.sessions.on_reachable = library.tick
         stack.push_async_callback(library.sessions.stop)

@@ -7,8 +7,9 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.library import Library
-from tunnel_pool.daemon.sessions import PLAIN
+from tunnel_pool.daemon.sessions import PLAIN_LANE
 from tunnel_pool.daemon.torrent import Torrent
+from tunnel_pool.isolation import PLAIN
 
 REMOVE_TIMEOUT_S = 10.0
 KNOWN_TO_THE_WORLD = (
@@ -46,21 +47,38 @@ class HopChanges:
             if hops != before:
                 self._check_movable(torrent, before)
                 told = KNOWN_TO_THE_WORLD if before == PLAIN and torrent.has_run else ""
-                await self._move(torrent, hops, bool(told))
+                await self._move(torrent, hops, torrent.record.labels, bool(told))
             torrent.held_until_s = 0.0
         library.tick()
         return told
 
+    async def regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
+        """Bring a torrent that is to have these labels into the session of its isolation group.
+
+        Raises RequestError and StoreError.
+        """
+        await asyncio.shield(self._regroup(torrent, labels))
+
+    async def _regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
+        library = self._library
+        async with library.changing:
+            is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
+            if not is_in_place and library.has(torrent) and not torrent.is_between_sessions:
+                self._check_movable(torrent, torrent.record.hops)
+                await self._move(torrent, torrent.record.hops, labels, False)
+        library.tick()
+
     def _check_movable(self, torrent: Torrent, before: int) -> None:
         """Raises RequestError while libtorrent moves files that a change of sessions would interrupt."""
         if torrent.is_moving:
-            raise RequestError("its files are being moved: change its hops when that is done")
+            raise RequestError("its files are being moved: ask again when that is done")
         if before == PLAIN and any(other.is_moving for other in self._library.torrents_of(PLAIN)):
             raise RequestError("files of another plain torrent are being moved: change its hops when that is done")
 
-    async def _move(self, torrent: Torrent, hops: int, was_announced: bool) -> None:
+    async def _move(self, torrent: Torrent, hops: int, labels: Sequence[str], was_announced: bool) -> None:
         library = self._library
-        before = library.sessions.of(torrent.record.hops)
+        lane = torrent.lane
+        before = library.sessions.of(lane)
         is_out_of_plain = torrent.record.hops == PLAIN
         # Whoever knows our own address must not meet us on the other way.
         with_peers = not is_out_of_plain and hops != PLAIN
@@ -75,6 +93,9 @@ class HopChanges:
         torrent.give_up("it went to another session")
         if was_announced:
             await self._end_plain_session(staying)
+        torrent.lane = library.isolator.enter(torrent.record.infohash, hops, labels)
+        if torrent.lane != lane:
+            library.leave_lane(lane, torrent.record)
         try:
             self._hand_over(torrent, parameters)
         except RuntimeError as error:
@@ -102,7 +123,7 @@ class HopChanges:
         for torrent, _ in staying:
             torrent.is_between_sessions = True
             torrent.give_up("its session was opened anew")
-        await library.sessions.close(PLAIN)
+        await library.sessions.close(PLAIN_LANE)
         for torrent, parameters in staying:
             try:
                 self._hand_over(torrent, parameters)
@@ -114,8 +135,8 @@ class HopChanges:
     def _hand_over(self, torrent: Torrent, parameters: lt.add_torrent_params) -> None:
         """Raises RuntimeError."""
         library = self._library
-        torrent.handle = library.hand_over(torrent.record, parameters)
+        torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters)
         torrent.hear(torrent.handle.status())
         torrent.is_between_sessions = False
-        library.sessions.of(torrent.record.hops).known(torrent)
+        library.sessions.of(torrent.lane).known(torrent)
         library.apply_limits(torrent)

@@ -13,6 +13,7 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
+from overlay.lanes import Lane
 from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon import disk
@@ -20,11 +21,12 @@ from tunnel_pool.daemon.alerts import AlertReader
 from tunnel_pool.daemon.loading import load_torrents
 from tunnel_pool.daemon.queue import Activity, View, is_done_seeding, plan
 from tunnel_pool.daemon.record import Record
-from tunnel_pool.daemon.sessions import PLAIN, Sessions
+from tunnel_pool.daemon.sessions import Sessions
 from tunnel_pool.daemon.settings import Settings
 from tunnel_pool.daemon.store import Store, StoreError
 from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.isolation import MOST_LANES, PLAIN, Isolation, Isolator, share_limit
 from tunnel_pool.lost_peers import is_end_to_end
 from tunnel_pool.torrents import swarm_hash_of
 
@@ -43,8 +45,16 @@ logger = logging.getLogger(__name__)
 class Library:
     """`load` it, then `tick` it every second; `save` when the daemon ends."""
 
-    def __init__(self, store: Store, tunnels: Tunnels, min_free_bytes: int, settle_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tunnels: Tunnels,
+        min_free_bytes: int,
+        settle_s: float = 0.0,
+        isolation: Isolation = Isolation.TORRENT,
+    ) -> None:
         """`settle_s`: for so long a new torrent contacts nobody, unless its hop count was said with it."""
+        self.isolator = Isolator(isolation)
         self.store = store
         self.settings = Settings(folder=os.getcwd())
         self.torrents: dict[str, Torrent] = {}
@@ -60,7 +70,7 @@ class Library:
         self._next_number = 1
         self._next_save_s = 0.0
         self._unsaved: deque[Torrent] = deque()
-        self._reachable: dict[int, bool] = {}  # by hop count, as of this tick
+        self._reachable: dict[Lane, bool] = {}  # as of this tick
         self._soon: asyncio.TimerHandle | None = None
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -87,20 +97,35 @@ class Library:
 
     def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
         """Hand it to libtorrent, standing still. Raises RuntimeError."""
-        handle = self.hand_over(record, parameters)
-        torrent = Torrent(self.seen, record, swarm_hash_of(parameters), handle, handle.status())
+        shared = self.isolator.shared
+        lane = self.isolator.enter(record.infohash, record.hops, record.labels)
+        if self.isolator.shared > shared == 0:
+            logger.warning(
+                "From here on torrents share circuits: %d groups are isolated, which is the most", MOST_LANES
+            )
+        try:
+            handle = self.hand_over(record, lane, parameters)
+        except RuntimeError:
+            self.leave_lane(lane, record)
+            raise
+        torrent = Torrent(self.seen, record, lane, swarm_hash_of(parameters), handle, handle.status())
         torrent.has_run = parameters.active_time > 0
         torrent.active_s = torrent.changed_s = time.monotonic()
         # Also of one that was added before a restart.
         torrent.held_until_s = torrent.active_s + min(self._settle_s, record.added_s + self._settle_s - time.time())
         torrent.saved, torrent.saved_s = torrent.marks.kept, torrent.active_s
-        self.sessions.of(record.hops).known(torrent)
+        self.sessions.of(lane).known(torrent)
         self.torrents[record.infohash] = torrent
         self.apply_limits(torrent)
         return torrent
 
-    def hand_over(self, record: Record, parameters: lt.add_torrent_params) -> lt.torrent_handle:
-        """To the session of its hop count. Raises RuntimeError."""
+    def leave_lane(self, lane: Lane, record: Record) -> None:
+        """A torrent is no longer in this lane; its session ends with its last torrent."""
+        if self.isolator.leave(lane, record.infohash):
+            self.spawn(self.sessions.close(lane))
+
+    def hand_over(self, record: Record, lane: Lane, parameters: lt.add_torrent_params) -> lt.torrent_handle:
+        """To the session of this lane. Raises RuntimeError."""
         parameters.save_path = record.folder
         if parameters.ti is None and record.name:
             parameters.name = record.name
@@ -114,7 +139,7 @@ class Library:
         elif left_out := strip(parameters):
             logger.warning("%s", left_out_trackers(left_out))
         parameters.file_priorities = record.file_priorities
-        return self.sessions.of(record.hops).add(parameters)
+        return self.sessions.of(lane).add(parameters)
 
     def known(self, hashes: lt.info_hash_t) -> Torrent | None:
         """The torrent of these infohashes, that of a hybrid by either of its two."""
@@ -212,7 +237,7 @@ class Library:
         may_run = may_run and not is_held
         # Circuits are looked through for those alone that need one.
         runs = torrent.is_verifying or (
-            may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.record.hops))
+            may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.lane))
         )
         if torrent.is_verifying and not may_run:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
@@ -224,10 +249,10 @@ class Library:
             torrent.handle.pause()
         self._take_part(torrent, may_run)
 
-    def _is_reachable(self, hops: int) -> bool:
+    def _is_reachable(self, lane: Lane) -> bool:
         """Looked up once a tick."""
-        if (known := self._reachable.get(hops)) is None:
-            known = self._reachable[hops] = self.sessions.is_reachable(hops)
+        if (known := self._reachable.get(lane)) is None:
+            known = self._reachable[lane] = self.sessions.is_reachable(lane)
         return known
 
     def _take_part(self, torrent: Torrent, may_run: bool) -> None:
@@ -239,7 +264,7 @@ class Library:
         if not torrent.is_checking and part is not torrent.hidden:
             on_linked = None if part else partial(self._on_linked, torrent)
             swarm = lookup_hash(torrent.swarm_hash)
-            self._tunnels.join_swarm(swarm, torrent.record.hops, on_linked, seeding=part)
+            self._tunnels.join_swarm(swarm, torrent.lane.hops, on_linked, seeding=part, group=torrent.lane.group)
             torrent.hidden = part
 
     def part(self, torrent: Torrent) -> None:
@@ -257,9 +282,14 @@ class Library:
     def _share_rates(self) -> None:
         """Sessions that have work to do share what is allowed in all."""
         down, up = self.settings.rates(datetime.datetime.now())
-        running = {t.record.hops for t in self.torrents.values() if t.activity is Activity.RUNNING}
-        share = max(1, len(running))
-        self.sessions.set_limits(-(-down // share), -(-up // share))
+        rates: dict[Lane, tuple[int, int]] = {}
+        for torrent in self.torrents.values():
+            if torrent.activity is Activity.RUNNING:
+                before = rates.get(torrent.lane, (0, 0))
+                rates[torrent.lane] = before[0] + torrent.down_rate, before[1] + torrent.up_rate
+        downs = share_limit(down, {lane: rate for lane, (rate, _) in rates.items()})
+        ups = share_limit(up, {lane: rate for lane, (_, rate) in rates.items()})
+        self.sessions.set_limits({lane: (downs[lane], ups[lane]) for lane in rates}, (down, up))
 
     async def _stop_done(self, torrent: Torrent) -> None:
         async with self.changing:

@@ -1,22 +1,22 @@
-"""The libtorrent sessions of the daemon by hop count, opened with the first torrent that needs one."""
+"""The libtorrent sessions of the daemon by lane, opened with the first torrent that needs one."""
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from overlay.config import HostPort
-from socks5.server import Socks5Server
+from overlay.lanes import Lane
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.session import DaemonSession, Hear
 from tunnel_pool.dht_entry import DhtEntry
-from tunnel_pool.dispatch import Dispatcher, connect, new_secret, serve_session
+from tunnel_pool.isolation import PLAIN, Isolation
+from tunnel_pool.lane_servers import LaneServers
 from tunnel_pool.lockdown import LockdownMode, open_lockdown
-from tunnel_pool.reach import Reach
 from tunnel_pool.session_settings import anonymous_settings, plain_settings
 
-PLAIN = 0
+PLAIN_LANE = Lane(PLAIN)
 FIRST_CIRCUITS_POLL_S = 0.05
 FIRST_CIRCUITS_S = 10.0  # so long it is looked for more often than the library does
 ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
@@ -31,16 +31,7 @@ class SessionOptions:
     plain_dht_nodes: str = ""
     nice: int = 0  # by how much libtorrent's threads are nicer than the loop's
     lockdown: LockdownMode = LockdownMode.AUTO
-
-
-@dataclass(slots=True)
-class _Way:
-    """From a libtorrent session into the tunnels."""
-
-    dispatcher: Dispatcher
-    server: Socks5Server
-    reach: Reach
-    tasks: "list[asyncio.Task[None]]"
+    isolation: Isolation = Isolation.TORRENT
 
 
 class Sessions:
@@ -50,73 +41,71 @@ class Sessions:
         self._options = options
         self._hear = hear
         self.on_reachable: Callable[[], None] = lambda: None  # called when a session has its first circuits
-        self._sessions: dict[int, DaemonSession] = {}
-        self._ways: dict[int, _Way] = {}
-        self._limits = 0, 0
+        self._sessions: dict[Lane, DaemonSession] = {}
+        self._tasks: dict[Lane, list[asyncio.Task[None]]] = {}
+        self._limits: dict[Lane, tuple[int, int]] = {}
+        self._newcomers = 0, 0
         self._lockdown = open_lockdown(options.lockdown)
-        self._secret = new_secret()
+        self._servers = LaneServers(tunnels, options.steering, self._lockdown)
 
-    def of(self, hops: int) -> DaemonSession:
-        """Opened when it is not."""
-        if hops not in self._sessions:
-            session = self._open_plain() if hops == PLAIN else self._open_anonymous(hops)
-            session.set_limits(*self._limits)
+    def of(self, lane: Lane) -> DaemonSession:
+        """Return the session of a lane, opened now if there is none."""
+        if lane not in self._sessions:
+            session = self._open_plain() if lane.hops == PLAIN else self._open_anonymous(lane)
+            session.set_limits(*self._newcomers)
             session.start()
-            self._sessions[hops] = session
-        return self._sessions[hops]
+            self._sessions[lane] = session
+        return self._sessions[lane]
 
     def _open_plain(self) -> DaemonSession:
         options = self._options
         settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
         return DaemonSession(settings, self._hear, options.nice)
 
-    def _open_anonymous(self, hops: int) -> DaemonSession:
+    def _open_anonymous(self, lane: Lane) -> DaemonSession:
         options = self._options
-        dispatcher, server = serve_session(
-            self._tunnels,
-            hops,
-            lambda is_lost: self.of(hops).reconnect(is_lost),
-            options.steering,
-            secret=self._secret,
-            lockdown=self._lockdown,
-        )
-        port = server.listen()
-        settings = anonymous_settings(port, bool(options.dht_nodes), options.private, self._secret)
+        opened = self._servers.open(lane, lambda is_lost: self._reconnect(lane, is_lost))
+        settings = anonymous_settings(opened.port, bool(options.dht_nodes), options.private, opened.secret)
         session = DaemonSession(settings, self._hear, options.nice, self._lockdown)
-        session.on_listening = server.set_usual_client
+        session.on_listening = opened.server.set_usual_client
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._tell_when_reachable(hops))]
+        tasks = self._tasks[lane] = [loop.create_task(self._tell_when_reachable(lane))]
         if options.dht_nodes:
-            tasks.append(loop.create_task(DhtEntry(self._tunnels, hops, session, options.dht_nodes).keep()))
-        self._ways[hops] = _Way(dispatcher, server, Reach(self._tunnels, dispatcher), tasks)
-        connect(self._tunnels, [way.dispatcher for way in self._ways.values()])
-        self._tunnels.build_tunnels(hops)
+            tasks.append(loop.create_task(DhtEntry(self._tunnels, lane, session, options.dht_nodes).keep()))
+        self._tunnels.build_tunnels(*lane)
         return session
 
-    async def _tell_when_reachable(self, hops: int) -> None:
+    def _reconnect(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
+        if (session := self._sessions.get(lane)) is not None:
+            session.reconnect(is_lost)
+
+    async def _tell_when_reachable(self, lane: Lane) -> None:
         until_s = time.monotonic() + FIRST_CIRCUITS_S
-        while not self.is_reachable(hops):
+        while not self.is_reachable(lane):
             if time.monotonic() > until_s:
                 return
             await asyncio.sleep(FIRST_CIRCUITS_POLL_S)
         self.on_reachable()
 
-    def is_reachable(self, hops: int) -> bool:
-        """Whether anybody can be reached over so many hops."""
-        way = self._ways.get(hops)
-        return hops == PLAIN or (way is not None and way.reach.is_ready(time.monotonic()))
+    def is_reachable(self, lane: Lane) -> bool:
+        """Whether anybody can be reached over this lane."""
+        opened = self._servers.get(lane)
+        return lane.hops == PLAIN or (opened is not None and opened.reach.is_ready(time.monotonic()))
 
-    def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
-        """Of each hop count's torrents together; 0: none. Called every second."""
-        if (download_bytes_per_s, upload_bytes_per_s) == self._limits:
-            return
-        self._limits = download_bytes_per_s, upload_bytes_per_s
-        for session in self._sessions.values():
-            session.set_limits(*self._limits)
+    def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
+        """Of each lane's torrents together, down and up in bytes a second; 0: none. Called every second.
+
+        `newcomers` holds for sessions that are opened until then.
+        """
+        self._newcomers = newcomers
+        for lane, wanted in limits.items():
+            if lane in self._sessions and self._limits.get(lane) != wanted:
+                self._limits[lane] = wanted
+                self._sessions[lane].set_limits(*wanted)
 
     def plain_port(self) -> int:
         """Where others find torrents without hops."""
-        session = self._sessions.get(PLAIN)
+        session = self._sessions.get(PLAIN_LANE)
         return session.listen_port() if session is not None else self._options.plain_listen.port
 
     def connect_peers(self) -> None:
@@ -129,22 +118,23 @@ class Sessions:
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason."""
-        total: Counter[str] = Counter()
-        for way in self._ways.values():
-            total += way.dispatcher.dropped() + way.server.counters
-        return total
+        return self._servers.dropped()
 
-    async def close(self, hops: int) -> None:
+    async def close(self, lane: Lane) -> None:
         """End a session whose torrents were taken out of it; nothing is sent in its name when this returns."""
-        if (session := self._sessions.pop(hops, None)) is not None:
+        session = self._sessions.pop(lane, None)
+        self._limits.pop(lane, None)
+        for task in self._tasks.pop(lane, ()):
+            task.cancel()
+        if session is not None:
             await session.stop()
+        await self._servers.end(lane)
 
     async def stop(self) -> None:
-        for way in self._ways.values():
-            for task in way.tasks:
+        for tasks in self._tasks.values():
+            for task in tasks:
                 task.cancel()
         await asyncio.gather(*(session.stop() for session in self._sessions.values()))
-        for way in self._ways.values():
-            await way.server.close()
+        await self._servers.close()
         if self._lockdown is not None:
             self._lockdown.close()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import libtorrent as lt
 
+from overlay.lanes import Lane
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.disk import real_files
 from tunnel_pool.daemon.queue import Activity
@@ -95,6 +96,7 @@ SEEN = frozenset(("record", "marks", "activity", "error", "is_verifying", "peers
 class Torrent:
     count: Count  # of changes in any of SEEN
     record: Record
+    lane: Lane  # in whose session it is
     swarm_hash: bytes  # by which hidden services know it
     handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
     status: lt.torrent_status  # change it by `hear`

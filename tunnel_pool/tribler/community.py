@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from overlay.config import HostPort, OverlayConfig
+from overlay.lanes import Lane
 from packet_engine import EngineChoice
 from socks5.server import Socks5Server
 from tunnel_pool.carriage import OnLost
@@ -61,7 +62,7 @@ class Socks5Endpoint(PooledEndpoint):
 
     def create_socks5_server(self, port: int, hops: int) -> int:
         """Listen on loopback for the libtorrent session of this hop count; returns the port."""
-        dispatcher, server = serve_session(self._community, hops, self._on_lost, self._steering)
+        dispatcher, server = serve_session(self._community, Lane(hops), self._on_lost, self._steering)
         self._ports[hops] = server.listen(port)
         self._dispatchers[hops] = dispatcher
         self._servers[hops] = server

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from overlay.config import HostPort
+from overlay.lanes import Lane
 from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
 from tunnel_pool.daemon.changes import Wish
 from tunnel_pool.daemon.daemon import DaemonOptions, running
@@ -24,12 +25,12 @@ async def test_it_is_told_when_peers_can_be_reached(kind):
         told = asyncio.Event()
         sessions.on_reachable = told.set
         try:
-            assert not sessions.is_reachable(1)
-            sessions.of(1)
-            assert not sessions.is_reachable(1)
+            assert not sessions.is_reachable(Lane(1))
+            sessions.of(Lane(1))
+            assert not sessions.is_reachable(Lane(1))
             await asyncio.wait_for(told.wait(), 20)
-            assert sessions.is_reachable(1)
-            assert not sessions.is_reachable(2)
+            assert sessions.is_reachable(Lane(1))
+            assert not sessions.is_reachable(Lane(2))
         finally:
             await sessions.stop()
 

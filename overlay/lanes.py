@@ -1,0 +1,109 @@
+"""Which circuits serve the same clients: those of one hop count and one isolation group.
+
+Clients that are isolated from each other share no circuit, so that nobody at a circuit's end sees that they
+are one user's. Group 0 is that of everybody who does not ask for another; py-ipv8 knows no other.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_DATA,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
+    DESTROY_REASON_UNNEEDED,
+    Circuit,
+)
+
+MAX_GROUP = (1 << 24) - 1
+
+
+class Lane(NamedTuple):
+    """`hops` is the hop count that the clients asked for."""
+
+    hops: int
+    group: int = 0
+
+    def pack(self) -> int:
+        """Return the number that the packet engine knows the lane by."""
+        return self.group << 8 | self.hops
+
+    @classmethod
+    def unpack(cls, number: int) -> "Lane":
+        return cls(number & 0xFF, number >> 8)
+
+
+def group_of(circuit: Circuit) -> int:
+    """Return the isolation group of a circuit; py-ipv8's own have none, which is group 0."""
+    return int(getattr(circuit, "group", 0))
+
+
+def set_group(circuit: Circuit, group: int) -> None:
+    circuit.group = group
+
+
+def lane_of(circuit: Circuit) -> Lane:
+    """Return which clients a circuit serves: a downloader's end-to-end circuit has one hop more than they asked for."""
+    return Lane(int(circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER)), group_of(circuit))
+
+
+class GroupedCircuits:
+    """py-ipv8's book of circuits, by isolation group as well; it comes before a TunnelCommunity among the bases.
+
+    What names no group means group 0.
+    """
+
+    circuits: dict[int, Circuit]
+    circuits_needed: dict[int, int]
+    settings: Any
+    do_circuits: Callable[[], None]
+    remove_circuit: Any
+
+    def __init__(self, *arguments: Any) -> None:
+        self.groups_needed: dict[
+            Lane, int
+        ] = {}  # how many circuits are to be kept; of group 0, circuits_needed says it
+        super().__init__(*arguments)
+
+    def wanted_circuits(self) -> dict[Lane, int]:
+        """Return how many circuits are to be kept, in all groups."""
+        return {**{Lane(hops): count for hops, count in self.circuits_needed.items()}, **self.groups_needed}
+
+    def find_circuits(
+        self,
+        ctype: str | None = CIRCUIT_TYPE_DATA,
+        state: str | None = CIRCUIT_STATE_READY,
+        exit_flags: Collection[int] | None = None,
+        hops: int | None = None,
+        group: int | None = 0,
+    ) -> list[Circuit]:
+        """As in py-ipv8; those of all groups when `group` is None."""
+        found: list[Circuit] = super().find_circuits(ctype, state, exit_flags, hops)  # type: ignore[misc]
+        return [circuit for circuit in found if group is None or group_of(circuit) == group]
+
+    def build_tunnels(self, hops: int, group: int = 0) -> None:
+        if not group:
+            super().build_tunnels(hops)  # type: ignore[misc]
+        elif hops > 0:
+            self.want_circuits(Lane(hops, group), self.settings.max_circuits)
+            self.do_circuits()
+
+    def want_circuits(self, lane: Lane, count: int) -> None:
+        """Have so many kept from now on; they are built with the next `do_circuits`."""
+        if lane.group:
+            self.groups_needed[lane] = count
+        else:
+            self.circuits_needed[lane.hops] = count
+
+    def end_tunnels(self, hops: int, group: int = 0) -> None:
+        """Keep no circuits of this lane any longer, and remove those that are there."""
+        lane = Lane(hops, group)
+        self.groups_needed.pop(lane, None)
+        if not group:
+            self.circuits_needed.pop(hops, None)
+        for circuit in [circuit for circuit in self.circuits.values() if lane_of(circuit) == lane]:
+            self.remove_circuit(circuit.circuit_id, "its clients are gone", destroy=DESTROY_REASON_UNNEEDED)
+
+    def tunnels_ready(self, hops: int, group: int = 0) -> float:
+        wanted = self.wanted_circuits().get(Lane(hops, group), 0)
+        return len(self.find_circuits(hops=hops, group=group)) / wanted if wanted else 1.0
