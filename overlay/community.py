@@ -220,7 +220,9 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
         if not self.may_build():
             self.do_remove()
             return
-        for (hops, group), wanted in self.groups_needed.items():
+        for (hops, group), wanted in self.wanted_circuits().items():
+            if not group:
+                continue  # py-ipv8 builds these
             have = len(self.find_circuits(state=None, hops=hops, group=group))
             for _ in range(wanted - have):
                 if self.create_circuit(hops, group=group) is None:

@@ -16,6 +16,9 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 MAX_GROUP = (1 << 24) - 1
+# Relays take part in so many circuits and no more, so that one client must not have them for each of many torrents.
+CIRCUITS_OF_ALL_GROUPS = 64
+CIRCUITS_OF_A_GROUP = 2  # at least: one dies at times
 
 
 class Lane(NamedTuple):
@@ -66,8 +69,12 @@ class GroupedCircuits:
         super().__init__(*arguments)
 
     def wanted_circuits(self) -> dict[Lane, int]:
-        """Return how many circuits are to be kept, in all groups."""
-        return {**{Lane(hops): count for hops, count in self.circuits_needed.items()}, **self.groups_needed}
+        """Return how many circuits are to be kept of each lane; the more groups there are, the fewer each has."""
+        wanted = {Lane(hops): count for hops, count in self.circuits_needed.items()}
+        for lane, count in self.groups_needed.items():
+            share = max(CIRCUITS_OF_ALL_GROUPS, count) // len(self.groups_needed)
+            wanted[lane] = min(count, max(CIRCUITS_OF_A_GROUP, share))
+        return wanted
 
     def find_circuits(
         self,

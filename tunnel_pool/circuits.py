@@ -146,9 +146,10 @@ class PooledCircuits(GroupedCircuits):
     def set_max_circuits(self, most: int) -> None:
         """Keep so many of each lane that any are kept of."""
         before, self.settings.max_circuits = self.settings.max_circuits, most
-        for (hops, group), wanted in self.wanted_circuits().items():
-            if wanted == before:
-                self.want_circuits(Lane(hops, group), most)
+        needed = {**{Lane(hops): count for hops, count in self.circuits_needed.items()}, **self.groups_needed}
+        for lane, count in needed.items():
+            if count == before:
+                self.want_circuits(lane, most)
 
     def do_circuits(self) -> None:
         """Build what is wanted and missing, by child (`share_out`)."""

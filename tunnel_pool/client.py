@@ -224,6 +224,10 @@ class TorrentClient:
         for lane in self._lanes.values():
             lane.session.set_download_limit(bytes_per_s)
 
+    def lanes(self) -> list[Lane]:
+        """The lanes of its torrents; each has a libtorrent session."""
+        return list(self._lanes)
+
     def circuits(self) -> list[Circuit]:
         """The circuits that are ready for what leaves the network."""
         return self.tunnels.find_circuits(hops=self.hops, group=None)

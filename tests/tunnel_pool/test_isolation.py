@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP
-from overlay.lanes import Lane, group_of
+from overlay.lanes import GroupedCircuits, Lane, group_of
 from overlay.node import open_overlay
 from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tests.network import COMMUNITY_ID, EXIT_FLAGS, address_of, make_config, until, unused_host
@@ -127,6 +127,18 @@ async def test_without_isolation_they_share_all_that(tmp_path):
         assert first == second
         assert len(client.tunnels.find_circuits(CIRCUIT_TYPE_HTTP, group=None)) == 1
         assert {group_of(circuit) for circuit in client.tunnels.circuits.values()} == {0}
+
+
+def test_the_more_groups_there_are_the_fewer_circuits_each_has():
+    book = GroupedCircuits()
+    book.circuits_needed = {1: 8}
+    for group, of_each in [(1, 8), (8, 8), (9, 7), (16, 4), (32, 2), (64, 2)]:
+        book.groups_needed = {Lane(1, number): 8 for number in range(1, group + 1)}
+        wanted = book.wanted_circuits()
+        assert wanted.pop(Lane(1)) == 8
+        assert set(wanted.values()) == {of_each}
+    book.groups_needed = {Lane(1, 1): 96}  # of many children
+    assert book.wanted_circuits()[Lane(1, 1)] == 96
 
 
 # Who shares a lane

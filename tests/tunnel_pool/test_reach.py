@@ -1,23 +1,24 @@
 """When there are circuits enough to begin with."""
 
+from overlay.lanes import Lane
 from tunnel_pool.reach import ANSWER_S, GATHER_S, Reach
 
 
 class Way:
     """The tunnels and the dispatcher; circuits are numbers: so many are wanted."""
 
-    hops = 2
+    lane = Lane(2, 5)
 
     def __init__(self, wanted, is_associated=True):
         self.circuits = []
         self.is_associated = is_associated
         self._wanted = wanted
 
-    def find_circuits(self, hops):
-        assert hops == self.hops
+    def circuits_for_new_peers(self, hops, group):
+        assert (hops, group) == self.lane
         return self.circuits
 
-    def tunnels_ready(self, hops):
+    def tunnels_ready(self, hops, group):
         return len(self.circuits) / self._wanted
 
 

@@ -133,7 +133,7 @@ async def add(node, slot):
 @pytest.mark.parametrize(
     ("what", "circuits_die"),
     [
-        pytest.param(kill, True, id="kill"),
+        pytest.param(kill, True, id="kill", marks=pytest.mark.slow),
         pytest.param(stop, True, id="stop", marks=pytest.mark.slow),
         pytest.param(drain, False, id="drain", marks=pytest.mark.slow),
         pytest.param(add, False, id="add", marks=pytest.mark.slow),

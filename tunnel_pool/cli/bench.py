@@ -15,6 +15,7 @@ from tunnel_pool.bench import (
     floods,
     forwarding,
     idle,
+    isolation,
     limits,
     report,
     scaling,
@@ -29,6 +30,7 @@ from tunnel_pool.pool.scaling import WorkerRange
 
 STREAMS = "streams"
 IDLE = "idle"
+ISOLATION = "isolation"
 ELASTIC = "elastic"
 LIMITS = "limits"
 FLOODS = "floods"
@@ -38,10 +40,11 @@ API = "api"
 STARTS = "starts"
 SOAK = "soak"
 OF_A_NODE = (LIMITS, FLOODS, SCALING)
-ALONE = (STREAMS, IDLE, ELASTIC, SEEKS, API, STARTS, SOAK, *OF_A_NODE)  # measured by themselves
+ALONE = (STREAMS, IDLE, ISOLATION, ELASTIC, SEEKS, API, STARTS, SOAK, *OF_A_NODE)  # measured by themselves
 USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200, "runs": 3}
 UNUSUAL: dict[str, dict[str, Any]] = {
     IDLE: {"workers": WorkerRange(16, 16), "seconds": 60},
+    ISOLATION: {"workers": WorkerRange(2, 2), "seconds": 30},
     ELASTIC: {"workers": WorkerRange(1, 3), "seconds": 40, "size": 3000},
     LIMITS: {"seconds": 10},
     FLOODS: {"seconds": 10},
@@ -68,6 +71,8 @@ Compare within one run: machines differ, and drift. Scenarios:
   streams               control beside a flood on the data stream, by itself
   idle                  CPU, memory and start of a pool with nothing to do, by itself
                         (--workers 16 --seconds 60)
+  isolation             what an isolated torrent costs that is idle, by itself
+                        (--workers 2 --seconds 30)
   elastic               a pool that grows and shrinks under a load that comes and goes, by
                         itself (--workers 1..3 --seconds 40 --size 3000, Python engine)
   limits                how well a node's limits hold: eight greedy circuits, 1 to 4 children, by
@@ -193,6 +198,7 @@ def _rows(scenario: str, contenders: list[Contender], arguments: argparse.Namesp
 MEASURE: dict[str, Callable[[argparse.Namespace], Awaitable[Any]]] = {
     STREAMS: lambda arguments: streams.measure(arguments.seconds),
     IDLE: lambda arguments: idle.measure(max(arguments.workers.most, 1), arguments.seconds),
+    ISOLATION: lambda arguments: isolation.measure(arguments.workers.most, arguments.seconds),
     ELASTIC: lambda arguments: elastic.measure(arguments.workers, arguments.size, arguments.seconds),
     LIMITS: lambda arguments: limits.measure(arguments.seconds),
     FLOODS: lambda arguments: floods.measure(arguments.seconds),
@@ -206,6 +212,7 @@ DRAW: dict[str, Callable[[Any, Path], None]] = {ELASTIC: elastic.draw, SOAK: soa
 DESCRIBE: dict[str, Callable[[Any], str]] = {
     STREAMS: streams.describe,
     IDLE: idle.describe,
+    ISOLATION: isolation.describe,
     ELASTIC: elastic.describe,
     LIMITS: limits.describe,
     FLOODS: floods.describe,
