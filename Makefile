@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO_ARGS ?=
 CARGO := $(shell command -v cargo)
 
-.PHONY: help demo test test-slow lint types proto check-proto rust-check engine-there check clean
+.PHONY: help demo test test-slow lint types proto lock check-proto rust-check engine-there check clean
 
 help:
 	@echo "make demo       download a file anonymously through a swarm of real parts on this machine"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-slow  run the tests with whole swarms"
 	@echo "make lint       ruff     make types  mypy     make proto  generate rpc/control_pb2.py"
 	@echo "make guard      what HEAD costs more than BASE, the last release or the commit before"
+	@echo "make lock       write requirements/ anew: what is installed, with hashes"
 	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
 	@echo "make check      lint, types, freshness of generated code, all tests, guard: what .ci/run does"
 
@@ -80,16 +81,31 @@ $(VENV)/bin/python:
 # The engine is built anew when its source has changed, or when Rust was installed meanwhile.
 ENGINE := $(if $(CARGO),packet_engine/Cargo.toml packet_engine/Cargo.lock $(wildcard packet_engine/src/*.rs) $(CARGO))
 
-$(VENV)/run.stamp: $(VENV)/bin/python setup.py constraints.txt $(ENGINE)
+# Whatever is installed has a hash that is written down here.
+INSTALL := $(PIP) install --no-build-isolation
+
+$(VENV)/run.stamp: $(VENV)/bin/python setup.py requirements/build.txt requirements/run.txt $(ENGINE)
 	@echo "Installing what is needed to run (once) ..." >&2
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install --require-hashes -r requirements/build.txt
+	@$(INSTALL) --require-hashes -r requirements/run.txt
+	@$(INSTALL) --no-deps -e .
 	@$(BIN)/python -m packet_engine
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/run.stamp
+$(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.txt
 	@echo "Installing what is needed to test (once) ..." >&2
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@touch $@
+
+# The versions are those of constraints.txt, where setup.py allows them; the hashes are of all files that PyPI has of each.
+LOCK := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	-c constraints.txt
+
+lock: $(VENV)/bin/python
+	@$(PIP) install uv
+	@$(LOCK) requirements/build.in -o requirements/build.txt
+	@$(LOCK) setup.py -o requirements/run.txt
+	@$(LOCK) setup.py --extra dev -o requirements/dev.txt
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

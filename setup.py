@@ -73,6 +73,7 @@ setup(
     install_requires=[
         "aiohttp>=3.9,<4",
         "libtorrent>=2.0.9,<3",
+        "maxminddb>=2.6,<4",
         "msgspec>=0.19,<1",
         "platformdirs>=4,<5",
         "prometheus-client>=0.20,<1",
@@ -90,6 +91,7 @@ setup(
             "axe-core-python==0.1.0",  # carries axe-core, which judges the page
             "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it
             "hypothesis>=6.100,<7",
+            "mmdb-writer>=0.2.5,<1",
             "marshmallow<4",  # py-ipv8's REST views, which tests run, need aiohttp-apispec, and that this
             "mypy>=1.11,<3",
             "mypy-protobuf>=4,<5",

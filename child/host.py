@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from child.data_path import DataPath, open_data_path
 from child.sharing import MainByCalls, SharedPortCalls
 from child.snapshot import take_snapshot
 from overlay.admission import Admission
+from overlay.as_numbers import AsDatabaseError, open_as_numbers
 from overlay.community import PoolTunnelCommunity
 from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, ExitFrom, HostPort, OverlayConfig, slot_of
 from overlay.end_to_end import use_mask
@@ -22,6 +24,7 @@ from overlay.hidden import WatchedSwarm
 from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
 from overlay.lanes import Lane
 from overlay.messages import address_message, address_of, peer_of
+from overlay.networks import use_as_numbers
 from overlay.node import open_overlay, open_sharing, socket_warning
 from overlay.speed_test import Sample, run_speed_test
 from overlay.udp import CannotBindError, receive_buffer_bytes
@@ -29,7 +32,7 @@ from packet_engine import EngineChoice, EngineMissingError
 from rpc import control_pb2 as pb
 from rpc.descriptors import SOCKETS
 from rpc.errors import RemoteError
-from rpc.sockets import LIMITS_MEMORY, TUNNEL_SOCKET, DescriptorsTaken
+from rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, TUNNEL_SOCKET, DescriptorsTaken
 from rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
@@ -128,6 +131,8 @@ class ChildHost:
         limits = self._sockets.take(LIMITS_MEMORY)
         if message.limited and limits is None:
             raise RemoteError(pb.ERROR_BAD_REQUEST, "no memory came for the limits")
+        if message.as_numbers:
+            self._use_as_numbers()
         config = replace(_config(message), limits=limits)
         if not message.shared_port:
             return await open_overlay(config)
@@ -137,6 +142,17 @@ class ChildHost:
         community = await open_sharing(config, sock, message.buckets, MainByCalls(self._control))
         community.my_estimated_lan, community.my_estimated_wan = address_of(message.lan), address_of(message.wan)
         return community
+
+    def _use_as_numbers(self) -> None:
+        fd = self._sockets.take(AS_NUMBERS)
+        if fd is None:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, "no database of AS numbers came")
+        try:
+            use_as_numbers(open_as_numbers(fd))
+        except AsDatabaseError as error:
+            raise RemoteError(pb.ERROR_CANNOT_START, f"database of AS numbers: {error}") from None
+        finally:
+            os.close(fd)
 
     async def _on_monitor(self, message: pb.Monitor) -> pb.Monitored:
         active = (pb.SWARM_STATE_DOWNLOADING, pb.SWARM_STATE_SEEDING)

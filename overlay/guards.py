@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from overlay.networks import NetworkOf, network_of
+from overlay.networks import NetworksOf, network_of, networks_of
 from overlay.paths import Node
 
 DAY_S = 86400.0
@@ -55,7 +55,7 @@ class GuardLayer:
     sampled: list[Guard] = field(default_factory=list)
 
     def choose(
-        self, candidates: Iterable[Node], now_s: float, rng: random.Random, network: NetworkOf = network_of
+        self, candidates: Iterable[Node], now_s: float, rng: random.Random, networks_of: NetworksOf = networks_of
     ) -> tuple[list[bytes], int]:
         """Return the keys of the guards that are there, the primary ones first, and how many of these there are.
 
@@ -68,8 +68,8 @@ class GuardLayer:
         strangers = [node for key, node in known.items() if key not in {guard.key for guard in self.sampled}]
         rng.shuffle(strangers)
         while len(there) < wanted and strangers and len(self.sampled) < MAX_SAMPLED:
-            taken = {network(guard.host) for guard in self.sampled}
-            node = next((each for each in strangers if network(each.host) not in taken), strangers[0])
+            taken = frozenset[str]().union(*(networks_of(guard.host) for guard in self.sampled))
+            node = next((each for each in strangers if taken.isdisjoint(networks_of(each.host))), strangers[0])
             strangers.remove(node)
             days = rng.uniform(self.settings.least_days, self.settings.most_days)
             self.sampled.append(Guard(node.key, node.host, node.port, now_s + days * DAY_S, now_s))
@@ -110,12 +110,12 @@ class Guards:
         self.first = GuardLayer(replace(FIRST_LAYER, count=count))
         self.second = GuardLayer(SECOND_LAYER)
 
-    def choose(self, relays: Iterable[Node], now_s: float, network: NetworkOf = network_of) -> GuardOrder:
+    def choose(self, relays: Iterable[Node], now_s: float, networks_of: NetworksOf = networks_of) -> GuardOrder:
         relays = list(relays)
-        first, primary = self.first.choose(relays, now_s, self._rng, network)
+        first, primary = self.first.choose(relays, now_s, self._rng, networks_of)
         guards = {guard.key for guard in self.first.sampled}
         others = [node for node in relays if node.key not in guards] or relays
-        second, _ = self.second.choose(others, now_s, self._rng, network)
+        second, _ = self.second.choose(others, now_s, self._rng, networks_of)
         return GuardOrder(first, second, primary)
 
     def identities(self) -> list[tuple[bytes, float]]:

@@ -108,11 +108,10 @@ class HopChoice:
         relays = self.get_candidates(PEER_FLAG_RELAY)
         path = [node_of(required_exit)] if required_exit is not None else []
         if required_exit is None and ctype == CIRCUIT_TYPE_DATA:
-            exits = {peer.public_key.key_to_bin() for peer in self.get_candidates(PEER_FLAG_EXIT_BT)}
-            if not exits:
-                return []
-            # One exit has to be left for the end.
-            relays = [peer for peer in relays if exits != {peer.public_key.key_to_bin()}]
+            exits = [node_of(peer) for peer in self.get_candidates(PEER_FLAG_EXIT_BT)]
+            # One exit has to be left for the end, and in another network where that can be.
+            left = {peer: without_conflicts(exits, [node_of(peer)]) for peer in relays}
+            relays = [peer for peer in relays if left[peer].diverse] or [p for p in relays if left[p].nodes]
         order = self.guard_order()
         nodes = [node_of(peer) for peer in relays]
         used = Counter(circuit.hop.peer.public_key.key_to_bin() for circuit in self.circuits.values() if circuit.hop)

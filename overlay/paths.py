@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from overlay.networks import NetworkOf, network_of
+from overlay.networks import NetworksOf, networks_of
 
 
 class Node(NamedTuple):
@@ -28,23 +28,18 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    candidates: Iterable[Node], path: Sequence[Node], rng: random.Random, network: NetworkOf = network_of
+    candidates: Iterable[Node], path: Sequence[Node], rng: random.Random, networks_of: NetworksOf = networks_of
 ) -> Ranked:
     """Return the candidates that may follow in a path, in random order; those that share a network come last.
 
     Who has a key of the path is none. Who has an address of it is one only where nobody else is.
     """
-    keys, networks, hosts = (
-        {node.key for node in path},
-        {network(node.host) for node in path},
-        {node.host for node in path},
-    )
-    others = [node for node in candidates if node.key not in keys]
+    others = list(candidates)
     rng.shuffle(others)
-    diverse = [node for node in others if network(node.host) not in networks]
-    near = [node for node in others if network(node.host) in networks]
-    near.sort(key=lambda node: node.host in hosts)
-    return Ranked([*diverse, *near], len(diverse))
+    ranked = without_conflicts(others, path, networks_of)
+    hosts = {node.host for node in path}
+    near = sorted(ranked.nodes[ranked.diverse :], key=lambda node: node.host in hosts)
+    return Ranked([*ranked.nodes[: ranked.diverse], *near], ranked.diverse)
 
 
 def in_order(keys: Sequence[bytes], candidates: Iterable[Node]) -> list[Node]:
@@ -53,9 +48,11 @@ def in_order(keys: Sequence[bytes], candidates: Iterable[Node]) -> list[Node]:
     return [by_key[key] for key in keys if key in by_key]
 
 
-def without_conflicts(nodes: Sequence[Node], path: Sequence[Node], network: NetworkOf = network_of) -> Ranked:
+def without_conflicts(nodes: Sequence[Node], path: Sequence[Node], networks_of: NetworksOf = networks_of) -> Ranked:
     """Return nodes whose order is given as `rank` does: those that share a network with the path come last."""
-    keys, networks = {node.key for node in path}, {network(node.host) for node in path}
+    keys = {node.key for node in path}
+    taken = frozenset[str]().union(*(networks_of(node.host) for node in path))
     others = [node for node in nodes if node.key not in keys]
-    diverse = [node for node in others if network(node.host) not in networks]
-    return Ranked([*diverse, *(node for node in others if network(node.host) in networks)], len(diverse))
+    diverse = [node for node in others if taken.isdisjoint(networks_of(node.host))]
+    near = [node for node in others if not taken.isdisjoint(networks_of(node.host))]
+    return Ranked([*diverse, *near], len(diverse))

@@ -164,6 +164,7 @@ class Create(google.protobuf.message.Message):
     EXIT_RULES_FIELD_NUMBER: builtins.int
     END_TO_END_MASK_FIELD_NUMBER: builtins.int
     REQUIRES_DIVERSITY_FIELD_NUMBER: builtins.int
+    AS_NUMBERS_FIELD_NUMBER: builtins.int
     LIMITED_FIELD_NUMBER: builtins.int
     slot: builtins.int
     """the child's place in the pool, 0-255"""
@@ -190,6 +191,8 @@ class Create(google.protobuf.message.Message):
     """overlay/end_to_end.py"""
     requires_diversity: builtins.bool
     """of the networks that the hops of a circuit are in"""
+    as_numbers: builtins.bool
+    """a database of AS numbers came over the sockets descriptor"""
     limited: builtins.bool
     """the limits' memory came over the sockets descriptor; without it the child must not start"""
     @property
@@ -250,11 +253,12 @@ class Create(google.protobuf.message.Message):
         exit_rules: Global___ExitRules | None = ...,
         end_to_end_mask: builtins.int = ...,
         requires_diversity: builtins.bool = ...,
+        as_numbers: builtins.bool = ...,
         limited: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "exit_rules", b"exit_rules", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_mask", b"end_to_end_mask", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "as_numbers", b"as_numbers", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_mask", b"end_to_end_mask", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create

@@ -5,9 +5,11 @@ import socket
 import struct
 from typing import Protocol
 
-# What a descriptor is for: the child's socket of the node's port, the limits' memory, or an association, from 1 on.
+# What a descriptor is for: the child's socket of the node's port, the limits' memory,
+# the database of AS numbers, or an association, from 1 on.
 TUNNEL_SOCKET = 0
 LIMITS_MEMORY = 0xFFFFFFFF
+AS_NUMBERS = 0xFFFFFFFE
 
 _ID = struct.Struct("!I")
 

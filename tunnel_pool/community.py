@@ -35,7 +35,7 @@ from overlay.limits import LimitsMemory
 from overlay.messages import address_message
 from rpc import control_pb2 as pb
 from rpc.errors import RemoteError
-from rpc.sockets import LIMITS_MEMORY
+from rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
 from rpc.sync import CarriedState, CircuitState, PeerState
 from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 from tunnel_pool.circuits import PooledCircuits
@@ -79,6 +79,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         shares_port: bool = False,
         limits: LimitsMemory | None = None,
         guards: Guards | None = None,
+        as_database: HasDescriptor | None = None,
     ) -> None:
         """`config` is what each child gets, but for its slot, and its port unless all share one (Linux).
 
@@ -116,6 +117,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.port: SharedPort | None = None
         self._shares_port = shares_port
         self._limits = limits
+        self._as_database = as_database  # of AS numbers
         self._guards = guards  # of children that share a port
         self.scaler: Scaler | None = None  # when there is one, it is stopped with us
         self._loop = asyncio.get_running_loop()
@@ -389,6 +391,10 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
             message.limited = True
             with contextlib.suppress(OSError):
                 self.pool.give(slot, LIMITS_MEMORY, self._limits)
+        if self._as_database is not None:
+            message.as_numbers = True
+            with contextlib.suppress(OSError):
+                self.pool.give(slot, AS_NUMBERS, self._as_database)
         if self.port is not None:
             self.port.prepare_child(slot, message)
         return message

@@ -4,6 +4,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 from ipv8.keyvault.crypto import default_eccrypto
@@ -15,6 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 from overlay.admission import NO_MORE_THAN_USUAL, Admission
+from overlay.as_numbers import AsDatabaseError, open_as_numbers
 from overlay.community import PoolTunnelCommunity
 from overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from overlay.endless import register_endless
@@ -22,6 +24,7 @@ from overlay.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, P
 from overlay.guards import Guards
 from overlay.http import PEER_FLAG_EXIT_HTTP
 from overlay.limits import LimitsMemory
+from overlay.networks import use_as_numbers
 from overlay.node import open_overlay
 from overlay.udp import CannotBindError
 from packet_engine import EngineChoice, EngineMissingError, choose
@@ -76,6 +79,7 @@ class NodeOptions:
     limits: LimitsMemory | None = None
     guards: int = 0  # first hops that circuits of several hops use at a time; 0: any, chosen anew for each circuit
     requires_diversity: bool = False  # of the networks that the hops of a circuit are in
+    as_database: Path | None = None  # of AS numbers, in the MaxMind DB format
     keeps_key: bool = True  # over restarts; who only downloads would be known by it at home, at work and on the way
     relays: bool = True  # for others, where that can be
     device: str = ""
@@ -142,6 +146,7 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         engine = choose(options.engine)
     except EngineMissingError as error:
         raise UserError(str(error)) from None
+    as_database = _open_as_database(options.as_database) if options.as_database is not None else None
     exits_path = options.state_dir / EXITS_FILE.format(options.community_id.hex()[:8])
     guards, guards_path = None, options.state_dir / GUARDS_FILE.format(options.community_id.hex()[:8])
     if options.guards:
@@ -165,11 +170,26 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         known_peers=tuple(dict.fromkeys([*guard_places, *read_exits(exits_path)])),
         limits=options.limits.fileno() if options.limits is not None else None,
     )
-    tunnels = await (_open_pool if options.workers.most > 0 else _open_plain)(options, config, guards)
+    if options.workers.most > 0:
+        tunnels: Tunnels = await _open_pool(options, config, guards, as_database)
+    else:
+        tunnels = await _open_plain(options, config, guards)
     if guards is not None:
         register_endless(tunnels, "keep guards", keep_guards, guards, guards_path)
     register_endless(tunnels, "remember exits", remember_exits, tunnels, exits_path)
     return tunnels
+
+
+def _open_as_database(path: Path) -> BinaryIO:
+    """Have networks told by it in this process; children get the file. Raises UserError."""
+    try:
+        database = path.open("rb")
+        use_as_numbers(open_as_numbers(database.fileno()))
+    except OSError as error:
+        raise UserError(f"--asn-db {path}: {error.strerror}") from None
+    except AsDatabaseError as error:
+        raise UserError(f"--asn-db {path}: {error}") from None
+    return database
 
 
 async def _open_plain(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> PoolTunnelCommunity:
@@ -183,7 +203,9 @@ async def _open_plain(options: NodeOptions, config: OverlayConfig, guards: Guard
     return plain
 
 
-async def _open_pool(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> PooledTunnelCommunity:
+async def _open_pool(
+    options: NodeOptions, config: OverlayConfig, guards: Guards | None, as_database: BinaryIO | None
+) -> PooledTunnelCommunity:
     least, most = options.workers
     shared = shares_port(options.workers, options.steering)
     several = options.serves and not shared
@@ -199,6 +221,7 @@ async def _open_pool(options: NodeOptions, config: OverlayConfig, guards: Guards
         shares_port=shared,
         limits=options.limits,
         guards=guards,
+        as_database=as_database,
     )
     try:
         await pooled.start()

@@ -222,6 +222,13 @@ def add_path_options(parser: argparse.ArgumentParser) -> None:
         help="hops of a circuit in networks of their own (/16, IPv6 /32): where there is a choice, or no circuit "
         "without (default: %(default)s)",
     )
+    parser.add_argument(
+        "--asn-db",
+        type=Path,
+        metavar="FILE",
+        help="take hops of one autonomous system for hops of one network, too, by this database of AS numbers in the "
+        "MaxMind DB format (GeoLite2-ASN, DB-IP, IPinfo)",
+    )
     parser.add_argument("--no-relay", action="store_true", help="take part in nobody else's circuits")
 
 
@@ -350,6 +357,7 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         start_method=StartMethod(arguments.start_method),
         guards=getattr(arguments, "guards", 0),
         requires_diversity=getattr(arguments, "diversity", "prefer") == "require",
+        as_database=getattr(arguments, "asn_db", None),
         relays=not getattr(arguments, "no_relay", False),
         keeps_key=getattr(arguments, "command", "") not in CLIENTS,
     )
