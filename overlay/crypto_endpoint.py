@@ -26,11 +26,12 @@ from ipv8.messaging.anonymization.crypto import PythonCryptoEndpoint
 from ipv8.messaging.anonymization.payload import (
     NO_CRYPTO_PACKETS,
     CellPayload,
+    CreatedPayload,
     CreatePayload,
     DataPayload,
     ExtendPayload,
 )
-from ipv8.messaging.anonymization.tunnel import FORWARD, Hop
+from ipv8.messaging.anonymization.tunnel import FORWARD, Circuit, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
@@ -98,7 +99,8 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         self._counters = counters
         self._windows: dict[tuple[int, int], tuple[Any, Received]] = {}
         self._windows_kept = MIN_WINDOWS
-        self.handshakes = Handshakes()
+        self.handshakes = Handshakes()  # CREATE and EXTEND
+        self.answers = Handshakes()  # CREATED, by the same limits
         self.on_data_message: Callable[[tuple[str, int], int, bytes], None] | None = None
 
     def update_statistics(self, circuit_id: int | None = None) -> None:
@@ -185,6 +187,13 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             if route.bytes_up == sent_before:
                 self._counters["cell_not_decrypted"] += 1
 
+    def _handshakes_of(self, message_id: int, circuit: Circuit | None) -> Handshakes | None:
+        """Return the limits that a message is under; a CREATED that we wait for ourselves is under none."""
+        if message_id in (CreatePayload.msg_id, ExtendPayload.msg_id):
+            return self.handshakes
+        is_awaited = circuit is not None and not circuit.hops
+        return self.answers if message_id == CreatedPayload.msg_id and not is_awaited else None
+
     def process_cell(self, source_address: tuple[str, int], data: bytes) -> None:
         try:
             self._process_cell(source_address, data)
@@ -213,9 +222,9 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         community = self.tunnel_community
         if community is None:
             return
-        if message_id in (CreatePayload.msg_id, ExtendPayload.msg_id):
+        if limit := self._handshakes_of(message_id, circuit):
             host = source_address[0]
-            if refusal := self.handshakes.refusal(host, self._is_neighbour(host), time.monotonic()):
+            if refusal := limit.refusal(host, self._is_neighbour(host), time.monotonic()):
                 self._counters[refusal] += 1
                 return
         if message_id == DataPayload.msg_id and self.on_data_message is not None:

@@ -109,11 +109,9 @@ class ServingTunnels(HttpTunnels):
         if self.native is not None:
             self.native.engine.set_handshakes(admission.handshakes_per_s, admission.handshakes_per_source_per_s)
         else:
-            handshakes = self.crypto_endpoint.handshakes
-            handshakes.per_s, handshakes.per_source_per_s = (
-                admission.handshakes_per_s,
-                admission.handshakes_per_source_per_s,
-            )
+            for handshakes in (self.crypto_endpoint.handshakes, self.crypto_endpoint.answers):
+                handshakes.per_s = admission.handshakes_per_s
+                handshakes.per_source_per_s = admission.handshakes_per_source_per_s
 
     def exit_protocols(self) -> Protocol:
         """What leaves from here, by content."""

@@ -73,7 +73,10 @@ pub struct Core {
     /// Milliseconds since the epoch.
     pub now_ms: u64,
     pub rules: ExitRules,
+    /// CREATE and EXTEND.
     pub handshakes: Handshakes,
+    /// CREATED, by the same limits.
+    pub answers: Handshakes,
 }
 
 /// What is put around a payload to make it a data message.
@@ -175,6 +178,7 @@ impl Core {
             now_ms: 0,
             rules: ExitRules::default(),
             handshakes: Handshakes::default(),
+            answers: Handshakes::default(),
         }
     }
 
@@ -253,9 +257,14 @@ impl Core {
         if !self.settings.no_crypto.contains(id) {
             return Err(Drop::CellNotEncrypted);
         }
-        if *id == CREATE_ID {
+        // What is not CREATE is CREATED: what we wait for ourselves is not counted, and what an EXTEND of another's
+        // brought about is no more than these.
+        let circuit = self.routes.circuits.get(&header.circuit_id);
+        let is_awaited = *id != CREATE_ID && circuit.is_some_and(|circuit| circuit.layers.is_empty());
+        if !is_awaited {
             let is_neighbour = self.routes.has_neighbour(from.ip(), self.now_ms);
-            self.handshakes.admit(from.ip(), is_neighbour, self.gate.now_ns)?;
+            let handshakes = if *id == CREATE_ID { &mut self.handshakes } else { &mut self.answers };
+            handshakes.admit(from.ip(), is_neighbour, self.gate.now_ns)?;
         }
         self.packet_for_python(from, datagram);
         Ok(())

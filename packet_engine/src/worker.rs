@@ -313,8 +313,10 @@ impl Worker {
                 }
             }
             Command::SetHandshakes { per_s, per_source_per_s } => {
-                core.handshakes.per_s = per_s;
-                core.handshakes.per_source_per_s = per_source_per_s;
+                for handshakes in [&mut core.handshakes, &mut core.answers] {
+                    handshakes.per_s = per_s;
+                    handshakes.per_source_per_s = per_source_per_s;
+                }
             }
             Command::SetLimits { memory, slot } => core.gate.shaper = Limits::new(memory, slot).map(Shaper::new),
             Command::Stop => self.stopped = true,

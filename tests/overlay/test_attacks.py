@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from ipv8.keyvault.crypto import default_eccrypto
-from ipv8.messaging.anonymization.payload import CreatedPayload, CreatePayload, ExtendPayload
+from ipv8.messaging.anonymization.payload import CellPayload, CreatedPayload, CreatePayload, ExtendPayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_SEEDER,
@@ -18,6 +18,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address
 from ipv8.peer import Peer
 
+from overlay.admission import Admission
 from overlay.community import NOWHERE
 from overlay.guards import Guards
 from overlay.introductions import MAX_PER_HOST
@@ -253,6 +254,29 @@ async def test_an_exit_does_not_reach_its_own_machine():
         for own in ("44.3.3.3", "127.0.0.1"):
             assert exit_.exit_rules.destination_refusal(own, 80) == "exit_network_denied"
         assert exit_.exit_rules.destination_refusal("44.3.3.4", 80) is None
+
+
+@pytest.mark.parametrize("message_id", [CreatePayload.msg_id, CreatedPayload.msg_id])
+async def test_a_flood_of_handshakes_or_their_answers_is_not_looked_at(message_id):
+    admission = Admission(handshakes_per_s=50, handshakes_per_source_per_s=5)
+    config = make_config(RELAY_FLAGS, allow_private=True, admission=admission)
+    async with opened(config) as (relay,), network(exits=1) as (exit_,):
+        looked_at = []
+        relay.decode_map_private[message_id] = lambda source, data, circuit_id: looked_at.append(data)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((unused_host(), 0))
+            for _ in range(1000):
+                cell = CellPayload(int.from_bytes(os.urandom(4), "big"), bytes([message_id]) + os.urandom(80), True)
+                sock.sendto(cell.to_bin(relay.get_prefix()), address_of(relay))
+                await asyncio.sleep(0)
+        await until(lambda: relay.dropped()["handshakes_of_source"] + len(looked_at) >= 900)
+        assert 1 <= len(looked_at) <= 30
+        # What is under way is another matter: circuits are built beside it.
+        relay.walk_to(address_of(exit_))
+        await until(lambda: relay.candidates)
+        circuit = relay.create_circuit(1)
+        relay.decode_map_private[CreatedPayload.msg_id] = relay.on_created
+        assert await circuit.ready
 
 
 async def test_a_guess_does_not_end_anothers_extend():
