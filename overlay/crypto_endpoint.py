@@ -187,6 +187,16 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             if route.bytes_up == sent_before:
                 self._counters["cell_not_decrypted"] += 1
 
+    def _relay(self, cell: CellPayload, received_bytes: int) -> None:
+        """Hand a cell on; py-ipv8 takes any for a sign of life, before it is known whether it is the neighbour's."""
+        next_relay = self.relays[cell.circuit_id]
+        this_relay = self.relays.get(next_relay.circuit_id)
+        before = next_relay.bytes_up
+        self.relay_cell(cell)
+        if this_relay is not None and next_relay.bytes_up > before:
+            this_relay.beat_heart()
+            this_relay.bytes_down += received_bytes
+
     def _handshakes_of(self, message_id: int, circuit: Circuit | None) -> Handshakes | None:
         """Return the limits that a message is under; a CREATED that we wait for ourselves is under none."""
         if message_id in (CreatePayload.msg_id, ExtendPayload.msg_id):
@@ -205,7 +215,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         cell = CellPayload.from_bin(data)
         circuit_id = cell.circuit_id
         if circuit_id in self.relays:
-            super().process_cell(source_address, data)
+            self._relay(cell, len(data))
             return
         circuit = self.circuits.get(circuit_id)
         has_no_keys = circuit is not None and not circuit.hops and not cell.plaintext

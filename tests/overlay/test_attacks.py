@@ -11,6 +11,7 @@ from ipv8.messaging.anonymization.payload import CellPayload, CreatedPayload, Cr
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_SEEDER,
+    FORWARD,
     PEER_FLAG_EXIT_BT,
     PEER_FLAG_RELAY,
     Circuit,
@@ -277,6 +278,29 @@ async def test_a_flood_of_handshakes_or_their_answers_is_not_looked_at(message_i
         circuit = relay.create_circuit(1)
         relay.decode_map_private[CreatedPayload.msg_id] = relay.on_created
         assert await circuit.ready
+
+
+async def test_what_does_not_authenticate_keeps_no_relayed_circuit_alive():
+    async with (
+        network(exits=1, relays=1) as (exit_, relay),
+        opened(make_config(frozenset(), [address_of(exit_), address_of(relay)])) as (client,),
+    ):
+        await until(lambda: len(client.candidates) == 2)
+        client.build_tunnels(2)
+        await until(lambda: client.find_circuits(hops=2))
+        routes = relay.relay_from_to.values()
+        forward = [number for number, route in relay.relay_from_to.items() if route.direction == FORWARD]
+        relay.crypto_endpoint.update_statistics()
+        for route in routes:
+            route.last_activity = 1.0
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for number in forward * 20:
+                cell = CellPayload(number, os.urandom(200), False)
+                sock.sendto(cell.to_bin(relay.get_prefix()), address_of(relay))
+        refused = ("cell_not_decrypted", "cell_replayed", "packet_failed")  # by what raises, and by its counter
+        await until(lambda: sum(relay.dropped()[name] for name in refused) >= len(forward) * 20)
+        relay.crypto_endpoint.update_statistics()
+        assert {route.last_activity for route in routes} == {1.0}
 
 
 async def test_a_guess_does_not_end_anothers_extend():
