@@ -11,10 +11,24 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from steering.bpf import AND, EVERYTHING, JEQ, LD_BYTE, LD_MEMORY, LD_WORD, STORE, Instruction, choose, if_equal, ret
+from steering.bpf import (
+    AND,
+    EVERYTHING,
+    JEQ,
+    LD_BYTE,
+    LD_HALF,
+    LD_MEMORY,
+    LD_WORD,
+    STORE,
+    Instruction,
+    choose,
+    if_equal,
+    ret,
+)
 from steering.group import OWN_SOCKET, socket_of_slot
 
 BUCKETS = 256
+PY_IPV8 = b"\x00\x02"  # what all messages of py-ipv8 begin with; 20 bytes of a community's id follow
 PREFIX_BYTES = 22
 CIRCUIT_ID_AT = PREFIX_BYTES + 1
 CELL = b"\x00"
@@ -145,3 +159,17 @@ def messages_of(prefixes: Iterable[bytes]) -> list[Instruction]:
     """What a socket lets in: datagrams that begin with one of these, up to MAX_PREFIXES."""
     let_in = [instruction for prefix in prefixes for instruction in if_equal(UDP_HEADER_BYTES, prefix, ret(EVERYTHING))]
     return [*let_in, *ret(0)]
+
+
+def messages_like(prefixes: Iterable[bytes]) -> list[Instruction]:
+    """What a socket lets in that many prefixes are for: of each, the two bytes of py-ipv8 and four of the community.
+
+    That takes 16 bytes of the kernel's memory for each prefix, and leaves others one chance in four thousand million.
+    """
+    communities = sorted({prefix[len(PY_IPV8) : len(PY_IPV8) + 4] for prefix in prefixes})
+    at = UDP_HEADER_BYTES
+    program = [(LD_HALF, 0, 0, at), (JEQ, 1, 0, int.from_bytes(PY_IPV8, "big")), *ret(0)]
+    program.append((LD_WORD, 0, 0, at + len(PY_IPV8)))
+    for community in communities:
+        program += [(JEQ, 0, 1, int.from_bytes(community, "big")), *ret(EVERYTHING)]
+    return [*program, *ret(0)]

@@ -25,7 +25,7 @@ from overlay.udp import bind_to_device, cannot_bind
 from rpc import control_pb2 as pb
 from rpc.errors import CallError, RemoteError
 from rpc.sockets import TUNNEL_SOCKET
-from steering.cells import CellBuckets, bucket_of, cells_of, messages_of, program
+from steering.cells import PY_IPV8, CellBuckets, bucket_of, cells_of, messages_like, messages_of, program
 from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, socket_of_slot
 from tunnel_pool.errors import UserError
 from tunnel_pool.pool.policy import ChildState
@@ -33,9 +33,9 @@ from tunnel_pool.pool.pool import ProcessPool
 
 ASK_AGAIN_S = 5.0  # which of the circuits that stayed behind are left
 MAX_HANDED = 64  # packets that a child has not taken yet; more are dropped and counted
-MAX_FILTERED_PREFIXES = 8  # beyond, the kernel, which gives filters little memory, lets in what looks like py-ipv8's
+MAX_FILTERED_PREFIXES = 8  # beyond, the kernel, which gives filters little memory, looks at a part of each prefix
+MAX_FILTERED_LIKE = 1000  # beyond, it lets in what looks like py-ipv8's
 MAX_LINKING = 16  # rendezvous of two children at a time
-ANY_PREFIX = b"\x00\x02"
 COMING_STATES = (ChildState.WAITING, ChildState.STARTING)
 
 logger = logging.getLogger(__name__)
@@ -199,12 +199,13 @@ class SharedPort:
 
     def _filter_own(self) -> None:
         prefixes = sorted(self.front.prefixes())
-        if len(prefixes) > MAX_FILTERED_PREFIXES:
-            prefixes = [ANY_PREFIX]
+        if len(prefixes) > MAX_FILTERED_LIKE:
+            prefixes = [PY_IPV8]
         if prefixes == self._filtered:
             return
+        messages = messages_of if len(prefixes) <= MAX_FILTERED_PREFIXES else messages_like
         try:
-            self._group.let_in(OWN_SOCKET, messages_of(prefixes))
+            self._group.let_in(OWN_SOCKET, messages(prefixes))
         except OSError as error:  # no memory for the program (net.core.optmem_max)
             logger.info("What comes to the port is filtered as before: %s", error.strerror)
             return

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from steering.cells import (
     BUCKETS,
     MAX_STAYED,
+    PY_IPV8,
     CellBuckets,
     Move,
     bucket_of,
     cells_of,
+    messages_like,
     messages_of,
     program,
     random_id,
@@ -108,6 +110,18 @@ def test_sockets_let_in_what_is_theirs(group, client):
         assert takers(group) == [OWN_SOCKET]
     send(client, group, cell(3))
     assert takers(group) == [socket_of_slot(0)]
+
+
+def test_many_prefixes_are_let_in_and_no_others(group, client):
+    group.steer(program(CellBuckets(range(SLOTS)), len(group.sockets)))
+    prefixes = [PY_IPV8 + random.randbytes(20) for _ in range(1000)]
+    group.let_in(OWN_SOCKET, messages_like(prefixes))
+    for prefix in (prefixes[0], prefixes[500], prefixes[999]):
+        send(client, group, prefix + b"\xf6abc")
+        assert takers(group) == [OWN_SOCKET]
+    for refused in (PY_IPV8 + bytes(20) + b"\xf6abc", b"\x00\x01" + prefixes[0][2:] + b"\xf6", prefixes[0][:5], b""):
+        send(client, group, refused)
+        assert takers(group) == []
 
 
 def test_a_port_that_is_taken_is_not_shared(group):

@@ -16,11 +16,11 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 from overlay.node import open_overlay
-from steering.cells import bucket_of
+from steering.cells import PY_IPV8, bucket_of
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import EXIT_FLAGS, RELAY_FLAGS, Echo, address_of, dht_like, make_config, network, tunnels, until
 from tunnel_pool.pool.policy import ChildState
-from tunnel_pool.shared_port import ANY_PREFIX, MAX_FILTERED_PREFIXES
+from tunnel_pool.shared_port import MAX_FILTERED_LIKE, MAX_FILTERED_PREFIXES
 
 CLIENTS = 4
 CIRCUITS_OF_A_CLIENT = 8
@@ -279,8 +279,11 @@ async def test_a_filter_that_the_kernel_has_no_room_for_leaves_the_one_before(mo
             port._filter_own()
             async with clients_of(node, 1, 2):
                 pass
-        port.front.set_introduced({bytes([number]): (1, swarm) for number, swarm in enumerate(swarms)})
-        port._filter_own()
-        assert port._filtered == [ANY_PREFIX]
-        async with clients_of(node, 1, 2):
-            pass
+        for many in (2 * MAX_FILTERED_PREFIXES, MAX_FILTERED_LIKE):  # and PEX of each, beside the tunnels' own
+            swarms = [os.urandom(20) for _ in range(many)]
+            port.front.set_introduced({swarm: (1, swarm) for swarm in swarms})
+            port._filter_own()
+            is_too_many = len(port.front.prefixes()) > MAX_FILTERED_LIKE
+            assert port._filtered == ([PY_IPV8] if is_too_many else sorted(port.front.prefixes()))
+            async with clients_of(node, 1, 2):
+                pass
