@@ -25,6 +25,7 @@ from overlay.paths import Node
 QUESTION_S = 10.0  # for so long an answer to a question of ours is one
 MAX_QUESTIONS = 1000
 MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # of a table of some 60
+DOUBTED_S = 3.0  # so long a peer may be silent, and may take to answer, when another wants its place
 PUNCTURES_PER_S, PUNCTURES_AT_ONCE = 2.0, 10.0
 PUNCTURE_OF_PEER_S = 5.0
 
@@ -90,6 +91,7 @@ class CarefulIntroductions:
     def __init__(self, settings: Any) -> None:
         self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
+        self._doubted: dict[bytes, float] = {}  # by mid, when it was asked whether it is still there
         self._source: Any = None  # of the packet that is being handled
         self._votes = AddressVotes()
         self._punctures = Bucket()
@@ -159,7 +161,14 @@ class CarefulIntroductions:
         """Return whether a peer that came unasked may stay; another of its kind may have to go for it."""
         peers = self.get_peers()
         if not self._has_room(newcomer, peers):
-            return False
+            gone = self._gone_from(newcomer, peers)
+            if gone is None:
+                return False
+            self.network.remove_peer(gone)
+            self.counters["introduction_replaced"] += 1
+            peers = self.get_peers()
+            if not self._has_room(newcomer, peers):
+                return False
         unasked = [peer for peer in peers if peer.public_key.key_to_bin() not in self._answered]
         if len(unasked) >= MAX_UNASKED or len(peers) >= self.max_peers:
             if not unasked:
@@ -170,6 +179,27 @@ class CarefulIntroductions:
 
     def _has_room(self, newcomer: Peer, peers: Iterable[Peer]) -> bool:
         return has_room(Node(b"", newcomer.address[0]), (Node(b"", peer.address[0]) for peer in peers))
+
+    def _gone_from(self, newcomer: Peer, peers: Iterable[Peer]) -> Peer | None:
+        """Return a peer of the newcomer's network that does not answer any longer; ask the most silent one if it does.
+
+        A node that was restarted comes with another key: those that it had must not shut it out.
+        """
+        now_s, place = time.time(), network_of(newcomer.address[0])
+        rivals = [peer for peer in peers if network_of(peer.address[0]) == place]
+        here = [peer for peer in rivals if peer.address[0] == newcomer.address[0]]
+        for peer in sorted(here if len(here) >= MAX_PER_HOST else rivals, key=lambda peer: float(peer.last_response)):
+            asked_s = self._doubted.get(peer.mid, 0.0)
+            if asked_s > peer.last_response:
+                if now_s - asked_s > DOUBTED_S:
+                    del self._doubted[peer.mid]
+                    return peer
+            elif now_s - peer.last_response > DOUBTED_S:
+                if len(self._doubted) >= MAX_QUESTIONS:
+                    self._doubted.clear()
+                self._doubted[peer.mid] = now_s
+                self.walk_to(peer.address)
+        return None
 
     def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
         """As in py-ipv8 for an answer to a question of ours; what nobody asked for changes nothing."""

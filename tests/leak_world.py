@@ -1,6 +1,6 @@
 """A world of its own, and a client in it behind one wire that is listened to.
 
-leak_world.py SOURCE FOLDER [kill|daemon|change] [OPTION...]     SOURCE: http, udp, dht, hostile, plain-dht
+leak_world.py SOURCE FOLDER [kill|daemon|change|restart] [OPTION...]     SOURCE: http, udp, dht, hostile, plain-dht
 
 Runs in a network namespace that `unshare` made. The client is in another, with
 a name server that is not there; a veth pair is all that joins them. Every frame
@@ -34,14 +34,18 @@ from tunnel_pool.torrents import parse_torrent, swarm_hash_of
 
 NET = "44.7"
 WORLD, CLIENT = f"{NET}.250.1", f"{NET}.250.2"
+WORLD_6, CLIENT_6, OUTSIDE_6 = "2a44:7::1", "2a44:7::2", "2a45::80"
 NAME_SERVER = "45.0.0.53"  # past the gateway, so that a question is a packet and no ARP request
 TRACKER, DHT = f"{NET}.4.1", [f"{NET}.5.{number}" for number in range(1, 5)]
 SEEDER = f"{NET}.6.1"  # hidden
-ETH_P_ALL, ETH_P_IP = 3, 0x0800
+ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
+ICMPV6, HOP_BY_HOP = 58, 0
+OF_NEIGHBOURS = {*range(130, 138), 143}  # types of ICMPv6: who is there, and who listens
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 SOL_PACKET, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING = 263, 6, 23  # linux/if_packet.h
 OUTSIDE, OUTSIDE_PORT = "45.0.0.80", 8080  # past the gateway, too
 SCHEMES = ("ws", "wss", "https", "i2p", "ftp", "WS", "socks5", "file")
+KILLED_AFTER_S = (0.05, 0.3, 0.8, 1.5, 2.5)  # since the daemon answers
 SILENT_FOR_S = 14.0  # a look-up in the DHT ends in an announcement within 12 s
 TRACKERS_NAME = "tracker.example"
 DHT_NAME = "router.example"
@@ -71,13 +75,16 @@ class Client:
         self.mac = bytes.fromhex(wire["address"].replace(":", ""))
         run("ip", "link", "set", "wire", "netns", str(self._holder.pid))
         run("ip", "addr", "add", f"{WORLD}/16", "dev", "world")
+        run("ip", "addr", "add", f"{WORLD_6}/64", "dev", "world", "nodad")
         run("ip", "link", "set", "world", "up")
         for file in ("resolv.conf", "hosts"):
             run(*self.enter, "mount", "--bind", str(self._folder / file), f"/etc/{file}")
         run(*self.enter, "ip", "addr", "add", f"{CLIENT}/16", "dev", "wire")
+        run(*self.enter, "ip", "addr", "add", f"{CLIENT_6}/64", "dev", "wire", "nodad")
         for device in ("lo", "wire"):
             run(*self.enter, "ip", "link", "set", device, "up")
-        run(*self.enter, "ip", "route", "add", "default", "via", WORLD)
+        for gateway in (WORLD, WORLD_6):
+            run(*self.enter, "ip", "route", "add", "default", "via", gateway)
         return True
 
     def close(self):
@@ -136,6 +143,8 @@ class Wire:
 
     @staticmethod
     def _destination(frame, kind):
+        if kind == ETH_P_IPV6:
+            return _destination_6(frame[14:])
         if kind != ETH_P_IP:
             return f"ethertype {kind:04x}"
         header = frame[14:]
@@ -147,6 +156,18 @@ class Wire:
     def dropped(self):
         """Frames that came too fast to be looked at (packet(7), PACKET_STATISTICS)."""
         return struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1]
+
+
+def _destination_6(header):
+    protocol, above = header[6], header[40:]
+    if protocol == HOP_BY_HOP:
+        protocol, above = above[0], above[8 * (above[1] + 1) :]
+    if protocol == ICMPV6 and above[0] in OF_NEIGHBOURS:
+        return "neighbours"
+    port = struct.unpack_from("!H", above, 2)[0] if protocol in (6, 17) else 0
+    return (
+        f"{ {6: 'tcp', 17: 'udp'}.get(protocol, protocol) } [{socket.inet_ntop(socket.AF_INET6, header[24:40])}]:{port}"
+    )
 
 
 async def find_seeder(source, swarm, stack):
@@ -173,19 +194,27 @@ async def find_seeder(source, swarm, stack):
 
 async def hostile_torrent(swarm, infohash, stack):
     """A .torrent file that names whatever libtorrent might reach past its proxy, and a tracker that does, too."""
-    names = ["peer.example", "localhost.example"]
+    names = ["peer.example", "localhost.example", OUTSIDE_6]
     tracker, _ = await stack.enter_async_context(http_tracker(TRACKER, names))
     await announce(tracker, infohash, swarm.seeders[0])
     decoded = lt.bdecode(swarm.torrent.read_bytes())
     # libtorrent asks one after the other, until one answers.
-    urls = [f"{scheme}://{host}:{OUTSIDE_PORT}/announce" for scheme in SCHEMES for host in ("x.example", OUTSIDE)]
+    urls = [
+        f"{scheme}://{host}:{OUTSIDE_PORT}/announce"
+        for scheme in SCHEMES
+        for host in ("x.example", OUTSIDE, f"[{OUTSIDE_6}]")
+    ]
     urls.append(f"http://{TRACKERS_NAME}:{tracker[1]}/moved")
     decoded |= {
         b"announce": urls[0].encode(),
         b"announce-list": [[url.encode()] for url in urls],
-        b"url-list": [b"http://seed.example/", f"http://{OUTSIDE}:{OUTSIDE_PORT}/".encode()],
+        b"url-list": [
+            b"http://seed.example/",
+            f"http://{OUTSIDE}:{OUTSIDE_PORT}/".encode(),
+            f"http://[{OUTSIDE_6}]/".encode(),
+        ],
         b"httpseeds": [b"http://httpseed.example/seed"],
-        b"nodes": [[b"node.example", 6881], [OUTSIDE.encode(), 6881]],
+        b"nodes": [[b"node.example", 6881], [OUTSIDE.encode(), 6881], [OUTSIDE_6.encode(), 6881]],
     }
     path = swarm.torrent.with_name("hostile.torrent")
     path.write_bytes(lt.bencode(decoded))
@@ -245,17 +274,25 @@ async def downloaded(source, folder, client, how, *, options, stack):
     arguments = ["--workers=2", f"--state={folder / 'state'}", "--json", *more, *options]
     arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private"]
     arguments += [f"--community-id={swarm.community_id.hex()}"]
-    is_daemon = how in ("daemon", "change")
+    is_daemon = how in ("daemon", "change", "restart")
     arguments += [f"--folder={folder}", "--rpc=127.0.0.1:0"] if is_daemon else [f"--save={folder}", link]
     arguments += ["--hops=0", f"--plain-listen={CLIENT}:0"] if how == "change" else []
     name = "daemon" if is_daemon else "download"
+    for after_s in KILLED_AFTER_S if how == "restart" else ():
+        async with command(name, *arguments, program=[*client.enter, *MODULE]) as killed:
+            ask = await asking(killed, client)
+            if after_s == KILLED_AFTER_S[0]:
+                await ask("torrent_add", added_by(link))
+            await asyncio.sleep(after_s)
+            os.kill(killed.pid, signal.SIGKILL)
+            await killed.process.wait()
     download = await stack.enter_async_context(command(name, *arguments, program=[*client.enter, *MODULE]))
     silence = None
     if how == "kill":
         await download.until_downloaded(4)
         silence = await kill_all_children(download, wire)
-    elif how == "daemon":
-        await download_by_daemon(download, link, client)
+    elif how in ("daemon", "restart"):
+        await download_by_daemon(download, link if how == "daemon" else None, client)
     elif how == "change":
         silence = await change_hops(download, link, client, wire, swarm)
     code, report, lines = await download.ended()
@@ -295,14 +332,18 @@ async def asking(daemon, client):
     return ask
 
 
-async def download_by_daemon(daemon, link, client):
-    """Ask it for the torrent, and when it is there to end."""
-    ask = await asking(daemon, client)
+def added_by(link):
+    """The parameters of torrent_add for a magnet link, or the path of a .torrent file."""
     if link.startswith("magnet:"):
-        await ask("torrent_add", {"filename": link})
-    else:
-        metainfo = await asyncio.to_thread(Path(link).read_bytes)
-        await ask("torrent_add", {"metainfo": base64.b64encode(metainfo).decode()})
+        return {"filename": link}
+    return {"metainfo": base64.b64encode(Path(link).read_bytes()).decode()}
+
+
+async def download_by_daemon(daemon, link, client):
+    """Ask it for the torrent, unless it has it, and when it is there to end."""
+    ask = await asking(daemon, client)
+    if link is not None:
+        await ask("torrent_add", added_by(link))
     async with asyncio.timeout(60):
         done = [{"percent_done": 1.0}]
         while (await ask("torrent_get", {"fields": ["percent_done"]}))["torrents"] != done:  # noqa: ASYNC110

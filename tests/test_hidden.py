@@ -193,7 +193,7 @@ async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
     async with relays(4) as swarm, client(swarm, 11, tmp_path) as downloader:
         infohash = torrent_of(swarm)[1]
         downloader.download(torrent_of(swarm)[0], tmp_path)
-        await until(lambda: downloader.tunnels.find_circuits("LOOKUP"))
+        await until(lambda: downloader.tunnels.find_circuits("LOOKUP", group=None))
         slot = kill_owner(downloader, infohash)
         await until(lambda: downloader.tunnels.owner_of(infohash) not in (slot, None))
         async with client(swarm, 10, tmp_path) as seeder:
@@ -212,18 +212,21 @@ async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side
         client(swarm, 11, tmp_path) as downloader,
     ):
         infohash = torrent_of(swarm)[1]
-        seeder._session._session.apply_settings({"upload_rate_limit": 4_000_000})  # it lasts on a fast machine, too
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
+        (lane,) = seeder._lanes.values()
+        lane.session._session.apply_settings({"upload_rate_limit": 4_000_000})  # it lasts on a fast machine, too
         await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
         downloader.download(torrent_of(swarm)[0], tmp_path)
         await downloader.wait_circuits(lambda client: None)
-        before = {circuit.circuit_id for circuit in downloader.tunnels.find_circuits("RP_DOWNLOADER")}
+        before = {circuit.circuit_id for circuit in downloader.tunnels.find_circuits("RP_DOWNLOADER", group=None)}
         await until(lambda: downloader.statuses[0].done_bytes > 4 << 20)
         kill_owner(seeder if side == "seeder" else downloader, infohash)
 
         def linked():
             return [
-                c for c in downloader.tunnels.find_circuits("RP_DOWNLOADER") if c.e2e and c.circuit_id not in before
+                c
+                for c in downloader.tunnels.find_circuits("RP_DOWNLOADER", group=None)
+                if c.e2e and c.circuit_id not in before
             ]
 
         assert not downloader.statuses[0].finished

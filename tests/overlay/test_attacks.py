@@ -146,6 +146,20 @@ async def test_one_address_does_not_fill_the_table():
             }
 
 
+async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays():
+    """Each start has another key: those of before hold the places of its address until they are missed."""
+    host = unused_host()
+    async with network(exits=1) as (exit_,):
+        known = [address_of(exit_)]
+        async with opened(make_config(frozenset(), known, host=host)) as (living,):
+            await until(lambda: living.candidates)
+            for _ in range(MAX_PER_HOST + 1):
+                async with opened(make_config(frozenset(), known, host=host)) as (client,):
+                    await until(lambda client=client: client.candidates, what="an answer of the exit")
+            assert living.my_peer in exit_.get_peers()
+            assert exit_.dropped()["introduction_replaced"] >= 1
+
+
 async def test_a_signed_packet_that_is_sent_again_from_elsewhere_moves_nobody():
     async with network(exits=1) as (hop,), opened(make_config(frozenset(), [address_of(hop)])) as (client,):
         await until(lambda: client.candidates)
