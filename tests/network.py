@@ -21,6 +21,7 @@ from overlay.node import open_overlay
 from packet_engine import EngineChoice
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.tunnels import new_member_key
 
 RELAY_FLAGS = frozenset({PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST})
 EXIT_FLAGS = RELAY_FLAGS | {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
@@ -80,8 +81,15 @@ async def tunnels(
         opened = await open_overlay(config)
         opened.settings.max_circuits = circuits
     else:
+        # With ports of their own, children have keys of their own, too: peers know a key at one address.
+        more_keys = {slot: new_member_key() for slot in range(1, workers + 2)} if kind == "ported" else {}
         opened = PooledTunnelCommunity(
-            config, range(workers), circuits, start_method=start_method, shares_port=kind == "pooled"
+            config,
+            range(workers),
+            circuits,
+            own_keys={0: config.member_key, **more_keys} if more_keys else None,
+            start_method=start_method,
+            shares_port=kind == "pooled",
         )
         await opened.start()
     try:

@@ -112,6 +112,11 @@ def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
     return key
 
 
+def _member_key(options: NodeOptions, slot: int = 0) -> bytes:
+    """Raises UserError."""
+    return load_member_key(options.state_dir, slot) if options.keeps_key else new_member_key()
+
+
 def pool_of(tunnels: Tunnels) -> ProcessPool | None:
     """The children behind the tunnels, None in one process."""
     return tunnels.pool if isinstance(tunnels, PooledTunnelCommunity) else None
@@ -125,9 +130,8 @@ def shares_port(workers: WorkerRange, steering: bool) -> bool:
 def peer_flags(options: NodeOptions) -> frozenset[int]:
     """What the node offers to others.
 
-    Peers of this network know a key at one address, the last that it spoke
-    from. The children of a download share a key, so that none takes another
-    as a hop; where they speak from several ports, circuits through them would break.
+    The children of a download that have a port each are several nodes to others,
+    which come and go; they relay for nobody.
     """
     if not options.relays:
         return frozenset()
@@ -154,7 +158,7 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
     guard_places = [HostPort(*place) for place in guards.places()] if guards is not None else []
     config = OverlayConfig(
         slot=0,
-        member_key=load_member_key(options.state_dir) if options.keeps_key else new_member_key(),
+        member_key=_member_key(options),
         listen=options.listen,
         peer_flags=peer_flags(options),
         community_id=options.community_id,
@@ -208,8 +212,10 @@ async def _open_pool(
 ) -> PooledTunnelCommunity:
     least, most = options.workers
     shared = shares_port(options.workers, options.steering)
-    several = options.serves and not shared
-    own_keys = {slot: load_member_key(options.state_dir, slot) for slot in range(most)} if several else None
+    own_keys = None
+    if not shared:  # peers know a key at one address
+        others = {slot: _member_key(options, slot) for slot in range(1, most)}
+        own_keys = {0: config.member_key, **others}
     max_circuits = options.circuits or circuits_for(least)
     pooled = PooledTunnelCommunity(
         config,
