@@ -72,6 +72,19 @@ async def network(exits=1, relays=0, allow_private=True):
 
 
 @asynccontextmanager
+async def opened(*configs):
+    """A node for each of these."""
+    nodes = []
+    try:
+        for config in configs:
+            nodes.append(await open_overlay(config))
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.unload()
+
+
+@asynccontextmanager
 async def tunnels(
     kind, bootstrap=(), workers=2, circuits=2, *, start_method=StartMethod.SPAWN, shares_port=True, **more
 ):

@@ -21,33 +21,40 @@ async def fails(*arguments):
     return code, report, lines[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "COMMAND"),
-        (["nonsense"], "nonsense"),
-        (["demo", "--workers", "-1"], "'-1' is not a number from 0 to 256 or MIN..MAX or auto"),
-        (["demo", "--workers", "many"], "'many' is not a number"),
-        (["demo", "--hops", "0"], "'0' is not a number from 1 to 3"),
-        (["demo", "--hops", "4"], "'4' is not"),
-        (["demo", "--size", "0"], "--size"),
-        (["demo", "--unknown"], "--unknown"),
-        (["download"], "WHAT"),
-        (["download", INFOHASH, "--community-id", "xyz"], "'xyz' is not 40 hexadecimal digits"),
-        (["download", INFOHASH, "--peer", "1.2.3.4"], "'1.2.3.4' is not IPV4:PORT"),
-        (["download", INFOHASH, "--peer", "1.2.3.4:0"], "no port"),
-        (["download", INFOHASH, "--peer", "example.org:6881"], "is not IPV4:PORT"),
-        (["download", INFOHASH, "--listen", "1.2.3.4:65536"], "65535"),
-        (["download", INFOHASH, "--bootstrap", "somewhere"], "--bootstrap"),
-        (["download", INFOHASH, "--state", ""], "an empty path"),
-        (["node", "--log-level", "loud"], "loud"),
-    ],
-)
-async def test_wrong_usage_is_2(arguments, said):
-    code, _, line = await fails(*arguments)
-    assert code == 2
-    assert said in line
-    assert "--help" in line
+WRONG = [
+    ([], "COMMAND"),
+    (["nonsense"], "nonsense"),
+    (["demo", "--workers", "-1"], "'-1' is not a number from 0 to 256 or MIN..MAX or auto"),
+    (["demo", "--workers", "many"], "'many' is not a number"),
+    (["demo", "--hops", "0"], "'0' is not a number from 1 to 3"),
+    (["demo", "--hops", "4"], "'4' is not"),
+    (["demo", "--size", "0"], "--size"),
+    (["demo", "--unknown"], "--unknown"),
+    (["download"], "WHAT"),
+    (["download", INFOHASH, "--community-id", "xyz"], "'xyz' is not 40 hexadecimal digits"),
+    (["download", INFOHASH, "--peer", "1.2.3.4"], "'1.2.3.4' is not IPV4:PORT"),
+    (["download", INFOHASH, "--peer", "1.2.3.4:0"], "no port"),
+    (["download", INFOHASH, "--peer", "example.org:6881"], "is not IPV4:PORT"),
+    (["download", INFOHASH, "--listen", "1.2.3.4:65536"], "65535"),
+    (["download", INFOHASH, "--bootstrap", "somewhere"], "--bootstrap"),
+    (["download", INFOHASH, "--state", ""], "an empty path"),
+    (["node", "--log-level", "loud"], "loud"),
+]
+
+
+async def test_wrong_usage_is_2():
+    """Side by side, a few at a time: each takes a process to start."""
+    gate = asyncio.Semaphore(4)
+
+    async def failed(arguments):
+        async with gate:
+            return await fails(*arguments)
+
+    answers = await asyncio.gather(*(failed(arguments) for arguments, _ in WRONG))
+    for (arguments, said), (code, _, line) in zip(WRONG, answers, strict=True):
+        assert code == 2, arguments
+        assert said in line
+        assert "--help" in line
 
 
 async def test_what_is_no_torrent(tmp_path):

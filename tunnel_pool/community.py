@@ -28,11 +28,11 @@ from overlay.community import NOWHERE, PoolTunnelSettings
 from overlay.config import HostPort, OverlayConfig, slot_of
 from overlay.discovery import MAX_PEERS
 from overlay.end_to_end import mask_in_use
-from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
+from overlay.exit_rules import ExitRules
 from overlay.guards import Guards
 from overlay.lanes import Lane, set_group
 from overlay.limits import LimitsMemory
-from overlay.messages import address_message
+from overlay.messages import address_message, exit_rules_message
 from rpc import control_pb2 as pb
 from rpc.errors import RemoteError
 from rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
@@ -404,20 +404,3 @@ def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
     if address.kind is AddressType.IPV6:
         return UDPv6Address(address.host, address.port)
     return UDPv4Address(address.host, address.port)
-
-
-def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
-    message = pb.ExitRules(
-        denied=rules.denied.pack(ADDRESS_BYTES),
-        denied_ports=rules.denied_ports.pack(PORT_BYTES),
-        max_destinations=rules.max_destinations,
-        max_unanswered=rules.max_unanswered,
-        new_per_s=rules.new_per_s,
-    )
-    if rules.protocols is not None:
-        message.protocols = int(rules.protocols)
-    if rules.allowed is not None:
-        message.allowed = rules.allowed.pack(ADDRESS_BYTES)
-    if rules.allowed_ports is not None:
-        message.allowed_ports = rules.allowed_ports.pack(PORT_BYTES)
-    return message

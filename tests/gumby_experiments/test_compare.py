@@ -45,7 +45,10 @@ def noisy(chance, runs, noise, factor=1.0, drift=0.0):
     return rows
 
 
-@pytest.mark.parametrize(("noise", "paired"), [(0.03, True), (0.2, True), (0.2, False)])
+@pytest.mark.parametrize(
+    ("noise", "paired"),
+    [(0.2, True), *(pytest.param(*of, marks=pytest.mark.slow) for of in [(0.03, True), (0.2, False)])],
+)
 def test_identical_sides_are_called_regressed_no_more_than_once_in_twenty(noise, paired):
     chance = random.Random(f"{noise}{paired}")
     trials = 300

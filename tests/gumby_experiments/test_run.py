@@ -1,5 +1,6 @@
 """The command from outside: whole short runs, runs that are stopped, nodes that die, wrong words."""
 
+import asyncio
 import json
 import os
 import signal
@@ -117,25 +118,29 @@ async def test_a_node_that_dies_is_named_and_the_other_runs_go_on(tmp_path):
     assert not left_over(running.pid)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "why"),
-    [
-        (["run", "ghost"], 2, "'ghost' is no experiment; there are anonymity"),
-        (["run", "idle", "--set=ghost=1"], 2, "--set ghost: this experiment has"),
-        (["run", "idle", "--set=workers"], 2, "'workers' is not NAME=VALUE[,VALUE...]"),
-        (["run", "idle", "--runs=0"], 2, "not a number from 1"),
-        (["report", "/absent"], 1, "/absent has no results"),
-        (["compare", "/", "/", "--times=2"], 2, "--times is of revisions"),
-        (["compare", "/absent", "HEAD"], 1, "'/absent' is neither a directory of results nor a revision"),
-        (["fly"], 2, "invalid choice: 'fly'"),
-    ],
-)
-async def test_wrong_words_are_answered_in_one_line(arguments, code, why):
-    async with command("experiment", *arguments) as running:
-        got, _, lines = await running.ended()
-    assert got == code
-    assert why in lines[-1]
-    assert len(lines) == 1
+WRONG = [
+    (["run", "ghost"], 2, "'ghost' is no experiment; there are anonymity"),
+    (["run", "idle", "--set=ghost=1"], 2, "--set ghost: this experiment has"),
+    (["run", "idle", "--set=workers"], 2, "'workers' is not NAME=VALUE[,VALUE...]"),
+    (["run", "idle", "--runs=0"], 2, "not a number from 1"),
+    (["report", "/absent"], 1, "/absent has no results"),
+    (["compare", "/", "/", "--times=2"], 2, "--times is of revisions"),
+    (["compare", "/absent", "HEAD"], 1, "'/absent' is neither a directory of results nor a revision"),
+    (["fly"], 2, "invalid choice: 'fly'"),
+]
+
+
+async def test_wrong_words_are_answered_in_one_line():
+    """Side by side: each takes a process to start."""
+
+    async def ended(arguments):
+        async with command("experiment", *arguments) as running:
+            return await running.ended()
+
+    answers = await asyncio.gather(*(ended(arguments) for arguments, _, _ in WRONG))
+    for (arguments, code, why), (got, _, lines) in zip(WRONG, answers, strict=True):
+        assert (got, len(lines)) == (code, 1), arguments
+        assert why in lines[-1]
 
 
 async def test_results_are_not_written_over(tmp_path):

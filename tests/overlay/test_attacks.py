@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-from contextlib import asynccontextmanager
 
 import pytest
 from ipv8.keyvault.crypto import default_eccrypto
@@ -23,22 +22,19 @@ from overlay.admission import Admission
 from overlay.community import NOWHERE
 from overlay.guards import Guards
 from overlay.introductions import MAX_PER_HOST
-from overlay.node import open_overlay
-from tests.network import EXIT_FLAGS, RELAY_FLAGS, address_of, dht_like, make_config, network, until, unused_host
+from tests.network import (
+    EXIT_FLAGS,
+    RELAY_FLAGS,
+    address_of,
+    dht_like,
+    make_config,
+    network,
+    opened,
+    until,
+    unused_host,
+)
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-
-@asynccontextmanager
-async def opened(*configs):
-    nodes = []
-    try:
-        for config in configs:
-            nodes.append(await open_overlay(config))
-        yield nodes
-    finally:
-        for node in nodes:
-            await node.unload()
 
 
 def key_of(node):
@@ -144,20 +140,6 @@ async def test_one_address_does_not_fill_the_table():
             assert {peer.public_key.key_to_bin() for peer in client.candidates} <= {key_of(node) for node in honest} | {
                 key_of(attacker)
             }
-
-
-async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays():
-    """Each start has another key: those of before hold the places of its address until they are missed."""
-    host = unused_host()
-    async with network(exits=1) as (exit_,):
-        known = [address_of(exit_)]
-        async with opened(make_config(frozenset(), known, host=host)) as (living,):
-            await until(lambda: living.candidates)
-            for _ in range(MAX_PER_HOST + 1):
-                async with opened(make_config(frozenset(), known, host=host)) as (client,):
-                    await until(lambda client=client: client.candidates, what="an answer of the exit")
-            assert living.my_peer in exit_.get_peers()
-            assert exit_.dropped()["introduction_replaced"] >= 1
 
 
 async def test_a_signed_packet_that_is_sent_again_from_elsewhere_moves_nobody():

@@ -197,6 +197,7 @@ async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monke
         assert first.circuit_id not in downloader.circuits
 
 
+@pytest.mark.slow
 async def test_a_seeder_is_found_by_another_introduction_point_than_one_that_is_gone(monkeypatch):
     """The DHT names a point for a day, whether it is still there or not."""
     monkeypatch.setattr("overlay.hidden.ANSWER_TIMEOUT_S", 0.5)

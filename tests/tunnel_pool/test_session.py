@@ -103,7 +103,9 @@ def many_files(folder):
     return str(path)
 
 
-@pytest.mark.parametrize("source", [lambda folder: INFOHASH, many_files], ids=["magnet", "torrent"])
+@pytest.mark.parametrize(
+    "source", [pytest.param(lambda folder: INFOHASH, marks=pytest.mark.slow), many_files], ids=["magnet", "torrent"]
+)
 async def test_peers_are_connected_to_when_a_torrent_is_added(tmp_path, source):
     consumer, peer = Consumer(), ("1.2.3.4", 6881)
     torrent = source(tmp_path)

@@ -138,6 +138,7 @@ async def test_a_daemon_killed_at_any_moment_keeps_what_it_said(moments, tmp_pat
     shutil.rmtree(tmp_path / "seeds")
 
 
+@pytest.mark.slow
 async def test_the_peers_of_a_magnet_link_are_known_to_the_next_start(tmp_path):
     """Also those that failed last, which libtorrent's resume data lacks."""
     parameters = lt.load_torrent_buffer(make_torrent(tmp_path / "seeds", "late", FILES))
