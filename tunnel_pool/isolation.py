@@ -14,7 +14,7 @@ MOST_LANES = 32  # a session and its circuits cost memory and keep-alives: tunne
 
 
 class Isolation(StrEnum):
-    """What `--isolate` says: what each has a group of its own."""
+    """The choices of `--isolate`: each torrent has a group of its own, each set of labels has, or all share one."""
 
     TORRENT = "torrent"
     LABEL = "label"

@@ -168,11 +168,11 @@ async def told_when_late(what):
 
 
 async def all_downloaded(rpc, owner, seeder):
-    """What can be: without hops, nobody is in the network here."""
+    """What can be: without hops, nobody is there. A peer that failed, libtorrent asks again after a minute."""
     plain = [infohash for infohash, known in owner.may_be.items() if known and known["hops"] == "hops:0"]
     await rpc.call("torrent_start_now", {"ids": plain or ["0" * 40]})
     torrents = []
-    async with told_when_late(lambda: torrents), asyncio.timeout(60):
+    async with told_when_late(lambda: torrents), asyncio.timeout(90):
         while True:
             fields = ["percent_done", "download_dir", "hash_string", "status", "error_string"]
             torrents = (await rpc.call("torrent_get", {"fields": fields, "ids": plain or ["0" * 40]}))["torrents"]
