@@ -63,9 +63,8 @@ class GroupedCircuits:
     remove_circuit: Any
 
     def __init__(self, *arguments: Any) -> None:
-        self.groups_needed: dict[
-            Lane, int
-        ] = {}  # how many circuits are to be kept; of group 0, circuits_needed says it
+        # How many circuits each lane could use; of group 0, circuits_needed says it.
+        self.groups_needed: dict[Lane, int] = {}
         super().__init__(*arguments)
 
     def wanted_circuits(self) -> dict[Lane, int]:

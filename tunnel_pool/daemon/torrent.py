@@ -115,9 +115,7 @@ class Torrent:
     moved: "asyncio.Future[str] | None" = None
     renamed: "asyncio.Future[None] | None" = None
     is_between_sessions: bool = False
-    held_until_s: float = (
-        0.0  # monotonic; until then it contacts nobody: its client may say how many hops it is to have
-    )
+    held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
     has_run: bool = False  # whether anybody may have heard of it since it was added
     is_moving: bool = False  # libtorrent moves its files now
     is_verifying: bool = False  # whoever stopped it asked for it
