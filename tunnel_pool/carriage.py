@@ -48,6 +48,9 @@ class Carrier(Protocol):
 
     def closed(self, association: Association) -> None: ...
 
+    def end(self) -> None:
+        """There are no more associations."""
+
 
 class DirectCarrier:
     """In one process: the native engine reads the association's socket."""
@@ -78,6 +81,8 @@ class DirectCarrier:
         if association.id in self._carried:
             self._carried.discard(association.id)
             self._engine.remove_association(association.id)
+
+    def end(self) -> None: ...
 
 
 class _Steered:
@@ -131,6 +136,9 @@ class SteeredCarrier:
                 if slot in self._pool.working():
                     message = pb.Dissociate(association_id=association.id)
                     self._pool.tell(slot, "dissociate", message)
+
+    def end(self) -> None:
+        self._tunnels.watchers.remove(self._update)
 
     def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
         """A datagram for a bucket that nobody has, or that has just been given away."""
@@ -195,6 +203,8 @@ class SteeredCarrier:
 
         def answered(future: "Future[pb.Associated]") -> None:
             error = future.exception()
+            if self._steered.get(association.id) is not steered:
+                return  # it was closed meanwhile
             if isinstance(error, CallError):
                 self._refused(steered, slot, str(error))
             elif steered.asked.get(slot) == pid:

@@ -62,6 +62,7 @@ class LaneServers:
             self._connect()
             self._tunnels.end_tunnels(*lane)
             await ended.server.close()
+            ended.dispatcher.end()
             self._dropped += _dropped_by(ended)
 
     def dropped(self) -> Counter[str]:
