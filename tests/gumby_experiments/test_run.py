@@ -53,11 +53,12 @@ async def test_each_experiment_runs_in_its_short_form(tmp_path, name):
     }
     if name in ("local_download", "download"):
         assert (folder / "figures" / "speed_over_time.svg").exists()
+    meanings = pd.read_csv(folder / "columns.csv", keep_default_na=False).set_index(["table", "column"])
+    assert meanings.loc[("runs", "seconds"), "unit"] == "s"
     if name != "anonymity":  # which is over before its process can be sampled
         samples = pd.read_csv(folder / "samples.csv")
         assert (samples["rss_bytes"] > 0).all()
-    meanings = pd.read_csv(folder / "columns.csv", keep_default_na=False).set_index(["table", "column"])
-    assert meanings.loc[("samples", "cpu_user_s"), "unit"] == "s"
+        assert meanings.loc[("samples", "cpu_user_s"), "unit"] == "s"
     assert not left_over(running.pid)
 
 
