@@ -6,6 +6,7 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
 from overlay.community import PoolTunnelCommunity
+from overlay.introduced import IntroducedSeeder
 from overlay.lanes import group_of
 from overlay.messages import introduction_state
 from rpc.sync import (
@@ -18,7 +19,7 @@ from rpc.sync import (
     SwarmState,
 )
 
-NOBODY = (b"", b"")
+NOBODY = IntroducedSeeder(b"", b"")
 
 
 def _hop_state(hop: Hop) -> PeerState:
@@ -67,15 +68,14 @@ def take_routes(community: PoolTunnelCommunity) -> Routes:
         )
         for circuit_id, relay in community.relay_from_to.items()
     }
-    introduces = {known.circuit_id: (key, infohash) for key, (known, infohash) in community.intro_point_for.items()}
     cookies = {known.circuit_id: cookie for cookie, known in community.rendezvous_point_for.items()}
     exits = {
         circuit_id: ExitState(
             circuit_id,
             exit_socket.enabled,
             **_route_fields(exit_socket),
-            seeder_key=introduces.get(circuit_id, NOBODY)[0],
-            infohash=introduces.get(circuit_id, NOBODY)[1],
+            seeder_key=(community.introduced.seeder_of(circuit_id) or NOBODY).seeder_key,
+            infohash=(community.introduced.seeder_of(circuit_id) or NOBODY).info_hash,
             cookie=cookies.get(circuit_id, b""),
         )
         for circuit_id, exit_socket in community.exit_sockets.items()

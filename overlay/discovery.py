@@ -7,9 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipv8.bootstrapping.dispersy.bootstrapper import DispersyBootstrapper
-from ipv8.community import Community, CommunitySettings
+from ipv8.community import Community
 from ipv8.dht import DHTError
-from ipv8.dht.discovery import DHTDiscoveryCommunity
 from ipv8.dht.provider import DHTCommunityProvider, DHTIntroPointPayload
 from ipv8.messaging.anonymization.pex import PexCommunity
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY, IntroductionPoint
@@ -23,7 +22,9 @@ from ipv8.taskmanager import TaskManager
 from overlay.backoff import Recent
 from overlay.balance import TARGET_PEERS, surplus, wants_more
 from overlay.bootstrap import make_bootstrappers
+from overlay.bucket import Bucket
 from overlay.config import OverlayConfig
+from overlay.dht import CarefulDht, CarefulDhtSettings
 from overlay.endless import register_endless
 
 if TYPE_CHECKING:
@@ -44,15 +45,36 @@ MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
 
 MAX_DHT_PEERS = 30
 DHT_ASK_AGAIN_S = 30.0
+CRAWLS_PER_S, CRAWLS_AT_ONCE = 5.0, 50.0  # through the DHT, for others
 PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # which the DHT's records leave out
 
 logger = logging.getLogger(__name__)
 
 
 class IntroductionPointDht(DHTCommunityProvider):
-    """py-ipv8's provider, which says whether an announcement was stored."""
+    """py-ipv8's provider, which says whether an announcement was stored.
+
+    A cell of a stranger is enough for a look-up, which is some twenty packets: so many a second, and no more.
+    """
+
+    def __init__(self, dht_community: CarefulDht, port: int) -> None:
+        super().__init__(dht_community, port)
+        self._crawls = Bucket()
+
+    def _may_crawl(self) -> bool:
+        now_s = time.monotonic()
+        if not self._crawls.permits(now_s):
+            self.dht_community.counters["dht_crawl_too_often"] += 1
+            return False
+        self._crawls.take(CRAWLS_PER_S, CRAWLS_AT_ONCE / CRAWLS_PER_S, now_s)
+        return True
+
+    async def lookup(self, info_hash: bytes) -> tuple[bytes, list[IntroductionPoint]] | None:
+        return await super().lookup(info_hash) if self._may_crawl() else None
 
     async def announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> bool:
+        if not self._may_crawl():
+            return False
         record = DHTIntroPointPayload(
             intro_point.peer.address,
             int(time.time()),
@@ -84,7 +106,7 @@ class Discovery(TaskManager):
         self._churn = RandomChurn(
             community, 2 * MAX_PEERS, ping_interval=PING_INTERVAL_S, inactive_time=SILENCE_S, drop_time=DROP_S
         )
-        self._dht: DHTDiscoveryCommunity | None = None
+        self._dht: CarefulDht | None = None
         self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
         community.bootstrappers += make_bootstrappers(config)
@@ -133,17 +155,17 @@ class Discovery(TaskManager):
     # The DHT
 
     def _open_dht(self) -> None:
-        settings = CommunitySettings(
-            my_peer=self._community.my_peer, endpoint=self._community.endpoint, network=self._community.network
-        )
-        self._dht = DHTDiscoveryCommunity(settings)
+        community = self._community
+        settings = CarefulDhtSettings(my_peer=community.my_peer, endpoint=community.endpoint, network=community.network)
+        settings.may_contact, settings.counters = community.may_contact, community.counters
+        self._dht = CarefulDht(settings)
         self._dht.replace_task("ping_all", self._dht.ping_all, interval=DHT_PING_INTERVAL_S)
         _estimate_as(self._dht, self._community)
         self._dht.bootstrappers += make_bootstrappers(self._config)
-        self._community.dht_provider = IntroductionPointDht(self._dht, self._community.endpoint.get_address()[1])
+        community.dht_provider = IntroductionPointDht(self._dht, community.endpoint.get_address()[1])
         self.overlays.append(self._dht)
 
-    def _find_dht_peers(self, dht: DHTDiscoveryCommunity) -> None:
+    def _find_dht_peers(self, dht: CarefulDht) -> None:
         """Nodes that relay are in the DHT as well, at the same address."""
         known = dht.get_peers()
         if len(known) >= MAX_DHT_PEERS:

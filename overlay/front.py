@@ -4,23 +4,19 @@ It runs in the main process, where everything but cells arrives. To others it
 is the node, with the node's key. What is a child's business goes to `deliver`.
 """
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ipv8.messaging.anonymization.payload import CreateE2EPayload, CreatePayload, DestroyPayload
-from ipv8.messaging.anonymization.pex import PexCommunity, PexSettings
-from ipv8.messaging.anonymization.tunnel import IntroductionPoint, RoutingObject
+from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.messaging.payload_headers import BinMemberAuthenticationPayload
 from ipv8.peer import Peer
-from ipv8.peerdiscovery.churn import RandomChurn
-from ipv8.peerdiscovery.discovery import RandomWalk
-from ipv8.peerdiscovery.network import Network
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.crypto_endpoint import PREFIX_BYTES
+from overlay.introduced import MAX_CONTENDERS, IntroducedSeeder
 
-PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
-PEX_PEERS = 10
 LOOK_INTERVAL_S = 1.0  # at candidates that are gone; new ones are told of at once
 GATHER_S = 0.05
 
@@ -39,6 +35,7 @@ class FrontCommunity(PoolTunnelCommunity):
         self.on_candidates_changed: Callable[[], None] = lambda: None
         self.first_hops_of_children: Callable[[], set[Peer]] = set
         self.missing: Callable[[], bool] = lambda: False
+        self._introduced_by_children: dict[IntroducedSeeder, Sequence[int]] = {}
         self._told: dict[Peer, tuple[list[int], tuple[str, int]]] = {}
         self.decode_map[DestroyPayload.msg_id] = self._destroy_received
         for idle in ("do_circuits", "do_ping", "statistics"):
@@ -90,50 +87,26 @@ class FrontCommunity(PoolTunnelCommunity):
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
-        introduced = self.intro_point_for.get(payload.node_public_key)
-        if introduced is None:
+        children = self._introduced_by_children.get(IntroducedSeeder(payload.node_public_key, payload.info_hash), ())
+        if not children:
             self.counters["create_e2e_refused"] += 1
-        else:
-            self.deliver(introduced[0].circuit_id, source_address, data)
+        for known in random.sample(children, min(len(children), MAX_CONTENDERS)):
+            self.deliver(known, source_address, data)
 
     # Whose introduction point we are
 
-    def set_introduced(self, introduced: Mapping[bytes, tuple[int, bytes]]) -> None:
-        """Seeders' keys, with the circuit to each and its swarm; announced in the DHT and by PEX from now on."""
-        for seeder_key, (point, info_hash) in list(self.intro_point_for.items()):
-            if introduced.get(seeder_key) != (point.circuit_id, info_hash):
-                del self.intro_point_for[seeder_key]
-                self._stop_announcing(seeder_key, info_hash)
-        for seeder_key, (circuit_id, info_hash) in introduced.items():
-            if seeder_key not in self.intro_point_for:
-                self.intro_point_for[seeder_key] = RoutingObject(circuit_id), info_hash
-                self._announce(seeder_key, info_hash)
+    def is_introduced(self, seeder: IntroducedSeeder) -> bool:
+        return seeder in self._introduced_by_children
 
-    def _announce(self, seeder_key: bytes, info_hash: bytes) -> None:
-        if info_hash not in self.pex and self.ipv8 is not None:
-            pex = PexCommunity(
-                PexSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network(), info_hash=info_hash)
-            )
-            self.ipv8.add_strategy(pex, RandomWalk(pex, target_interval=PEX_WALK_INTERVAL_S), PEX_PEERS)
-            self.ipv8.add_strategy(pex, RandomChurn(pex), -1)
-            self.pex[info_hash] = pex
-        if info_hash in self.pex:
-            self.pex[info_hash].start_announce(seeder_key)
-        here = Peer(self.my_peer.key, self.my_estimated_wan)
-        self.dht_announce(info_hash, IntroductionPoint(here, seeder_key))
-
-    def _stop_announcing(self, seeder_key: bytes, info_hash: bytes) -> None:
-        """And leave the swarm's PEX, where nobody is left in it (py-ipv8's remove_exit_socket)."""
-        pex = self.pex.get(info_hash)
-        if pex is None:
-            return
-        pex.stop_announce(seeder_key)
-        if pex.done:
-            del self.pex[info_hash]
-            if self.ipv8 is not None:
-                self.ipv8.overlays.remove(pex)
-                self.ipv8.strategies = [entry for entry in self.ipv8.strategies if entry[0].overlay != pex]
-            self.register_anonymous_task("unload a PEX", pex.unload)
+    def set_introduced(self, introduced: Mapping[IntroducedSeeder, Sequence[int]]) -> None:
+        """Announce these seeders and no others; of each child that introduces one, a circuit to it is named."""
+        before, self._introduced_by_children = self._introduced_by_children, dict(introduced)
+        for seeder in before:
+            if seeder not in introduced:
+                self.stop_announcing(seeder)
+        for seeder in introduced:
+            if seeder not in before:
+                self.announce_seeder(seeder)
 
     async def look_up_swarm(self, info_hash: bytes) -> list[IntroductionPoint]:
         """For a child that was asked over a circuit (py-ipv8's on_peers_request)."""

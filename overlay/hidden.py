@@ -21,7 +21,6 @@ from ipv8.messaging.anonymization.payload import (
     CreateE2EPayload,
     CreatePayload,
     DataPayload,
-    EstablishRendezvousPayload,
     ExtendedPayload,
     IntroEstablishedPayload,
     LinkedE2EPayload,
@@ -46,10 +45,10 @@ from ipv8.messaging.anonymization.tunnel import (
     Swarm,
 )
 from ipv8.peer import Peer
-from ipv8.taskmanager import task
 
 from overlay.asking import Questions
 from overlay.lanes import Lane
+from overlay.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
 from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
 
 TEND_INTERVAL_S = 1.0
@@ -61,10 +60,6 @@ ANSWER_TIMEOUT_S = 10.0  # of a seeder who was asked for a rendezvous; py-ipv8 f
 RENDEZVOUS_RETRY_S = 6.0  # a seeder tries another point until then: py-ipv8 gives up a first hop after 5 s
 PING_END_TO_END_S = 3.0
 END_TO_END_SILENCE_S = 10.0
-ANNOUNCE_RETRY_S = 5.0
-ANNOUNCE_AGAIN_S = 20 * 60.0
-
-MAX_INTRODUCED = 256  # seeders that this node is an introduction point for
 MAX_RENDEZVOUS_PER_SWARM = 64
 
 # Messages between exits and introduction points of others: every relay lets them pass, as in py-ipv8.
@@ -112,7 +107,7 @@ class WatchedSwarm(NamedTuple):
         return Lane(self.hops, self.group)
 
 
-class HiddenServices(SwarmCircuits):
+class HiddenServices(MeetingPoints, SwarmCircuits):
     """Takes part in the swarms that `watch` was told of last."""
 
     counters: Counter[str]
@@ -383,29 +378,3 @@ class HiddenServices(SwarmCircuits):
             self.counters["create_e2e_too_many"] += 1
         else:
             await super().on_create_e2e(source_address, data, circuit_id)
-
-    # What we do for others' swarms
-
-    def on_establish_intro(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """As in py-ipv8; one seeder a circuit, and not without end."""
-        introduced = [exit_socket.circuit_id for exit_socket, _ in self.intro_point_for.values()]
-        if circuit_id not in self.exit_sockets or circuit_id in introduced or len(introduced) >= MAX_INTRODUCED:
-            self.counters["establish_intro_refused"] += 1
-        else:
-            super().on_establish_intro(source_address, data, circuit_id)
-
-    def on_establish_rendezvous(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """As in py-ipv8; one cookie a circuit, and nobody else's."""
-        payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=23)
-        known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
-        if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:
-            self.counters["establish_rendezvous_refused"] += 1
-        else:
-            super().on_establish_rendezvous(source_address, data, circuit_id)
-
-    @task  # type: ignore[untyped-decorator]
-    async def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """As in py-ipv8, tried until it is stored, and again while we introduce that seeder."""
-        while self.dht_provider is not None and intro_point.seeder_pk in self.intro_point_for:
-            stored = await self.dht_provider.announce(info_hash, intro_point)
-            await asyncio.sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)

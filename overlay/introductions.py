@@ -7,6 +7,7 @@ came to us are few, and of each address and network there are few.
 """
 
 import random
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ from overlay.paths import Node
 
 QUESTION_S = 10.0  # for so long an answer to a question of ours is one
 MAX_QUESTIONS = 1000
+MAX_WRONG_ANSWERS = 16  # from an address that was asked, before what it says counts for nothing
+IDENTIFIERS = 65536
 MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # of a table of some 60
 DOUBTED_S = 3.0  # so long a peer may be silent, and may take to answer, when another wants its place
 PUNCTURES_PER_S, PUNCTURES_AT_ONCE = 2.0, 10.0
@@ -84,12 +87,14 @@ class CarefulIntroductions:
     max_peers: int
     community_id: bytes
     global_time: int
+    update_global_time: Callable[[int], None]
     walk_to: Callable[[Any], None]
     get_peers: Callable[[], list[Peer]]
     address_in_lan_subnets: Callable[[str], bool]
 
     def __init__(self, settings: Any) -> None:
         self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
+        self._guessed: Counter[Any] = Counter()  # wrong answers, by the address that they seem to be from
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
         self._doubted: dict[bytes, float] = {}  # by mid, when it was asked whether it is still there
         self._source: Any = None  # of the packet that is being handled
@@ -111,6 +116,8 @@ class CarefulIntroductions:
     def create_introduction_request(
         self, socket_address: Any, extra_bytes: bytes = b"", new_style: bool = False, prefix: bytes | None = None
     ) -> bytes:
+        # The identifier is py-ipv8's global time (community.py), which whoever has heard from us could count on.
+        self.update_global_time(self.global_time + secrets.randbelow(IDENTIFIERS))
         packet: bytes = super().create_introduction_request(  # type: ignore[misc]
             socket_address, extra_bytes, new_style, prefix
         )
@@ -120,8 +127,7 @@ class CarefulIntroductions:
                 asked: until_s for asked, until_s in self._introductions_asked.items() if until_s > now_s
             }
         if len(self._introductions_asked) < MAX_QUESTIONS:
-            # py-ipv8's global time is the identifier (community.py).
-            self._introductions_asked[tuple(socket_address), self.global_time % 65536] = now_s + QUESTION_S
+            self._introductions_asked[tuple(socket_address), self.global_time % IDENTIFIERS] = now_s + QUESTION_S
         return packet
 
     def _is_asked(self, address: Any) -> bool:
@@ -131,8 +137,20 @@ class CarefulIntroductions:
 
     def _is_answer(self, payload: Any) -> bool:
         """Return whether a question was sent to the address that the packet is from; once for each question."""
-        until_s = self._introductions_asked.pop((tuple(self._source), payload.identifier), 0.0)
-        return until_s > time.monotonic()
+        place = tuple(self._source)
+        until_s = self._introductions_asked.pop((place, payload.identifier), 0.0)
+        if until_s > time.monotonic():
+            return True
+        self._guessed[place] += 1
+        if self._guessed[place] > MAX_WRONG_ANSWERS:
+            # Somebody who does not hear our questions answers them in that address' name.
+            self._introductions_asked = {
+                asked: until_s for asked, until_s in self._introductions_asked.items() if asked[0] != place
+            }
+            self.counters["introduction_guessed"] += 1
+        if self._guessed[place] > MAX_WRONG_ANSWERS or len(self._guessed) > MAX_QUESTIONS:
+            self._guessed.clear()
+        return False
 
     # Whom we meet
 

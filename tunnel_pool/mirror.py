@@ -34,7 +34,7 @@ class RouteMirror:
             for state in picture.exits.values():
                 mirrored = self.exits[state.circuit_id] = MirroredExit(state, peer_of)
                 if state.seeder_key:
-                    self.introduced[state.seeder_key] = mirrored, state.infohash
+                    self.introduced.setdefault(state.seeder_key, (mirrored, state.infohash))
                 if state.cookie:
                     self.rendezvous[state.cookie] = mirrored
 

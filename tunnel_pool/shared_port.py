@@ -19,6 +19,7 @@ from overlay.config import OverlayConfig
 from overlay.front import FrontCommunity
 from overlay.guards import GuardOrder, Guards
 from overlay.hops import node_of
+from overlay.introduced import IntroducedSeeder
 from overlay.messages import address_message, introduction_state, peer_message, peer_of
 from overlay.node import open_front
 from overlay.udp import bind_to_device, cannot_bind
@@ -61,7 +62,7 @@ class SharedPort:
         self.buckets = CellBuckets(list(slots))
         self._told: dict[bytes, pb.PeerInfo] = {}
         self._handed: Counter[int] = Counter()  # by slot
-        self._introduced: dict[int, dict[bytes, tuple[int, bytes]]] = {}  # by slot, seeders' keys
+        self._introduced: dict[int, dict[IntroducedSeeder, int]] = {}  # by slot, one circuit to each
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._filtered: list[bytes] = []
@@ -187,14 +188,18 @@ class SharedPort:
 
     def introduced(self, slot: int) -> None:
         """Announce for whom the child is an introduction point now."""
-        points = {
-            point.seeder_key: (point.circuit_id, point.infohash)
-            for point in self._pool.pictures[slot].exits.values()
-            if point.seeder_key
+        seeders = {
+            IntroducedSeeder(known.seeder_key, known.infohash): known.circuit_id
+            for known in self._pool.pictures[slot].exits.values()
+            if known.seeder_key
         }
-        if points != self._introduced.get(slot, {}):
-            self._introduced[slot] = points
-            self.front.set_introduced({key: point for some in self._introduced.values() for key, point in some.items()})
+        if seeders != self._introduced.get(slot, {}):
+            self._introduced[slot] = seeders
+            by_children: dict[IntroducedSeeder, list[int]] = {}
+            for some in self._introduced.values():
+                for seeder, circuit_id in some.items():
+                    by_children.setdefault(seeder, []).append(circuit_id)
+            self.front.set_introduced(by_children)
             self._filter_own()
 
     def _filter_own(self) -> None:

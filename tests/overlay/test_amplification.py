@@ -6,14 +6,30 @@ import os
 import socket
 
 import pytest
+from ipv8.dht.payload import (
+    ConnectPeerRequestPayload,
+    FindRequestPayload,
+    FindResponsePayload,
+    PingRequestPayload,
+    StorePeerRequestPayload,
+    StoreRequestPayload,
+)
+from ipv8.dht.routing import Node
 from ipv8.keyvault.crypto import default_eccrypto
-from ipv8.messaging.anonymization.payload import CreatedPayload, CreatePayload, DestroyPayload, ExtendPayload
+from ipv8.messaging.anonymization.payload import (
+    CreatedPayload,
+    CreatePayload,
+    DestroyPayload,
+    ExtendPayload,
+    PeersRequestPayload,
+)
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from overlay.node import open_overlay
-from tests.network import RELAY_FLAGS, address_of, make_config, network, until, unused_host
+from overlay.introduced import IntroducedSeeder
+from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
 
+INFOHASH = b"h" * 20
 pytestmark = pytest.mark.usefixtures("engine")
 
 
@@ -29,13 +45,15 @@ class Counted:
     def address(self):
         return UDPv4Address(*self.sock.getsockname())
 
-    def received_bytes(self):
-        total = 0
-        try:
+    def received(self):
+        packets = []
+        with contextlib.suppress(BlockingIOError):
             while True:
-                total += len(self.sock.recv(65535))
-        except BlockingIOError:
-            return total
+                packets.append(self.sock.recv(65535))
+        return packets
+
+    def received_bytes(self):
+        return sum(map(len, self.received()))
 
 
 def messages(stranger, node, victim):
@@ -64,40 +82,90 @@ def messages(stranger, node, victim):
     yield "destroy", stranger.ezr_pack(DestroyPayload.msg_id, DestroyPayload(circuit_id, 1))
     yield "garbage", node.get_prefix() + os.urandom(200)
     yield "a cell of no circuit", node.get_prefix() + b"\0" + os.urandom(200)
+    yield from of_overlay("PEX", stranger.pex[INFOHASH], place, aim)
+    dht = stranger.dht_provider.dht_community
+    yield from of_overlay("DHT", dht, place, aim)
+    for payload in (
+        PingRequestPayload(1),
+        FindRequestPayload(2, aim, INFOHASH, 0, False),
+        FindRequestPayload(3, aim, INFOHASH, 0, True),
+        StoreRequestPayload(4, b"t" * 20, INFOHASH, [b"v" * 100] * 8),
+        StorePeerRequestPayload(5, b"t" * 20, stranger.my_peer.mid),
+        ConnectPeerRequestPayload(6, aim, node.my_peer.mid),
+        FindResponsePayload(7, b"t" * 20, [], dht_nodes(aim)),
+    ):
+        dht.my_peer = Peer(default_eccrypto.generate_key("curve25519"), aim)
+        yield f"DHT {type(payload).__name__.removesuffix('Payload')}", dht.ezr_pack(payload.msg_id, payload)
+
+
+def of_overlay(name, overlay, place, aim):
+    yield f"{name} introduction request", overlay.create_introduction_request(place)
+    yield f"{name} introduction response", overlay.create_introduction_response(aim, aim, 1)
+    yield f"{name} puncture request", overlay.create_puncture_request(aim, aim, 1)
+
+
+def dht_nodes(address):
+    return [Node(default_eccrypto.generate_key("curve25519").pub(), address) for _ in range(8)]
+
+
+@contextlib.asynccontextmanager
+async def quiet_network():
+    """A node that is an introduction point, among five that it knows, and a stranger. None of them sends by itself."""
+    config = make_config(RELAY_FLAGS, allow_private=True)
+    async with network(exits=2, relays=3) as known, opened(config, make_config(RELAY_FLAGS)) as (node, stranger):
+        dht = node.dht_provider.dht_community
+        for other in known:
+            node.walk_to(UDPv4Address(*address_of(other)))
+            dht.walk_to(UDPv4Address(*address_of(other)))
+        await until(lambda: len(node.candidates) == 5 and len(dht.get_peers()) == 5)
+        await until(lambda: all(peer.public_key.key_to_bin() in dht._answered for peer in dht.get_peers()))
+        for seeder in range(10):
+            node.announce_seeder(IntroducedSeeder(bytes([seeder]) * 74, INFOHASH))
+        stranger.announce_seeder(IntroducedSeeder(b"s" * 74, INFOHASH))
+        for each in (node, stranger, *known):
+            for busy in (each.ipv8, *each.ipv8.overlays):
+                await asyncio.gather(*busy.cancel_all_pending_tasks(), return_exceptions=True)
+        for overlay in node.ipv8.overlays:
+            await until(lambda overlay=overlay: not getattr(overlay, "_introductions_asked", {}).clear())
+        yield node, stranger, known
 
 
 async def test_a_stranger_gets_no_more_out_of_a_node_than_it_puts_in(capsys):
-    config = make_config(RELAY_FLAGS, allow_private=True)
-    async with network(exits=2, relays=3) as known:
-        node, stranger = await open_overlay(config), await open_overlay(make_config(RELAY_FLAGS))
-        try:
-            for other in known:
-                node.walk_to(UDPv4Address(*address_of(other)))
-            await until(lambda: len(node.candidates) == 5)
-            # What a node sends by itself is not counted.
-            for each in (node, stranger, *known):
-                with contextlib.suppress(asyncio.CancelledError):
-                    await each.cancel_pending_task("discover")
-                await each.ipv8.close()
-            await until(lambda: not node._introductions_asked or node._introductions_asked.clear())
-            victim = Counted()
-            stranger.my_peer = Peer(default_eccrypto.generate_key("curve25519"), victim.address)
-            # Puncture requests are what third parties get besides.
-            third, create = [], node.create_puncture_request
-            node.create_puncture_request = lambda *args, **more: third.append(create(*args, **more)) or third[-1]
-            rows = []
-            for name, packet in messages(stranger, node, victim):
-                third.clear()
-                victim.received_bytes()
-                victim.sock.sendto(packet, node.endpoint.get_address())
-                await asyncio.sleep(0.15)
-                rows.append((name, len(packet), victim.received_bytes() + sum(map(len, third))))
-            with capsys.disabled():
-                print()
-                for name, came, left in rows:
-                    print(f"{name:24} {came:5} bytes in, {left:5} out, {left / came:.2f}")
-            assert {name for name, came, left in rows if left > came} == set()
-            victim.sock.close()
-        finally:
-            await node.unload()
-            await stranger.unload()
+    async with quiet_network() as (node, stranger, known):
+        victim = Counted()
+        aim = victim.address
+        for overlay in stranger.ipv8.overlays:
+            overlay.my_peer = Peer(default_eccrypto.generate_key("curve25519"), aim)
+        # What third parties get besides; cells of the native engine go to the victim alone.
+        third, send = [], node.endpoint.send
+        node.endpoint.send = lambda to, packet: (
+            third.append((to, len(packet))) if tuple(to) != aim else None,
+            send(to, packet),
+        )
+        rows = []
+        for name, packet in messages(stranger, node, victim):
+            third.clear()
+            victim.received_bytes()
+            victim.sock.sendto(packet, node.endpoint.get_address())
+            await asyncio.sleep(0.15)
+            rows.append((name, len(packet), victim.received_bytes() + sum(size for _, size in third)))
+        with capsys.disabled():
+            print()
+            for name, came, left in rows:
+                print(f"{name:28} {came:5} bytes in, {left:5} out, {left / came:.2f}")
+        assert {name: left / came for name, came, left in rows if left > came} == {}
+        victim.sock.close()
+
+
+async def test_what_an_introduction_point_says_to_anybody_it_says_now_and_then():
+    """A peers-request of py-ipv8 is unsigned, and comes from exits that nobody can ask whether they are there."""
+    async with quiet_network() as (node, stranger, known):
+        victim = Counted()
+        request = PeersRequestPayload(1, 1, INFOHASH)
+        packet = stranger.ezr_pack(request.msg_id, request, sig=False)
+        for _ in range(100):
+            victim.sock.sendto(packet, node.endpoint.get_address())
+        await until(lambda: node.dropped()["peers_request_too_often"] >= 80)
+        answers = victim.received()
+        assert 5 <= len(answers) <= 20
+        victim.sock.close()

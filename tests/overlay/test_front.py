@@ -2,6 +2,9 @@
 
 import os
 
+from ipv8.messaging.anonymization.payload import CreateE2EPayload
+
+from overlay.introduced import IntroducedSeeder
 from overlay.node import open_front
 from overlay.udp import bind_udp
 from tests.network import RELAY_FLAGS, make_config, until
@@ -16,16 +19,17 @@ async def test_a_swarm_is_announced_while_there_is_a_seeder_in_it():
     front = await front_of()
     overlays = len(front.ipv8.overlays)
     swarm, other = os.urandom(20), os.urandom(20)
-    front.set_introduced({b"a": (1, swarm), b"b": (2, swarm), b"c": (3, other)})
+    a, b, c = (IntroducedSeeder(*of) for of in ((b"a", swarm), (b"b", swarm), (b"c", other)))
+    front.set_introduced({a: [1], b: [2, 7], c: [3]})
     assert set(front.pex) == {swarm, other}
     assert len(front.prefixes()) == overlays + 2
     assert len(await front.look_up_swarm(swarm)) == 2
-    front.set_introduced({b"b": (2, swarm)})
+    front.set_introduced({b: [2]})
     assert set(front.pex) == {swarm}
     assert [point.seeder_pk for point in await front.look_up_swarm(swarm)] == [b"b"]
     front.set_introduced({})
     assert not front.pex
-    assert not front.intro_point_for
+    assert not front.is_introduced(b)
     assert len(front.ipv8.overlays) == overlays
     assert not front.ipv8.strategies
     await front.unload()
@@ -44,5 +48,21 @@ async def test_a_destroy_message_goes_to_the_child_of_its_circuit_and_garbage_to
     other.send_destroy(front.endpoint.get_address(), 0x05060708, 3)
     await until(lambda: len(handed) == 2)
     assert handed[1][0] == 0x05060708
+    await front.unload()
+    await other.unload()
+
+
+async def test_who_asks_for_a_seeder_is_heard_by_each_child_that_introduces_one():
+    front, other = await front_of(), await front_of()
+    handed = []
+    front.deliver = lambda circuit_id, source, packet: handed.append(circuit_id)
+    seeder = IntroducedSeeder(b"s" * 74, os.urandom(20))
+    front.set_introduced({seeder: [1, 2]})
+    for info_hash in (os.urandom(20), seeder.info_hash):
+        request = CreateE2EPayload(1, info_hash, seeder.seeder_key, os.urandom(32))
+        other.send_packet(front.endpoint.get_address(), other.ezr_pack(request.msg_id, request, sig=False))
+    await until(lambda: len(handed) == 2)
+    assert sorted(handed) == [1, 2]
+    assert front.dropped()["create_e2e_refused"] == 1
     await front.unload()
     await other.unload()

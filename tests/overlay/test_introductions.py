@@ -1,6 +1,11 @@
 """Whom a node takes in, and for how long."""
 
-from overlay.introductions import MAX_PER_HOST
+import itertools
+import socket
+
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
+
+from overlay.introductions import MAX_PER_HOST, MAX_WRONG_ANSWERS
 from tests.network import address_of, make_config, network, opened, until, unused_host
 
 
@@ -16,3 +21,31 @@ async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(
                     await until(lambda client=client: client.candidates, what="an answer of the exit")
             assert living.my_peer in exit_.get_peers()
             assert exit_.dropped()["introduction_replaced"] >= 1
+
+
+async def test_what_a_question_is_numbered_cannot_be_counted_on():
+    async with opened(make_config()) as (node,):
+        node.walk_to(UDPv4Address("127.9.9.9", 9))
+        for _ in range(9):
+            node.walk_to(UDPv4Address("127.9.9.9", 9))
+        numbers = [number for (place, number) in node._introductions_asked if place == ("127.9.9.9", 9)]
+        steps = {(after - before) % 65536 for before, after in itertools.pairwise(numbers)}
+        assert len(steps) >= 8
+
+
+async def test_who_guesses_the_number_of_a_question_to_somebody_else_is_not_heard():
+    """It sends answers in the other's name, without hearing what was asked."""
+    async with opened(make_config(), make_config()) as (node, liar):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as victim:
+            victim.bind((unused_host(), 0))
+            place = UDPv4Address(*victim.getsockname())
+            node.walk_to(place)
+            (number,) = [number for (asked, number) in node._introductions_asked if asked == tuple(place)]
+            here = UDPv4Address(*address_of(node))
+            wrong = [(number + step) % 65536 for step in range(1, MAX_WRONG_ANSWERS + 2)]
+            for guess in [*wrong, number]:
+                answer = liar.create_introduction_response(here, here, guess)
+                victim.sendto(answer, here)
+            await until(lambda: node.dropped()["introduction_unasked"] == len(wrong) + 1)
+            assert node.dropped()["introduction_guessed"] == 1
+            assert not node.get_peers()

@@ -1,0 +1,58 @@
+"""For which seeders a node is an introduction point, and over which circuits it reaches them. Pure."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_INTRODUCED = 256  # circuits
+MAX_CONTENDERS = 3  # circuits of which each says that it leads to the same seeder
+
+
+class IntroducedSeeder(NamedTuple):
+    """Who seeds a hidden swarm, as whoever is at a circuit's other end says."""
+
+    seeder_key: bytes
+    info_hash: bytes
+
+
+class IntroducedSeeders:
+    """EstablishIntro proves nothing: whoever has read a seeder's key in the DHT can send it.
+
+    So nobody is the only one because it came first: some circuits may say that they lead to the same seeder,
+    and whoever asks for it is heard by all of them. The seeder alone can answer.
+    """
+
+    def __init__(self) -> None:
+        self._circuits: dict[IntroducedSeeder, list[int]] = {}
+        self._seeders: dict[int, IntroducedSeeder] = {}
+
+    def add(self, circuit_id: int, seeder: IntroducedSeeder) -> bool:
+        """Return whether the circuit is one that leads to this seeder from now on; it leads to one at most."""
+        circuits = self._circuits.get(seeder, [])
+        if circuit_id in self._seeders or len(circuits) >= MAX_CONTENDERS or len(self._seeders) >= MAX_INTRODUCED:
+            return False
+        self._circuits[seeder] = [*circuits, circuit_id]
+        self._seeders[circuit_id] = seeder
+        return True
+
+    def remove(self, circuit_id: int) -> IntroducedSeeder | None:
+        """Forget a circuit; return the seeder that it led to, if there was one."""
+        seeder = self._seeders.pop(circuit_id, None)
+        if seeder is not None:
+            self._circuits[seeder].remove(circuit_id)
+            if not self._circuits[seeder]:
+                del self._circuits[seeder]
+        return seeder
+
+    def circuits_of(self, seeder: IntroducedSeeder) -> tuple[int, ...]:
+        """Return the circuits that say they lead to this seeder, the oldest first."""
+        return tuple(self._circuits.get(seeder, ()))
+
+    def seeder_of(self, circuit_id: int) -> IntroducedSeeder | None:
+        return self._seeders.get(circuit_id)
+
+    def circuits_of_key(self, seeder_key: bytes) -> Iterator[tuple[int, IntroducedSeeder]]:
+        """Yield the circuits that name this key, of whichever swarm, the oldest first."""
+        return (known for known in self._seeders.items() if known[1].seeder_key == seeder_key)
+
+    def __contains__(self, seeder: IntroducedSeeder) -> bool:
+        return seeder in self._circuits

@@ -1,0 +1,162 @@
+"""What a node does for others' hidden swarms: it is an introduction point and a rendezvous point for them.
+
+py-ipv8's protocol (messaging/anonymization/hidden_services.py). There, the first who names a seeder's key is
+the only one that is introduced by it, and nobody counts what is asked.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
+from ipv8.messaging.anonymization.payload import (
+    CreateE2EPayload,
+    EstablishIntroPayload,
+    EstablishRendezvousPayload,
+    IntroEstablishedPayload,
+    PeersRequestPayload,
+)
+from ipv8.messaging.anonymization.pex import PexCommunity
+from ipv8.messaging.anonymization.tunnel import IntroductionPoint
+from ipv8.peer import Peer
+from ipv8.peerdiscovery.churn import RandomChurn
+from ipv8.peerdiscovery.discovery import RandomWalk
+
+from overlay.bucket import Bucket
+from overlay.introduced import IntroducedSeeder, IntroducedSeeders
+from overlay.introductions import PinnedNetwork
+from overlay.pex import CarefulPex, CarefulPexSettings
+
+PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
+PEX_PEERS = 10
+ANNOUNCE_RETRY_S = 5.0
+ANNOUNCE_AGAIN_S = 20 * 60.0
+# A peers-request that comes by the socket is unsigned, and its answer some twenty times as long.
+PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
+
+
+class MeetingPoints(HiddenTunnelCommunity):
+    """Comes before py-ipv8's HiddenTunnelCommunity among the bases of a class."""
+
+    counters: Counter[str]
+    may_contact: Any
+
+    def __init__(self, settings: HiddenTunnelSettings) -> None:
+        super().__init__(settings)
+        self.introduced = IntroducedSeeders()
+        self._pex_answers = Bucket()
+
+    # Introduction points
+
+    def on_establish_intro(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """Whoever says that it is a seeder is introduced as this seeder, beside others who say so."""
+        payload, _ = self.serializer.unpack_serializable(EstablishIntroPayload, data, offset=23)
+        exit_socket = self.exit_sockets.get(circuit_id) if circuit_id is not None else None
+        seeder = IntroducedSeeder(payload.public_key, payload.info_hash)
+        is_new = seeder not in self.introduced
+        if exit_socket is None or not self.introduced.add(exit_socket.circuit_id, seeder):
+            self.counters["establish_intro_refused"] += 1
+            return
+        self.intro_point_for.setdefault(seeder.seeder_key, (exit_socket, seeder.info_hash))
+        if is_new:
+            self.announce_seeder(seeder)
+        self.send_cell(source_address, IntroEstablishedPayload(exit_socket.circuit_id, payload.identifier))
+
+    def remove_exit_socket(self, circuit_id: int, *args: Any, **kwargs: Any) -> Any:
+        """As in py-ipv8; another circuit that leads to the same seeder takes the place of this one."""
+        seeder = self.introduced.remove(circuit_id)
+        if seeder is not None:
+            self.intro_point_for.pop(seeder.seeder_key, None)
+            for other, (_, info_hash) in self.introduced.circuits_of_key(seeder.seeder_key):
+                self.intro_point_for.setdefault(seeder.seeder_key, (self.exit_sockets[other], info_hash))
+            if seeder not in self.introduced:
+                self.stop_announcing(seeder)
+        return super().remove_exit_socket(circuit_id, *args, **kwargs)
+
+    def get_max_time(self, circuit_id: int) -> float:
+        is_introducing = self.introduced.seeder_of(circuit_id) is not None
+        return self.settings.max_time_ip if is_introducing else float(super().get_max_time(circuit_id))
+
+    async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; who comes by the socket is heard by all who say that they are the seeder."""
+        if circuit_id is not None:
+            await super().on_create_e2e(source_address, data, circuit_id)
+            return
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        circuits = self.introduced.circuits_of(IntroducedSeeder(payload.node_public_key, payload.info_hash))
+        if not circuits:
+            self.counters["create_e2e_refused"] += 1
+        for known in circuits:
+            self.tunnel_data(self.exit_sockets[known], source_address, payload)
+
+    # What the world is told of them
+
+    def is_introduced(self, seeder: IntroducedSeeder) -> bool:
+        return seeder in self.introduced
+
+    def announce_seeder(self, seeder: IntroducedSeeder) -> None:
+        """Name this node as the seeder's introduction point, by PEX and in the DHT (py-ipv8's on_establish_intro)."""
+        info_hash = seeder.info_hash
+        if info_hash not in self.pex and self.ipv8 is not None:
+            settings = CarefulPexSettings(
+                my_peer=self.my_peer, endpoint=self.endpoint, network=PinnedNetwork(), info_hash=info_hash
+            )
+            settings.may_contact, settings.counters = self.may_contact, self.counters
+            pex = CarefulPex(settings)
+            self.ipv8.add_strategy(pex, RandomWalk(pex, target_interval=PEX_WALK_INTERVAL_S), PEX_PEERS)
+            self.ipv8.add_strategy(pex, RandomChurn(pex), -1)
+            self.pex[info_hash] = pex
+        if info_hash in self.pex:
+            self.pex[info_hash].start_announce(seeder.seeder_key)
+        here = Peer(self.my_peer.key, self.my_estimated_wan)
+        self.dht_announce(info_hash, IntroductionPoint(here, seeder.seeder_key))
+
+    def stop_announcing(self, seeder: IntroducedSeeder) -> None:
+        """And leave the swarm's PEX, where nobody is left in it (py-ipv8's remove_exit_socket)."""
+        pex: PexCommunity | None = self.pex.get(seeder.info_hash)
+        if pex is None:
+            return
+        pex.stop_announce(seeder.seeder_key)
+        if pex.done:
+            del self.pex[seeder.info_hash]
+            if self.ipv8 is not None:
+                self.ipv8.overlays.remove(pex)
+                self.ipv8.strategies = [entry for entry in self.ipv8.strategies if entry[0].overlay != pex]
+            self.register_anonymous_task("unload a PEX", pex.unload)
+
+    def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
+        """As in py-ipv8, tried until it is stored, and again while we introduce that seeder."""
+        seeder = IntroducedSeeder(intro_point.seeder_pk, info_hash)
+        name = f"announce {seeder}"
+        if self.dht_provider is not None and not self.is_pending_task_active(name):
+            self.register_task(name, self._announce_in_dht, seeder, intro_point, ignore=(Exception,))
+
+    async def _announce_in_dht(self, seeder: IntroducedSeeder, intro_point: IntroductionPoint) -> None:
+        while self.is_introduced(seeder):
+            stored = await self.dht_provider.announce(seeder.info_hash, intro_point)
+            await asyncio.sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)
+
+    async def on_peers_request(
+        self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None
+    ) -> None:
+        """As in py-ipv8; now and then for who asks by the socket, in whoever's name."""
+        if circuit_id is None:
+            payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=23)
+            now_s = time.monotonic()
+            if payload.info_hash in self.pex and not self._pex_answers.permits(now_s):
+                self.counters["peers_request_too_often"] += 1
+                return
+            self._pex_answers.take(PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE / PEX_ANSWERS_PER_S, now_s)
+        await super().on_peers_request(source_address, data, circuit_id)
+
+    # Rendezvous points
+
+    def on_establish_rendezvous(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8; one cookie a circuit, and nobody else's."""
+        payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=23)
+        known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
+        if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:
+            self.counters["establish_rendezvous_refused"] += 1
+        else:
+            super().on_establish_rendezvous(source_address, data, circuit_id)

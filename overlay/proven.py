@@ -1,0 +1,72 @@
+"""Which sources of packets are really there, and how much each may be sent. Pure: the time is an argument.
+
+Anybody can send a packet in somebody else's name. Who answers a question of ours at an address hears what is
+sent there; until then, nobody is sent more than came in its name.
+"""
+
+from typing import NamedTuple
+
+from overlay.bucket import Bucket
+
+PROVEN_S = 600.0
+MAX_PROVEN = 4096
+MAX_HELD = 1024  # sources that are being asked
+MAX_HELD_PACKETS = 4  # of each
+QUESTIONS_PER_S, QUESTIONS_AT_ONCE = 100.0, 200.0
+ANSWERS_PER_S, ANSWERS_AT_ONCE = 2.0, 10.0  # to a source; py-ipv8's DHT nodes have the like (dht/routing.py)
+
+
+class Source(NamedTuple):
+    """Who says that it sent a packet, and from where it came."""
+
+    address: tuple[str, int]
+    public_key: bytes
+
+
+class ProvenSources:
+    """Sources that answered a question of ours in the last minutes, the oldest first."""
+
+    def __init__(self) -> None:
+        self._known: dict[Source, tuple[float, Bucket]] = {}
+
+    def add(self, source: Source, now_s: float) -> None:
+        _, answers = self._known.pop(source, (0.0, Bucket()))
+        self._known[source] = now_s + PROVEN_S, answers
+        while len(self._known) > MAX_PROVEN or next(iter(self._known.values()))[0] <= now_s:
+            del self._known[next(iter(self._known))]
+
+    def has(self, source: Source, now_s: float) -> bool:
+        return source in self._known and self._known[source][0] > now_s
+
+    def take(self, source: Source, now_s: float) -> bool:
+        """Return whether a proven source may be answered once more now."""
+        answers = self._known[source][1]
+        if not answers.permits(now_s):
+            return False
+        answers.take(ANSWERS_PER_S, ANSWERS_AT_ONCE / ANSWERS_PER_S, now_s)
+        return True
+
+
+class HeldPackets:
+    """What came from sources that are being asked whether they are there."""
+
+    def __init__(self) -> None:
+        self._held: dict[Source, list[bytes]] = {}
+        self._questions = Bucket()
+
+    def hold(self, source: Source, packet: bytes, now_s: float) -> bool | None:
+        """Return True when the source is to be asked now, False when it was asked, None when the packet is dropped."""
+        if (packets := self._held.get(source)) is not None:
+            if len(packets) >= MAX_HELD_PACKETS:
+                return None
+            packets.append(packet)
+            return False
+        if len(self._held) >= MAX_HELD or not self._questions.permits(now_s):
+            return None
+        self._questions.take(QUESTIONS_PER_S, QUESTIONS_AT_ONCE / QUESTIONS_PER_S, now_s)
+        self._held[source] = [packet]
+        return True
+
+    def release(self, source: Source) -> list[bytes]:
+        """Return what was held, and hold it no longer."""
+        return self._held.pop(source, [])

@@ -1,0 +1,92 @@
+"""Whom an introduction point introduces, when several say that they are the same seeder."""
+
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.payload import EstablishIntroPayload
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER, PEER_FLAG_RELAY
+
+from overlay.hidden import WatchedSwarm
+from overlay.introduced import MAX_CONTENDERS, MAX_INTRODUCED, IntroducedSeeder, IntroducedSeeders
+from tests.marks import ENGINES_PYTHON_SLOW
+from tests.network import until
+from tests.overlay.test_hidden import INFOHASH, linked, member, relays
+
+SEEDER, OTHER = IntroducedSeeder(b"seeder", INFOHASH), IntroducedSeeder(b"seeder", b"i" * 20)
+
+
+def test_a_circuit_leads_to_one_seeder_and_some_circuits_to_the_same():
+    table = IntroducedSeeders()
+    assert [table.add(number, SEEDER) for number in (1, 1, 2, 3, 4)] == [True, False, True, True, False]
+    assert not table.add(1, OTHER)
+    assert table.circuits_of(SEEDER) == (1, 2, 3)
+    assert len(table.circuits_of(SEEDER)) == MAX_CONTENDERS
+    assert table.add(5, OTHER)
+    assert [known for known, _ in table.circuits_of_key(b"seeder")] == [1, 2, 3, 5]
+
+
+def test_a_seeder_is_introduced_until_its_last_circuit_is_gone():
+    table = IntroducedSeeders()
+    assert table.remove(1) is None
+    table.add(1, SEEDER)
+    table.add(2, SEEDER)
+    assert table.remove(1) == SEEDER
+    assert table.circuits_of(SEEDER) == (2,)
+    assert table.seeder_of(1) is None
+    assert table.remove(2) == SEEDER
+    assert SEEDER not in table
+
+
+def test_no_more_are_introduced_than_there_is_room_for():
+    table = IntroducedSeeders()
+    added = [
+        table.add(number, IntroducedSeeder(str(number).encode(), INFOHASH)) for number in range(MAX_INTRODUCED + 1)
+    ]
+    assert added == [True] * MAX_INTRODUCED + [False]
+
+
+@asynccontextmanager
+async def squatted():
+    """Relays, one at which somebody said first that it is the seeder and the seeder came later, and this somebody."""
+    key = default_eccrypto.generate_key("curve25519")
+    contested = IntroducedSeeder(key.pub().key_to_bin(), INFOHASH)
+    async with relays(3) as nodes, member(nodes) as squatter, member(nodes) as seeder:
+        point = nodes[0]
+        peer = await until(lambda: [p for p in squatter.get_candidates(PEER_FLAG_RELAY) if p.mid == point.my_peer.mid])
+        circuit = await until(
+            lambda: squatter.create_circuit(1, CIRCUIT_TYPE_IP_SEEDER, required_exit=peer[0]), what="a circuit"
+        )
+        assert await circuit.ready
+        squatter.send_cell(
+            circuit.hop.address, EstablishIntroPayload(circuit.circuit_id, 1, INFOHASH, contested.seeder_key)
+        )
+        await until(lambda: contested in point.introduced)
+        await until(lambda: [p for p in seeder.get_candidates(PEER_FLAG_RELAY) if p.mid == point.my_peer.mid])
+        seeder.create_introduction_point = partial(seeder.create_introduction_point, required_ip=peer[0])
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        seeder.swarms[INFOHASH].seeder_sk = key
+        await until(lambda: len(point.introduced.circuits_of(contested)) == 2, what="the seeder beside the squatter")
+        yield nodes, point, contested, squatter
+
+
+@pytest.mark.usefixtures("engine")
+@ENGINES_PYTHON_SLOW
+async def test_a_seeder_is_found_at_a_point_where_somebody_took_its_key_before():
+    async with squatted() as (nodes, _, _, _), member(nodes) as downloader:
+        downloader.watch([WatchedSwarm(INFOHASH, 1, False)])
+        await until(lambda: linked(downloader, CIRCUIT_TYPE_RP_DOWNLOADER), 60, "the link")
+
+
+@pytest.mark.usefixtures("engine")
+@ENGINES_PYTHON_SLOW
+async def test_a_seeder_stays_introduced_when_the_one_before_it_goes():
+    async with squatted() as (_, point, contested, squatter):
+        first, second = point.introduced.circuits_of(contested)
+        assert point.intro_point_for[contested.seeder_key][0].circuit_id == first
+        squatter.remove_circuit(first, destroy=1)
+        await until(lambda: point.introduced.circuits_of(contested) == (second,))
+        assert point.intro_point_for[contested.seeder_key][0].circuit_id == second
+        assert contested.seeder_key in point.pex[INFOHASH].intro_points_for
+        assert point.get_max_time(second) == point.settings.max_time_ip
