@@ -15,6 +15,7 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_EXIT_BT,
 )
 
+from overlay.introduced import IntroducedSeeder
 from overlay.node import open_overlay
 from steering.cells import PY_IPV8, bucket_of
 from tests.marks import ENGINES_PYTHON_SLOW
@@ -275,13 +276,13 @@ async def test_a_filter_that_the_kernel_has_no_room_for_leaves_the_one_before(mo
 
         with monkeypatch.context() as full:
             full.setattr(port._group, "let_in", no_room)
-            port.front.set_introduced({b"a": (1, swarms[0])})
+            port.front.set_introduced({IntroducedSeeder(b"a", swarms[0]): [1]})
             port._filter_own()
             async with clients_of(node, 1, 2):
                 pass
         for many in (2 * MAX_FILTERED_PREFIXES, MAX_FILTERED_LIKE):  # and PEX of each, beside the tunnels' own
             swarms = [os.urandom(20) for _ in range(many)]
-            port.front.set_introduced({swarm: (1, swarm) for swarm in swarms})
+            port.front.set_introduced({IntroducedSeeder(swarm, swarm): [1] for swarm in swarms})
             port._filter_own()
             is_too_many = len(port.front.prefixes()) > MAX_FILTERED_LIKE
             assert port._filtered == ([PY_IPV8] if is_too_many else sorted(port.front.prefixes()))
