@@ -38,7 +38,7 @@ from ipv8.peer import Peer
 
 from overlay.crypto_endpoint import PREFIX_BYTES
 from overlay.introductions import CarefulIntroductions, MayContact, PinnedNetwork
-from overlay.proven import HeldPackets, ProvenSources, Source
+from overlay.proven import HeldPackets, Source
 
 MAX_KEYS = 10_000  # of the DHT that are stored here
 MAX_VALUES = 32  # of each; a swarm's introduction points are asked for eight at a time
@@ -83,7 +83,6 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         self.network.may_contact = settings.may_contact
         self.network.blacklist_mids.append(self.my_peer.mid)
         self.store: defaultdict[bytes, list[Node]] = defaultdict(list)
-        self._proven = ProvenSources()
         self._held = HeldPackets()
         for request in _REQUESTS:
             self.decode_map[request.msg_id] = partial(self._requested, self.decode_map[request.msg_id])
@@ -114,19 +113,12 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
     def _requested(self, handler: Handler, address: Any, data: bytes) -> None:
         source, _ = self._source_of(address, data)
         now_s = time.monotonic()
-        if not self._is_proven(source, now_s):
+        if not self._proven.has(source, now_s):
             self._ask_first(source, address, data)
         elif self._proven.take(source, now_s):
             handler(address, data)
         else:
             self.counters["dht_request_too_often"] += 1
-
-    def _is_proven(self, source: Source, now_s: float) -> bool:
-        if not self._proven.has(source, now_s) and source.public_key in self._answered:
-            known = self.network.get_verified_by_public_key_bin(source.public_key)
-            if known is not None and tuple(known.address) == source.address:
-                self._proven.add(source, now_s)
-        return self._proven.has(source, now_s)
 
     def _ask_first(self, source: Source, address: Any, data: bytes) -> None:
         """Hold a request until whoever it is from answers a ping, which is not longer than the request."""
@@ -159,7 +151,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
     @lazy_wrapper_wd(PingRequestPayload)  # type: ignore[untyped-decorator]
     def on_ping_request(self, peer: Peer, payload: PingRequestPayload, data: bytes) -> None:
         """As in py-ipv8; who is not known to be there is answered, and not remembered."""
-        if self._is_proven(Source(tuple(peer.address), peer.public_key.key_to_bin()), time.monotonic()):
+        if self._proven.has(Source(tuple(peer.address), peer.public_key.key_to_bin()), time.monotonic()):
             super().on_ping_request(peer.address, data)
         else:
             self.ez_send(peer, PingResponsePayload(payload.identifier))

@@ -22,6 +22,7 @@ from overlay.bucket import Bucket
 from overlay.networks import network_of
 from overlay.own_address import AddressVotes
 from overlay.paths import Node
+from overlay.proven import ProvenSources, Source
 
 QUESTION_S = 10.0  # for so long an answer to a question of ours is one
 MAX_QUESTIONS = 1000
@@ -88,6 +89,8 @@ class CarefulIntroductions:
     community_id: bytes
     global_time: int
     update_global_time: Callable[[int], None]
+    endpoint: Any
+    create_introduction_response: Callable[..., bytes]
     walk_to: Callable[[Any], None]
     get_peers: Callable[[], list[Peer]]
     address_in_lan_subnets: Callable[[str], bool]
@@ -96,6 +99,7 @@ class CarefulIntroductions:
         self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
         self._guessed: Counter[Any] = Counter()  # wrong answers, by the address that they seem to be from
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
+        self._proven = ProvenSources()
         self._doubted: dict[bytes, float] = {}  # by mid, when it was asked whether it is still there
         self._source: Any = None  # of the packet that is being handled
         self._votes = AddressVotes()
@@ -155,10 +159,11 @@ class CarefulIntroductions:
     # Whom we meet
 
     def on_introduction_request(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """As in py-ipv8 for who is known or has room; others get no answer."""
+        """As in py-ipv8 for who is known or has room; others that are there are answered, and not kept."""
         known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
         if known is None and not self._make_room(peer):
             self.counters["introduction_refused"] += 1
+            self._answer_without_room(peer, payload)
             return
         is_asked = self._is_asked(self._source)
         has_moved = known is not None and tuple(known.address) != tuple(self._source)
@@ -174,6 +179,17 @@ class CarefulIntroductions:
             # It wants to hear from us before it answers, as we do.
             self.walk_to(self._source)
         super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
+
+    def _answer_without_room(self, peer: Peer, payload: Any) -> None:
+        """Many may be behind one address, and want no more than to use us."""
+        source, now_s = Source(tuple(self._source), peer.public_key.key_to_bin()), time.monotonic()
+        if not self._proven.has(source, now_s):
+            self.walk_to(self._source)
+        elif self._proven.take(source, now_s):
+            answer = self.create_introduction_response(
+                payload.destination_address, self._source, payload.identifier, new_style=peer.new_style_intro
+            )
+            self.endpoint.send(self._source, answer)
 
     def _make_room(self, newcomer: Peer) -> bool:
         """Return whether a peer that came unasked may stay; another of its kind may have to go for it."""
@@ -226,6 +242,7 @@ class CarefulIntroductions:
         if not self._is_answer(payload):
             self.counters["introduction_unasked"] += 1
             return
+        self._proven.add(Source(tuple(self._source), key), time.monotonic())
         others = [other for other in self.get_peers() if other != peer]
         if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
             self.counters["introduction_refused"] += 1

@@ -9,8 +9,10 @@ from overlay.introductions import MAX_PER_HOST, MAX_WRONG_ANSWERS
 from tests.network import address_of, make_config, network, opened, until, unused_host
 
 
-async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays():
+async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(monkeypatch):
     """Each start has another key: those of before hold the places of its address until they are missed."""
+    monkeypatch.setattr("overlay.introductions.DOUBTED_S", 0.3)
+    monkeypatch.setattr("overlay.discovery.FEW_PEERS_INTERVAL_S", 0.1)
     host = unused_host()
     async with network(exits=1) as (exit_,):
         known = [address_of(exit_)]
@@ -19,7 +21,9 @@ async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(
             for _ in range(MAX_PER_HOST + 1):
                 async with opened(make_config(frozenset(), known, host=host)) as (client,):
                     await until(lambda client=client: client.candidates, what="an answer of the exit")
-            assert living.my_peer in exit_.get_peers()
+                async with opened(make_config(frozenset(), known, host=host)) as (client,):
+                    await until(lambda: client.my_peer in exit_.get_peers(), what="a place")
+                assert living.my_peer in exit_.get_peers()
             assert exit_.dropped()["introduction_replaced"] >= 1
 
 
@@ -49,3 +53,15 @@ async def test_who_guesses_the_number_of_a_question_to_somebody_else_is_not_hear
             await until(lambda: node.dropped()["introduction_unasked"] == len(wrong) + 1)
             assert node.dropped()["introduction_guessed"] == 1
             assert not node.get_peers()
+
+
+async def test_many_behind_one_address_use_a_node_that_keeps_few_of_them():
+    host = unused_host()
+    async with network(exits=1) as (exit_,):
+        clients = [make_config(frozenset(), [address_of(exit_)], host=host) for _ in range(3 * MAX_PER_HOST)]
+        async with opened(*clients) as opened_clients:
+            for client in opened_clients:
+                await until(lambda client=client: client.candidates, what="an answer of the exit")
+                circuit = client.create_circuit(1)
+                assert await circuit.ready
+            assert sum(peer.address[0] == host for peer in exit_.get_peers()) == MAX_PER_HOST
