@@ -61,7 +61,7 @@ class CarefulDhtSettings(CommunitySettings):
 
 
 class BoundedStorage(Storage):
-    """py-ipv8's, in which there is room for so much; the newest stay."""
+    """py-ipv8's storage with room for so many keys and values, of which the newest stay."""
 
     def put(self, key: bytes, *args: Any, **kwargs: Any) -> None:
         super().put(key, *args, **kwargs)
@@ -76,6 +76,8 @@ class BoundedStorage(Storage):
 
 
 class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
+    """py-ipv8's DHT overlay, which answers sources that are known to be there, so many times a second."""
+
     def __init__(self, settings: CarefulDhtSettings) -> None:
         self.counters = settings.counters
         super().__init__(settings)
@@ -96,7 +98,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         return self.storages[kind]
 
     def ping_all(self) -> None:
-        """As in py-ipv8, which keeps an empty list of each key that it was ever asked for."""
+        """Do as py-ipv8 does, and forget the empty lists that it keeps of each key it was ever asked for."""
         super().ping_all()
         for key in [key for key, nodes in self.store.items() if not nodes]:
             del self.store[key]
@@ -139,7 +141,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
             self.on_packet((address, packet))
 
     def ping(self, node: Node) -> "Future[Node | None]":
-        """As in py-ipv8, by an identifier of 32 bits instead of 16: somebody who does not hear it can't guess it."""
+        """Ping a node as py-ipv8 does, by a number of 32 bits instead of 16: who does not hear it can't guess it."""
         question = Request(self, "ping", node, consume_errors=True)
         question._number = secrets.randbits(32)  # noqa: SLF001 - py-ipv8 has no other way
         self.request_cache.add(question)
@@ -150,7 +152,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
 
     @lazy_wrapper_wd(PingRequestPayload)  # type: ignore[untyped-decorator]
     def on_ping_request(self, peer: Peer, payload: PingRequestPayload, data: bytes) -> None:
-        """As in py-ipv8; who is not known to be there is answered, and not remembered."""
+        """Answer a ping; remember its sender, as py-ipv8 does, if it is known to be there."""
         if self._proven.has(Source(tuple(peer.address), peer.public_key.key_to_bin()), time.monotonic()):
             super().on_ping_request(peer.address, data)
         else:
@@ -159,7 +161,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
     # What we ask
 
     def _responded(self, name: str, handler: Handler, address: Any, data: bytes) -> None:
-        """An answer counts from whom was asked, at the address where it was asked."""
+        """Take an answer of the node that was asked, from the address where it was asked, and no other."""
         source, offset = self._source_of(address, data)
         (identifier,) = struct.unpack_from(">I", data, offset)
         question = self.request_cache.get(name, identifier)
@@ -169,7 +171,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
             handler(address, data)
 
     async def _contact_node(self, crawl: Crawl, node: Node, puncture_node: Node | None) -> None:
-        """As in py-ipv8; of the nodes that another names, one of each address that may be contacted is asked."""
+        """Ask a node as py-ipv8 does; of the nodes that it names, keep one of each address that may be contacted."""
         if puncture_node:
             await self._send_find_request(puncture_node, node.id, crawl.force_nodes)
         response = await self._send_find_request(node, crawl.target, crawl.force_nodes, crawl.offset)

@@ -8,7 +8,7 @@ MAX_CONTENDERS = 3  # circuits of which each says that it leads to the same seed
 
 
 class IntroducedSeeder(NamedTuple):
-    """Who seeds a hidden swarm, as whoever is at a circuit's other end says."""
+    """The seeder of a hidden swarm that a circuit says it leads to."""
 
     seeder_key: bytes
     info_hash: bytes

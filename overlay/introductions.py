@@ -159,7 +159,7 @@ class CarefulIntroductions:
     # Whom we meet
 
     def on_introduction_request(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """As in py-ipv8 for who is known or has room; others that are there are answered, and not kept."""
+        """Answer and keep a peer if there is room, as py-ipv8 does; answer another once it is known to be there."""
         known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
         if known is None and not self._make_room(peer):
             self.counters["introduction_refused"] += 1
@@ -181,7 +181,7 @@ class CarefulIntroductions:
         super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
 
     def _answer_without_room(self, peer: Peer, payload: Any) -> None:
-        """Many may be behind one address, and want no more than to use us."""
+        """Answer a peer that is not kept: many may be behind one address, and want no more than to use this node."""
         source, now_s = Source(tuple(self._source), peer.public_key.key_to_bin()), time.monotonic()
         if not self._proven.has(source, now_s):
             self.walk_to(self._source)

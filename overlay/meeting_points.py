@@ -50,7 +50,7 @@ class MeetingPoints(HiddenTunnelCommunity):
     # Introduction points
 
     def on_establish_intro(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """Whoever says that it is a seeder is introduced as this seeder, beside others who say so."""
+        """Introduce whoever says that it is a seeder, beside others who say that they are the same."""
         payload, _ = self.serializer.unpack_serializable(EstablishIntroPayload, data, offset=23)
         exit_socket = self.exit_sockets.get(circuit_id) if circuit_id is not None else None
         seeder = IntroducedSeeder(payload.public_key, payload.info_hash)
@@ -64,7 +64,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         self.send_cell(source_address, IntroEstablishedPayload(exit_socket.circuit_id, payload.identifier))
 
     def remove_exit_socket(self, circuit_id: int, *args: Any, **kwargs: Any) -> Any:
-        """As in py-ipv8; another circuit that leads to the same seeder takes the place of this one."""
+        """Remove a circuit as py-ipv8 does; another that leads to the same seeder takes its place."""
         seeder = self.introduced.remove(circuit_id)
         if seeder is not None:
             self.intro_point_for.pop(seeder.seeder_key, None)
@@ -79,7 +79,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         return self.settings.max_time_ip if is_introducing else float(super().get_max_time(circuit_id))
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        """As in py-ipv8; who comes by the socket is heard by all who say that they are the seeder."""
+        """Hand what came by the socket to all circuits that say they lead to the seeder; else do as py-ipv8 does."""
         if circuit_id is not None:
             await super().on_create_e2e(source_address, data, circuit_id)
             return
@@ -113,7 +113,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         self.dht_announce(info_hash, IntroductionPoint(here, seeder.seeder_key))
 
     def stop_announcing(self, seeder: IntroducedSeeder) -> None:
-        """And leave the swarm's PEX, where nobody is left in it (py-ipv8's remove_exit_socket)."""
+        """Take the seeder out of the swarm's PEX, and leave that when nobody is left in it, as py-ipv8 does."""
         pex: PexCommunity | None = self.pex.get(seeder.info_hash)
         if pex is None:
             return
@@ -126,7 +126,7 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.register_anonymous_task("unload a PEX", pex.unload)
 
     def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """As in py-ipv8, tried until it is stored, and again while we introduce that seeder."""
+        """Store the introduction point in the DHT, and again from time to time while we introduce that seeder."""
         seeder = IntroducedSeeder(intro_point.seeder_pk, info_hash)
         name = f"announce {seeder}"
         if self.dht_provider is not None and not self.is_pending_task_active(name):
@@ -140,7 +140,7 @@ class MeetingPoints(HiddenTunnelCommunity):
     async def on_peers_request(
         self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None
     ) -> None:
-        """As in py-ipv8; now and then for who asks by the socket, in whoever's name."""
+        """Answer as py-ipv8 does; what comes by the socket, from a source that may be made up, rarely."""
         if circuit_id is None:
             payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=23)
             now_s = time.monotonic()
@@ -153,7 +153,7 @@ class MeetingPoints(HiddenTunnelCommunity):
     # Rendezvous points
 
     def on_establish_rendezvous(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """As in py-ipv8; one cookie a circuit, and nobody else's."""
+        """Keep a cookie for a circuit, as py-ipv8 does: one for each, and none that another circuit has."""
         payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=23)
         known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
         if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:

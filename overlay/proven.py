@@ -17,7 +17,7 @@ ANSWERS_PER_S, ANSWERS_AT_ONCE = 2.0, 10.0  # to a source; py-ipv8's DHT nodes h
 
 
 class Source(NamedTuple):
-    """Who says that it sent a packet, and from where it came."""
+    """The sender of a packet: the address that it came from, and the public key that it names."""
 
     address: tuple[str, int]
     public_key: bytes
@@ -48,7 +48,7 @@ class ProvenSources:
 
 
 class HeldPackets:
-    """What came from sources that are being asked whether they are there."""
+    """Keeps the packets of sources that are being asked whether they are there."""
 
     def __init__(self) -> None:
         self._held: dict[Source, list[bytes]] = {}
