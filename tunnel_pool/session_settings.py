@@ -124,6 +124,10 @@ def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[s
         "enable_dht": bool(dht_nodes),
         "dht_bootstrap_nodes": dht_nodes,
         "allow_multiple_connections_per_ip": private,
+        # After the machine slept, or stood still for some seconds, peers are gone that libtorrent takes to be there. By
+        # its defaults it asks for the same pieces again after a minute, and for the same peers after one or two.
+        "request_timeout": 20,
+        "min_reconnect_time": 10,
         "stop_tracker_timeout": STOP_TRACKER_TIMEOUT_S,
         "alert_mask": ALERTS,
     }
