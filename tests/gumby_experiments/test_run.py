@@ -104,6 +104,7 @@ async def test_a_stopped_run_leaves_nothing(tmp_path, number):
     assert not any(process.is_running() for process in family)
 
 
+@pytest.mark.slow
 async def test_a_node_that_dies_is_named_and_the_other_runs_go_on(tmp_path):
     folder = tmp_path / "results"
     async with command("experiment", "run", "local_download", *SLOW, f"--output={folder}", "--json") as running:

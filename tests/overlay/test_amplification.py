@@ -27,10 +27,11 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
 from overlay.introduced import IntroducedSeeder
+from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
 
 INFOHASH = b"h" * 20
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]
 
 
 class Counted:

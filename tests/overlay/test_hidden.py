@@ -51,7 +51,7 @@ def linked(community, ctype):
     return [circuit for circuit in community.find_circuits(ctype) if is_linked(circuit)]
 
 
-@pytest.mark.parametrize("hops", [1, 2])
+@pytest.mark.parametrize("hops", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_seeder_and_downloader_meet_without_an_exit(hops):
     received = {}
     async with relays(2 + hops) as nodes, member(nodes) as seeder, member(nodes) as downloader:

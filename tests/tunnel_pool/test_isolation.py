@@ -121,6 +121,7 @@ async def test_what_others_see_of_two_torrents_has_nothing_in_common(workers, tm
         assert sum(tunnels.wanted_circuits().values()) == 4
 
 
+@pytest.mark.slow
 async def test_without_isolation_they_share_all_that(tmp_path):
     async with two_torrents(Isolation.NONE, 0, tmp_path) as (client, outside):
         first, second = (outside.dht_ids[infohash] for infohash in TORRENTS)

@@ -111,7 +111,7 @@ class Owner:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("moments", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moments", [2, pytest.param(50, marks=pytest.mark.slow)])
 async def test_a_daemon_killed_at_any_moment_keeps_what_it_said(moments, tmp_path):
     seeder = Seeder(tmp_path / "seeds")
     for number in range(TORRENTS):
