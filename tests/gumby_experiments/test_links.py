@@ -102,6 +102,7 @@ async def ping(namespaces, times):
         await pong.wait()
 
 
+@pytest.mark.slow
 @needs_namespaces
 async def test_packets_take_their_time_and_some_are_lost():
     async with links.open_links(2, seed=1) as namespaces:

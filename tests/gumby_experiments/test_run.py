@@ -88,7 +88,8 @@ async def test_a_run_and_the_report_made_of_it_anew(tmp_path):
     assert not left_over(running.pid)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_stopped_run_leaves_nothing(tmp_path, number):
     folder = tmp_path / "results"
     arguments = [*SLOW, f"--output={folder}"]

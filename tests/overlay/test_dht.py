@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from ipv8.community import CommunitySettings
@@ -103,20 +104,21 @@ async def test_an_answer_in_another_name_is_none():
 async def test_of_each_address_that_an_answer_names_one_node_is_asked():
     async with dht_of(2) as (dht, _), plain_node() as liar, plain_node() as victim:
         asked = []
-        victim.decode_map[5] = lambda source, data: asked.append(data)
         host, port = victim.my_peer.address
         forbidden = ("127.9.9.9", 9)
         dht.may_contact = lambda host, port: (host, port) != forbidden
-        named = [Node(new_key().pub(), UDPv4Address(host, port)) for _ in range(7)]
+        here = UDPv4Address(host, port)
+        named = [Node(victim.my_peer.public_key, here), *(Node(new_key().pub(), here) for _ in range(6))]
         named.append(Node(new_key().pub(), UDPv4Address(*forbidden)))
         sent, send = [], dht.endpoint.send
         dht.endpoint.send = lambda to, packet: (sent.append(tuple(to)), send(to, packet))
 
-        def lie(source, data):
-            payload, _ = liar.serializer.unpack_serializable(own.FindRequestPayload, data, offset=99)
-            liar.ez_send(Peer(dht.my_peer.key, source), FindResponsePayload(payload.identifier, b"t" * 20, [], named))
+        def answer(node, nodes, source, data):
+            payload, _ = node.serializer.unpack_serializable(own.FindRequestPayload, data, offset=99)
+            node.ez_send(Peer(dht.my_peer.key, source), FindResponsePayload(payload.identifier, b"t" * 20, [], nodes))
 
-        liar.decode_map[5] = lie
+        liar.decode_map[5] = partial(answer, liar, named)
+        victim.decode_map[5] = lambda source, data: (asked.append(data), answer(victim, [], source, data))
         dht.walk_to(liar.my_peer.address)
         await until(lambda: liar.my_peer.public_key.key_to_bin() in known_to(dht))
         await dht.find_nodes(TARGET)

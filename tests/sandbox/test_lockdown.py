@@ -54,6 +54,7 @@ async def reached_by(session, tmp_path):
     return reached
 
 
+@pytest.mark.slow
 async def test_a_session_without_lockdown_shows_that_the_listeners_listen(tmp_path):
     assert await reached_by(plain_session(), tmp_path) == {0, 1, 2}
 
