@@ -17,6 +17,7 @@ from ipv8.peer import Peer
 
 from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from overlay.config import OverlayConfig
+from overlay.dht import CarefulDht
 from overlay.discovery import MAX_PEERS, Discovery
 from overlay.end_to_end import mask_in_use
 from overlay.exit_socket import is_allowed_destination
@@ -24,6 +25,7 @@ from overlay.exit_source import ExitSource
 from overlay.front import FrontCommunity
 from overlay.introductions import PinnedNetwork
 from overlay.lanes import lane_of
+from overlay.pex import CarefulPex
 from overlay.sharing import MainProcess, SharingCommunity, SharingSettings
 from overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
 from packet_engine import EngineChoice, choose
@@ -39,9 +41,9 @@ PROVOKED_LOGGERS = (
     "DataCellEndpoint",
     "TunnelExitSocket",
     "RequestCache",
-    "DHTDiscoveryCommunity",
+    CarefulDht.__name__,
     "IntroductionPointDht",
-    "PexCommunity",
+    CarefulPex.__name__,
     "Swarm",
 )
 

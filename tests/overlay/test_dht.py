@@ -1,6 +1,8 @@
 """The DHT of introduction points: who is remembered, who is asked, and other nodes that are py-ipv8's."""
 
 import asyncio
+import logging
+import os
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,6 +19,7 @@ from ipv8.peerdiscovery.network import Network
 
 from overlay import dht as own
 from overlay.dht import BoundedStorage
+from overlay.introduced import IntroducedSeeder
 from tests.network import address_of, network, until, unused_host
 
 TARGET = b"t" * 20
@@ -134,6 +137,23 @@ async def test_a_node_that_asks_without_end_is_answered_now_and_then():
         more = [greedy._send_find_request(here, TARGET, True) for _ in range(100)]
         await until(lambda: dht.counters["dht_request_too_often"] >= 80)
         assert 3 <= sum(answer.done() for answer in more) <= 15
+
+
+async def test_garbage_is_not_told_of(caplog):
+    """In the overlays of the tunnels, of the DHT and of a swarm's PEX: a stranger does not fill the log."""
+    async with network(exits=0, relays=1) as (node,), plain_node() as stranger:
+        node.announce_seeder(IntroducedSeeder(b"s" * 74, TARGET))
+        assert len(node.ipv8.overlays) == 3
+        for overlay in node.ipv8.overlays:
+            signed = overlay.ezr_pack(1, PingRequestPayload(1))[23:]
+            for number in range(256):
+                for rest in (b"", os.urandom(150), signed, signed[:90] + os.urandom(60)):
+                    stranger.endpoint.send(address_of(node), overlay.get_prefix() + bytes([number]) + rest)
+                await asyncio.sleep(0)
+        answered = stranger.ping(Node(node.my_peer.key, address_of(node)))
+        assert await answered is not None
+    ours = [record for record in caplog.records if record.name != type(stranger).__name__]
+    assert [record.getMessage() for record in ours if record.levelno >= logging.WARNING] == []
 
 
 async def test_the_number_of_a_ping_is_not_guessed():
