@@ -63,16 +63,24 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.announce_seeder(seeder)
         self.send_cell(source_address, IntroEstablishedPayload(exit_socket.circuit_id, payload.identifier))
 
-    def remove_exit_socket(self, circuit_id: int, *args: Any, **kwargs: Any) -> Any:
+    async def remove_exit_socket(self, circuit_id: int, *args: Any, **kwargs: Any) -> Any:
         """Remove a circuit as py-ipv8 does; another that leads to the same seeder takes its place."""
+        self._forget_circuit(circuit_id)
+        removed = await super().remove_exit_socket(circuit_id, *args, **kwargs)
+        self._forget_circuit(circuit_id)  # what came over it meanwhile
+        return removed
+
+    def _forget_circuit(self, circuit_id: int) -> None:
+        for cookie in [c for c, known in self.rendezvous_point_for.items() if known.circuit_id == circuit_id]:
+            del self.rendezvous_point_for[cookie]
         seeder = self.introduced.remove(circuit_id)
-        if seeder is not None:
-            self.intro_point_for.pop(seeder.seeder_key, None)
-            for other, (_, info_hash) in self.introduced.circuits_of_key(seeder.seeder_key):
-                self.intro_point_for.setdefault(seeder.seeder_key, (self.exit_sockets[other], info_hash))
-            if seeder not in self.introduced:
-                self.stop_announcing(seeder)
-        return super().remove_exit_socket(circuit_id, *args, **kwargs)
+        if seeder is None:
+            return
+        self.intro_point_for.pop(seeder.seeder_key, None)
+        for other, (_, info_hash) in self.introduced.circuits_of_key(seeder.seeder_key):
+            self.intro_point_for.setdefault(seeder.seeder_key, (self.exit_sockets[other], info_hash))
+        if seeder not in self.introduced:
+            self.stop_announcing(seeder)
 
     def get_max_time(self, circuit_id: int) -> float:
         is_introducing = self.introduced.seeder_of(circuit_id) is not None

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.payload import EstablishIntroPayload
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER, PEER_FLAG_RELAY
 
@@ -90,3 +91,23 @@ async def test_a_seeder_stays_introduced_when_the_one_before_it_goes():
         assert point.intro_point_for[contested.seeder_key][0].circuit_id == second
         assert contested.seeder_key in point.pex[INFOHASH].intro_points_for
         assert point.get_max_time(second) == point.settings.max_time_ip
+
+
+@pytest.mark.usefixtures("engine")
+@ENGINES_PYTHON_SLOW
+async def test_what_comes_over_a_circuit_that_is_being_removed_is_not_kept(monkeypatch):
+    async with squatted() as (_, point, contested, squatter):
+        first, second = point.introduced.circuits_of(contested)
+        late = IntroducedSeeder(b"late", INFOHASH)
+        remove = HiddenTunnelCommunity.remove_exit_socket
+
+        async def removed_slowly(self, circuit_id, *args, **kwargs):
+            assert self.introduced.add(circuit_id, late)
+            self.rendezvous_point_for[b"cookie"] = self.exit_sockets[circuit_id]
+            return await remove(self, circuit_id, *args, **kwargs)
+
+        monkeypatch.setattr(HiddenTunnelCommunity, "remove_exit_socket", removed_slowly)
+        squatter.remove_circuit(first, destroy=1)
+        await until(lambda: first not in point.exit_sockets and point.introduced.circuits_of(contested) == (second,))
+        monkeypatch.undo()
+        await until(lambda: late not in point.introduced and not point.rendezvous_point_for)
