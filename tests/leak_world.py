@@ -175,8 +175,8 @@ async def find_seeder(source, swarm, stack):
     infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
     if source == "hostile":
         return await hostile_torrent(swarm, infohash, stack), []
-    # A DHT node that whoever made the link named: libtorrent would ask the name server for it.
-    link = f"magnet:?xt=urn:btih:{infohash.hex()}&dht=nobody.example:6881"
+    # A DHT node and a peer that whoever made the link named: libtorrent would ask the name server for the node.
+    link = f"magnet:?xt=urn:btih:{infohash.hex()}&dht=nobody.example:6881&x.pe=peer.example:6881"
     if source in ("http", "udp"):
         if OPENTRACKER is None:
             tracker, _ = await stack.enter_async_context(http_tracker(TRACKER))
