@@ -115,9 +115,9 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
     def _requested(self, handler: Handler, address: Any, data: bytes) -> None:
         source, _ = self._source_of(address, data)
         now_s = time.monotonic()
-        if not self._proven.has(source, now_s):
+        if not self.proven.has(source, now_s):
             self._ask_first(source, address, data)
-        elif self._proven.take(source, now_s):
+        elif self.proven.take(source, now_s):
             handler(address, data)
         else:
             self.counters["dht_request_too_often"] += 1
@@ -136,7 +136,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         if answer.cancelled() or answer.result() is None:
             self.counters["dht_request_dropped"] += len(held)
             return
-        self._proven.add(source, time.monotonic())
+        self.proven.add(source, time.monotonic())
         for packet in held:
             self.on_packet((address, packet))
 
@@ -153,7 +153,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
     @lazy_wrapper_wd(PingRequestPayload)  # type: ignore[untyped-decorator]
     def on_ping_request(self, peer: Peer, payload: PingRequestPayload, data: bytes) -> None:
         """Answer a ping; remember its sender, as py-ipv8 does, if it is known to be there."""
-        if self._proven.has(Source(tuple(peer.address), peer.public_key.key_to_bin()), time.monotonic()):
+        if self.proven.has(Source(tuple(peer.address), peer.public_key.key_to_bin()), time.monotonic()):
             super().on_ping_request(peer.address, data)
         else:
             self.ez_send(peer, PingResponsePayload(payload.identifier))

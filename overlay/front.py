@@ -90,7 +90,7 @@ class FrontCommunity(PoolTunnelCommunity):
         children = self._introduced_by_children.get(IntroducedSeeder(payload.node_public_key, payload.info_hash), ())
         if not children:
             self.counters["create_e2e_refused"] += 1
-        for known in random.sample(children, min(len(children), MAX_CONTENDERS)):
+        for known in self.reached_now(random.sample(children, min(len(children), MAX_CONTENDERS))):
             self.deliver(known, source_address, data)
 
     # Whose introduction point we are

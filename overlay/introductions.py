@@ -99,7 +99,7 @@ class CarefulIntroductions:
         self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
         self._guessed: Counter[Any] = Counter()  # wrong answers, by the address that they seem to be from
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
-        self._proven = ProvenSources()
+        self.proven = ProvenSources()
         self._doubted: dict[bytes, float] = {}  # by mid, when it was asked whether it is still there
         self._source: Any = None  # of the packet that is being handled
         self._votes = AddressVotes()
@@ -183,9 +183,9 @@ class CarefulIntroductions:
     def _answer_without_room(self, peer: Peer, payload: Any) -> None:
         """Answer a peer that is not kept: many may be behind one address, and want no more than to use this node."""
         source, now_s = Source(tuple(self._source), peer.public_key.key_to_bin()), time.monotonic()
-        if not self._proven.has(source, now_s):
+        if not self.proven.has(source, now_s):
             self.walk_to(self._source)
-        elif self._proven.take(source, now_s):
+        elif self.proven.take(source, now_s):
             answer = self.create_introduction_response(
                 payload.destination_address, self._source, payload.identifier, new_style=peer.new_style_intro
             )
@@ -242,7 +242,7 @@ class CarefulIntroductions:
         if not self._is_answer(payload):
             self.counters["introduction_unasked"] += 1
             return
-        self._proven.add(Source(tuple(self._source), key), time.monotonic())
+        self.proven.add(Source(tuple(self._source), key), time.monotonic())
         others = [other for other in self.get_peers() if other != peer]
         if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
             self.counters["introduction_refused"] += 1

@@ -5,8 +5,10 @@ the only one that is introduced by it, and nobody counts what is asked.
 """
 
 import asyncio
+import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
@@ -16,6 +18,7 @@ from ipv8.messaging.anonymization.payload import (
     EstablishRendezvousPayload,
     IntroEstablishedPayload,
     PeersRequestPayload,
+    PeersResponsePayload,
 )
 from ipv8.messaging.anonymization.pex import PexCommunity
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint
@@ -25,15 +28,18 @@ from ipv8.peerdiscovery.discovery import RandomWalk
 
 from overlay.bucket import Bucket
 from overlay.introduced import IntroducedSeeder, IntroducedSeeders
-from overlay.introductions import PinnedNetwork
+from overlay.introductions import CarefulIntroductions, PinnedNetwork
 from overlay.pex import CarefulPex, CarefulPexSettings
 
 PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
 PEX_PEERS = 10
 ANNOUNCE_RETRY_S = 5.0
 ANNOUNCE_AGAIN_S = 20 * 60.0
-# A peers-request that comes by the socket is unsigned, and its answer some twenty times as long.
+# A peers-request that comes by the socket is unsigned, and its answer up to twenty times as long.
 PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
+# A create-e2e goes on to all that contend for a seeder so often; beyond that, to one of them.
+COPIES_PER_S, COPIES_AT_ONCE = 2.0, 10.0
+MAX_UNANSWERED_BYTES = 1000
 
 
 class MeetingPoints(HiddenTunnelCommunity):
@@ -46,6 +52,8 @@ class MeetingPoints(HiddenTunnelCommunity):
         super().__init__(settings)
         self.introduced = IntroducedSeeders()
         self._pex_answers = Bucket()
+        self._unanswered_bytes = 0  # of peers-requests whose sources may be made up
+        self._copies = Bucket()
 
     # Introduction points
 
@@ -95,8 +103,19 @@ class MeetingPoints(HiddenTunnelCommunity):
         circuits = self.introduced.circuits_of(IntroducedSeeder(payload.node_public_key, payload.info_hash))
         if not circuits:
             self.counters["create_e2e_refused"] += 1
-        for known in circuits:
+        for known in self.reached_now(circuits):
             self.tunnel_data(self.exit_sockets[known], source_address, payload)
+
+    def reached_now(self, contenders: Sequence[int]) -> Sequence[int]:
+        """Return the circuits that a create-e2e goes on to: all now and then, else one, as many packets as came."""
+        now_s = time.monotonic()
+        if len(contenders) <= 1:
+            return contenders
+        if not self._copies.permits(now_s):
+            self.counters["create_e2e_not_copied"] += 1
+            return [random.choice(contenders)]
+        self._copies.take(COPIES_PER_S, COPIES_AT_ONCE / COPIES_PER_S, now_s)
+        return contenders
 
     # What the world is told of them
 
@@ -148,15 +167,45 @@ class MeetingPoints(HiddenTunnelCommunity):
     async def on_peers_request(
         self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None
     ) -> None:
-        """Answer as py-ipv8 does; what comes by the socket, from a source that may be made up, rarely."""
-        if circuit_id is None:
-            payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=23)
-            now_s = time.monotonic()
-            if payload.info_hash in self.pex and not self._pex_answers.permits(now_s):
-                self.counters["peers_request_too_often"] += 1
-                return
+        """Answer as py-ipv8 does what comes over a circuit; what comes by the socket, by where it seems to be from.
+
+        That is the socket of an exit, which answers no question of ours, so that it can't be asked whether it is
+        there. An exit at the address of a node that we know gets the answer; all others get, together, no more
+        bytes than they sent, and are told of nobody: they look in the DHT.
+        """
+        if circuit_id is not None:
+            await super().on_peers_request(source_address, data, circuit_id)
+            return
+        payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=23)
+        pex, now_s = self.pex.get(payload.info_hash), time.monotonic()
+        if pex is None:
+            self.counters["peers_request_refused"] += 1
+        elif not self._is_host_of_node(source_address[0], now_s):
+            self._answer_with_nobody(source_address, payload, len(data))
+        elif self._pex_answers.permits(now_s):
             self._pex_answers.take(PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE / PEX_ANSWERS_PER_S, now_s)
-        await super().on_peers_request(source_address, data, circuit_id)
+            self.send_peers_response(source_address, payload, pex.get_intro_points(), None)
+        else:
+            self.counters["peers_request_too_often"] += 1
+
+    def _is_host_of_node(self, host: str, now_s: float) -> bool:
+        """Return whether a node answered us from there, or it is our own: an exit asks itself by its socket, too."""
+        if host in (self.my_estimated_wan[0], self.my_estimated_lan[0]):
+            return True
+        overlays = self.ipv8.overlays if self.ipv8 is not None else [self]
+        return any(
+            overlay.proven.has_host(host, now_s) for overlay in overlays if isinstance(overlay, CarefulIntroductions)
+        )
+
+    def _answer_with_nobody(self, source_address: tuple[str, int], request: PeersRequestPayload, came: int) -> None:
+        """Say that there is nobody, with one byte more than the request has: about one time in fifty say nothing."""
+        payload = PeersResponsePayload(request.circuit_id, request.identifier, request.info_hash, [])
+        packet = self.ezr_pack(payload.msg_id, payload, sig=False)
+        self._unanswered_bytes = min(self._unanswered_bytes + came, MAX_UNANSWERED_BYTES)
+        self.counters["peers_request_of_stranger"] += 1
+        if len(packet) <= self._unanswered_bytes:
+            self._unanswered_bytes -= len(packet)
+            self.send_packet(source_address, packet)
 
     # Rendezvous points
 

@@ -10,6 +10,8 @@ from overlay.bucket import Bucket
 
 PROVEN_S = 600.0
 MAX_PROVEN = 4096
+HOST_KNOWN_S = 24 * 3600.0
+MAX_HOSTS = 8192
 MAX_HELD = 1024  # sources that are being asked
 MAX_HELD_PACKETS = 4  # of each
 QUESTIONS_PER_S, QUESTIONS_AT_ONCE = 100.0, 200.0
@@ -28,12 +30,22 @@ class ProvenSources:
 
     def __init__(self) -> None:
         self._known: dict[Source, tuple[float, Bucket]] = {}
+        self._hosts: dict[str, float] = {}
 
     def add(self, source: Source, now_s: float) -> None:
         _, answers = self._known.pop(source, (0.0, Bucket()))
         self._known[source] = now_s + PROVEN_S, answers
         while len(self._known) > MAX_PROVEN or next(iter(self._known.values()))[0] <= now_s:
             del self._known[next(iter(self._known))]
+        host = source.address[0]
+        self._hosts.pop(host, None)
+        self._hosts[host] = now_s + HOST_KNOWN_S
+        if len(self._hosts) > MAX_HOSTS:
+            del self._hosts[next(iter(self._hosts))]
+
+    def has_host(self, host: str, now_s: float) -> bool:
+        """Return whether some node answered from this address, whatever its port, within a day."""
+        return self._hosts.get(host, 0.0) > now_s
 
     def has(self, source: Source, now_s: float) -> bool:
         return source in self._known and self._known[source][0] > now_s

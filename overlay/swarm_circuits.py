@@ -1,9 +1,11 @@
 """The circuits of hidden swarms, by isolation group: those that are asked over, and those of introduction points."""
 
 import random
+import secrets
 from typing import Any
 
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
+from ipv8.messaging.anonymization.payload import PeersRequestPayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     Circuit,
@@ -74,3 +76,13 @@ class SwarmCircuits(GroupedCircuits, EndToEndAddresses, HiddenTunnelCommunity):
             return super().send_peers_request(info_hash, target, hops)
         finally:
             self._asking_group = 0
+
+    def tunnel_data(self, circuit: Any, destination: tuple[str, int], payload: Any) -> None:
+        """Send a message to somebody beyond the circuit, as py-ipv8 does, and do not name the circuit in it.
+
+        py-ipv8 puts the id that our first hop knows into a peers-request, which the exit and the introduction point
+        read. Whoever asks all relays for a circuit of that id then learns which of them has one.
+        """
+        if isinstance(payload, PeersRequestPayload):
+            payload.circuit_id = secrets.randbits(32)
+        super().tunnel_data(circuit, destination, payload)

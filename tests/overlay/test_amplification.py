@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 
 import pytest
 from ipv8.dht.payload import (
@@ -22,11 +23,13 @@ from ipv8.messaging.anonymization.payload import (
     DestroyPayload,
     ExtendPayload,
     PeersRequestPayload,
+    PeersResponsePayload,
 )
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
 from overlay.introduced import IntroducedSeeder
+from overlay.proven import Source
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
 
@@ -158,15 +161,38 @@ async def test_a_stranger_gets_no_more_out_of_a_node_than_it_puts_in(capsys):
         victim.sock.close()
 
 
-async def test_what_an_introduction_point_says_to_anybody_it_says_now_and_then():
+def peers_request(stranger):
+    request = PeersRequestPayload(1, 1, INFOHASH)
+    return stranger.ezr_pack(request.msg_id, request, sig=False)
+
+
+async def test_who_asks_for_peers_from_nowhere_gets_no_more_than_it_sent(capsys):
     """A peers-request of py-ipv8 is unsigned, and comes from exits that nobody can ask whether they are there."""
     async with quiet_network() as (node, stranger, known):
         victim = Counted()
-        request = PeersRequestPayload(1, 1, INFOHASH)
-        packet = stranger.ezr_pack(request.msg_id, request, sig=False)
+        packet = peers_request(stranger)
         for _ in range(100):
             victim.sock.sendto(packet, node.endpoint.get_address())
-        await until(lambda: node.dropped()["peers_request_too_often"] >= 80)
+        await until(lambda: node.dropped()["peers_request_of_stranger"] == 100)
         answers = victim.received()
-        assert 5 <= len(answers) <= 20
+        left, came = sum(map(len, answers)), 100 * len(packet)
+        with capsys.disabled():
+            print(f"\n100 x peers-request            {came:5} bytes in, {left:5} out, {left / came:.2f}")
+        assert len(answers) >= 95
+        assert left <= came
+        assert not any(node.serializer.unpack_serializable(PeersResponsePayload, each, 23)[0].peers for each in answers)
         victim.sock.close()
+
+
+async def test_an_exit_at_the_address_of_a_node_is_told_the_peers_now_and_then():
+    async with quiet_network() as (node, stranger, known):
+        exit_socket = Counted()
+        node.proven.add(Source((exit_socket.address[0], 1), b"key"), time.monotonic())
+        for _ in range(100):
+            exit_socket.sock.sendto(peers_request(stranger), node.endpoint.get_address())
+        await until(lambda: node.dropped()["peers_request_too_often"] >= 80)
+        answers = exit_socket.received()
+        assert 5 <= len(answers) <= 20
+        answer, _ = node.serializer.unpack_serializable(PeersResponsePayload, answers[0], 23)
+        assert answer.peers
+        exit_socket.sock.close()

@@ -20,6 +20,7 @@ from ipv8.peer import Peer
 
 from overlay.end_to_end import end_to_end_address, end_to_end_circuit_id, is_linked
 from overlay.hidden import WatchedSwarm
+from overlay.introductions import CarefulIntroductions
 from overlay.node import open_overlay
 from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tests.marks import ENGINES_PYTHON_SLOW
@@ -114,6 +115,25 @@ async def test_whoever_is_at_the_end_of_a_circuit_of_ours_learns_nothing_by_aski
         end.send_cell(behind.hop.address, PeersRequestPayload(lookup.circuit_id, 1, INFOHASH))
         await until(lambda: seeder.dropped()["circuit_overlay_message_refused"] == 2)
         assert not seeder.find_circuits(CIRCUIT_TYPE_RP_SEEDER, state=None)
+
+
+async def test_what_leaves_our_circuits_does_not_name_them(monkeypatch):
+    """An id names a first hop: a relay answers the CREATE of an id that it has otherwise than others."""
+    heard, on_packet = [], CarefulIntroductions.on_packet
+    monkeypatch.setattr(
+        CarefulIntroductions, "on_packet", lambda node, packet: heard.append(packet[1]) or on_packet(node, packet)
+    )
+    async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        downloader.watch([WatchedSwarm(INFOHASH, 1, False)])
+        await until(lambda: linked(downloader, CIRCUIT_TYPE_RP_DOWNLOADER), 60, "the link")
+        points = downloader.swarms[INFOHASH].intro_points
+        found = [await downloader.send_peers_request(INFOHASH, point, 1) for point in points for _ in range(3)]
+        assert any(found)
+        ids = [circuit_id.to_bytes(4, "big") for circuit_id in downloader.circuits]
+    from_circuits = [packet for packet in heard if packet[22] in (PeersRequestPayload.msg_id, CreateE2EPayload.msg_id)]
+    assert {packet[22] for packet in from_circuits} == {PeersRequestPayload.msg_id, CreateE2EPayload.msg_id}
+    assert not any(circuit_id in packet for circuit_id in ids for packet in from_circuits)
 
 
 async def test_an_introduction_point_asks_for_its_own_swarm_only():

@@ -23,6 +23,18 @@ def test_the_oldest_are_forgotten(monkeypatch):
     assert [sources.has(Source(("192.0.2.1", number), b""), 3.0) for number in range(3)] == [False, True, True]
 
 
+def test_a_host_of_nodes_is_known_for_a_day_whatever_the_port(monkeypatch):
+    monkeypatch.setattr(proven, "MAX_HOSTS", 2)
+    sources = ProvenSources()
+    sources.add(HERE, 0.0)
+    assert sources.has_host("192.0.2.1", 86_399.0)
+    assert not sources.has_host("192.0.2.1", 86_400.0)
+    assert not sources.has_host("192.0.2.2", 0.0)
+    for number in (3, 1, 4):  # who answers again is not the oldest
+        sources.add(Source((f"192.0.2.{number}", 2), b"another"), 1.0)
+    assert [sources.has_host(f"192.0.2.{number}", 2.0) for number in (1, 3, 4)] == [True, False, True]
+
+
 def test_a_source_that_asks_without_end_is_answered_now_and_then():
     sources = ProvenSources()
     sources.add(HERE, 0.0)
