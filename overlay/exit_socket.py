@@ -148,6 +148,9 @@ class PolicedExitSocket(TunnelExitSocket):
         try:
             resolved: tuple[str, int] = await super().resolve(address)
             return resolved
+        except (OSError, ValueError):
+            self._policy.counters["exit_name_unknown"] += 1
+            raise
         finally:
             self._resolving -= 1
             self._policy.resolving -= 1

@@ -20,7 +20,7 @@ from overlay.config import OverlayConfig
 from overlay.dht import CarefulDht
 from overlay.discovery import MAX_PEERS, Discovery
 from overlay.end_to_end import mask_in_use
-from overlay.exit_socket import is_allowed_destination
+from overlay.exit_socket import NativeExitSocket, PolicedExitSocket, is_allowed_destination
 from overlay.exit_source import ExitSource
 from overlay.front import FrontCommunity
 from overlay.introductions import PinnedNetwork
@@ -37,7 +37,8 @@ PROVOKED_LOGGERS = (
     "PoolTunnelCommunity",
     "SharingCommunity",
     "FrontCommunity",
-    "PolicedExitSocket",
+    PolicedExitSocket.__name__,
+    NativeExitSocket.__name__,
     "DataCellEndpoint",
     "TunnelExitSocket",
     "RequestCache",

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from collections import Counter
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ipv8.messaging.anonymization import payload as payloads
+from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from overlay.exit_rules import Contacts, ExitRules, Protocol, Ranges, could_be_any_of, network_ranges
 from overlay.exit_socket import is_allowed_destination
@@ -296,3 +298,29 @@ async def test_nobody_is_flooded_through_an_exit(engine):
     world.client.send_cell(world.circuit.hop.address, request)
     await world.refused_as("test_response_too_large")
     await close(world)
+
+
+@pytest.mark.parametrize("failure", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label empty")])
+async def test_what_others_ask_for_is_not_in_the_log(engine, failure, monkeypatch, caplog):
+    """Names that are looked up for others, where they are, and that they are none."""
+    caplog.set_level(logging.INFO)
+
+    async def getaddrinfo(host, port, **options):
+        asked.append(host)
+        if "none" in host:
+            raise failure
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (sink.address[0], 0))]
+
+    world, asked, sink = await world_of(ExitRules()), [], Sink(unused_host())
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    for name in ("none.example", "some.example", "none..example", "some.example"):
+        world.send(DomainAddress(name, sink.address[1]), DHT)
+        world.send((sink.address[0], 0), DHT)
+    await until(lambda: sink.count() or len(asked) == 4)
+    await until(lambda: world.exit_node.resolving == 0)
+    world.send(DomainAddress("none.example", 1), DHT)
+    await until(lambda: asked.count("none.example") == 2 and world.exit_node.resolving == 0)
+    assert world.dropped()["exit_name_unknown"] == 3
+    await close(world)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if "example" in line or sink.address[0] in line] == []
