@@ -2,13 +2,14 @@
 
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 from overlay.community import NOWHERE, PoolTunnelCommunity
 from overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
 from overlay.lanes import Lane
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
-from socks5.address import Socks5Error, decode_address, encode_address
+from socks5.address import AddressType, Socks5Error, decode_address
 from socks5.messages import join_udp_request, split_udp_request
 
 
@@ -22,12 +23,16 @@ class ServedAssociation:
         client: tuple[str, int],
         community: PoolTunnelCommunity,
         counters: Counter[str],
+        *,
+        asked: Callable[[int, bytes | int], None],
     ) -> None:
+        """`asked` hears of each datagram's circuit and destination, as `Clients.asked` does."""
         self.lane = lane
         self._udp = UdpSocket(sock, self._received, counters)
         self._client = client
         self._community = community
         self._counters = counters
+        self._asked = asked
         self._sticky = StickyMap()
 
     def _received(self, datagram: bytes, source: tuple[str, int]) -> None:
@@ -49,6 +54,7 @@ class ServedAssociation:
             # Never to an exit, which would learn the id that our first hop knows.
             linked = end_to_end_circuit(self._community.circuits, circuit_id, self.lane)
             if linked is not None and is_linked(linked):
+                self._asked(circuit_id, destination.port)
                 self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self._counters["no_circuit"] += 1
@@ -59,11 +65,13 @@ class ServedAssociation:
         if circuit is None:
             self._counters["no_circuit"] += 1
         else:
+            is_name = destination.kind is AddressType.DOMAIN
+            self._asked(circuit.circuit_id, destination.port if is_name else address)
             self._community.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
 
-    def deliver(self, origin: tuple[str, int], data: bytes) -> None:
-        """A datagram from outside, for the client. Raises ValueError for a name that an exit made up."""
-        self._udp.sendto(join_udp_request(encode_address(origin[0], origin[1]), data), self._client)
+    def deliver(self, address: bytes, data: bytes) -> None:
+        """A datagram from outside, from this encoded address, for the client."""
+        self._udp.sendto(join_udp_request(address, data), self._client)
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
         """The destinations that had it."""

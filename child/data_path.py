@@ -8,11 +8,13 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
 from child.association import ServedAssociation
+from overlay.clients import Clients
 from overlay.community import NOWHERE, PoolTunnelCommunity
 from overlay.lanes import Lane, lane_of
 from rpc.descriptors import DATA_IN, DATA_OUT
@@ -35,6 +37,9 @@ class DataPath(Protocol):
 
     def dissociate(self, association_id: int) -> None: ...
 
+    def set_usual(self, association_id: int) -> None:
+        """Give this association what no client of its lane asked for."""
+
     def steer(self, association_id: int, datagram: bytes) -> None:
         """Treat a datagram as if it had come to the association's socket."""
 
@@ -47,6 +52,7 @@ class PythonDataPath:
         self._community = community
         self._counters = Counter[str]()
         self._associations: dict[int, ServedAssociation] = {}
+        self._clients = Clients()
         self._writer = DatagramWriter(DATA_OUT, loop)
         self._reader = DatagramReader(DATA_IN, loop, self._from_main, on_lost)
         community.on_raw_data = self._from_circuit
@@ -55,18 +61,26 @@ class PythonDataPath:
         return self._counters + Counter(data_out_full=self._writer.dropped)
 
     def circuit_removed(self, circuit_id: int) -> None:
+        self._clients.forget_circuit(circuit_id)
         for association in self._associations.values():
             if orphans := association.forget_circuit(circuit_id):
                 self._community.on_orphans(association.lane, orphans)
 
     def associate(self, association_id: int, sock: socket.socket, lane: Lane, client: tuple[str, int]) -> None:
         self.dissociate(association_id)
-        self._associations[association_id] = ServedAssociation(sock, lane, client, self._community, self._counters)
+        asked = partial(self._clients.asked, association_id=association_id)
+        self._associations[association_id] = ServedAssociation(
+            sock, lane, client, self._community, self._counters, asked=asked
+        )
 
     def dissociate(self, association_id: int) -> None:
         association = self._associations.pop(association_id, None)
         if association is not None:
             association.close()
+
+    def set_usual(self, association_id: int) -> None:
+        if association_id in self._associations:
+            self._clients.set_usual(self._associations[association_id].lane, association_id)
 
     def steer(self, association_id: int, datagram: bytes) -> None:
         association = self._associations.get(association_id)
@@ -86,13 +100,15 @@ class PythonDataPath:
         self._community.send_data(circuit.hop.address, circuit_id, destination[1:], NOWHERE, payload)
 
     def _from_circuit(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
-        newest_first = reversed(self._associations.values())
-        association = next((known for known in newest_first if known.lane == lane_of(circuit)), None)
+        lane = lane_of(circuit)
+        of_lane = [known for known, association in self._associations.items() if association.lane == lane]
         try:
-            if association is not None:
-                association.deliver(origin, data)
+            address = encode_address(origin[0], origin[1])
+            chosen = self._clients.for_answer(lane, of_lane, circuit.circuit_id, address, origin[1])
+            if chosen is not None:
+                self._associations[chosen].deliver(address, data)
             else:
-                self._writer.send(circuit.circuit_id, encode_address(origin[0], origin[1]), data)
+                self._writer.send(circuit.circuit_id, address, data)
         except ValueError:
             self._counters["data_in_malformed"] += 1
 
@@ -117,6 +133,9 @@ class NativeDataPath:
 
     def dissociate(self, association_id: int) -> None:
         self._engine.remove_association(association_id)
+
+    def set_usual(self, association_id: int) -> None:
+        self._engine.set_usual(association_id)
 
     def steer(self, association_id: int, datagram: bytes) -> None:
         self._engine.client_datagram(association_id, datagram)

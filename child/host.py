@@ -73,6 +73,7 @@ class ChildHost:
                 "heartbeat": self._on_heartbeat,
                 "associate": self._on_associate,
                 "dissociate": self._on_dissociate,
+                "set_usual": self._on_set_usual,
                 "steer": self._on_steer,
                 "remove_route": self._on_remove_route,
                 "introduce": self._on_introduce,
@@ -228,6 +229,10 @@ class ChildHost:
     async def _on_dissociate(self, message: pb.Dissociate) -> pb.Dissociated:
         self._opened_data_path().dissociate(message.association_id)
         return pb.Dissociated()
+
+    async def _on_set_usual(self, message: pb.SetUsual) -> pb.UsualSet:
+        self._opened_data_path().set_usual(message.association_id)
+        return pb.UsualSet()
 
     async def _on_steer(self, message: pb.Steer) -> pb.Steered:
         self._opened_data_path().steer(message.association_id, message.datagram)

@@ -126,6 +126,9 @@ class Engine:
         """Serve a client of the SOCKS5 server over a duplicate of this bound UDP socket."""
 
     def remove_association(self, association_id: int) -> None: ...
+    def set_usual(self, association_id: int) -> None:
+        """Give this association what nobody of its lane asked for."""
+
     def client_datagram(self, association_id: int, datagram: bytes) -> None:
         """A datagram of the association's client (RFC 1928 section 7) that came another way."""
 

@@ -918,6 +918,34 @@ class Dissociated(google.protobuf.message.Message):
 Global___Dissociated: typing_extensions.TypeAlias = Dissociated
 
 @typing.final
+class SetUsual(google.protobuf.message.Message):
+    """This association gets what no client of its lane asked for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASSOCIATION_ID_FIELD_NUMBER: builtins.int
+    association_id: builtins.int
+    def __init__(
+        self,
+        *,
+        association_id: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SetUsual: typing_extensions.TypeAlias = SetUsual
+
+@typing.final
+class UsualSet(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___UsualSet: typing_extensions.TypeAlias = UsualSet
+
+@typing.final
 class Steer(google.protobuf.message.Message):
     """A datagram of the association's client for a bucket that the child has from
     now on, but that reached the main process.
@@ -1899,6 +1927,7 @@ class Request(google.protobuf.message.Message):
     LINK_RENDEZVOUS_FIELD_NUMBER: builtins.int
     SET_EXIT_RULES_FIELD_NUMBER: builtins.int
     SET_ADMISSION_FIELD_NUMBER: builtins.int
+    SET_USUAL_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -1945,6 +1974,8 @@ class Request(google.protobuf.message.Message):
     def set_exit_rules(self) -> Global___SetExitRules: ...
     @property
     def set_admission(self) -> Global___SetAdmission: ...
+    @property
+    def set_usual(self) -> Global___SetUsual: ...
     def __init__(
         self,
         *,
@@ -1971,12 +2002,13 @@ class Request(google.protobuf.message.Message):
         link_rendezvous: Global___LinkRendezvous | None = ...,
         set_exit_rules: Global___SetExitRules | None = ...,
         set_admission: Global___SetAdmission | None = ...,
+        set_usual: Global___SetUsual | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2009,6 +2041,7 @@ class Reply(google.protobuf.message.Message):
     LINK_RENDEZVOUS_FIELD_NUMBER: builtins.int
     SET_EXIT_RULES_FIELD_NUMBER: builtins.int
     SET_ADMISSION_FIELD_NUMBER: builtins.int
+    SET_USUAL_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -2055,6 +2088,8 @@ class Reply(google.protobuf.message.Message):
     def set_exit_rules(self) -> Global___ExitRulesSet: ...
     @property
     def set_admission(self) -> Global___AdmissionSet: ...
+    @property
+    def set_usual(self) -> Global___UsualSet: ...
     def __init__(
         self,
         *,
@@ -2081,12 +2116,13 @@ class Reply(google.protobuf.message.Message):
         link_rendezvous: Global___RendezvousLinked | None = ...,
         set_exit_rules: Global___ExitRulesSet | None = ...,
         set_admission: Global___AdmissionSet | None = ...,
+        set_usual: Global___UsualSet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -5,7 +5,6 @@ import ipaddress
 import itertools
 import logging
 import socket
-import weakref
 from collections import Counter
 from typing import Protocol, cast
 
@@ -23,6 +22,7 @@ from steering.group import OWN_SOCKET, OpenIn, ReusePortGroup, SteeringError, en
 LOOPBACK = "127.0.0.1"
 MAX_ASSOCIATIONS = 64
 MAX_DATAGRAM_BYTES = 65535
+SPEAKS_WITHIN_S = 1.0  # of its association, a client that has something to ask
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,9 @@ class Consumer(Protocol):
     def client_known(self, association: "Association") -> None:
         """Its `client` is known from now on."""
 
+    def usual_known(self, association: "Association") -> None:
+        """Its client, which is known, gets what no client asked for."""
+
     def why_no_connection(self, address: Address) -> tuple[ReplyCode, str] | None:
         """None when HTTP requests can go to this address."""
 
@@ -57,40 +60,32 @@ class Consumer(Protocol):
 class Association(DatagramProtocol):
     """One UDP association. Only its client, once known, may use it.
 
-    With a `group`, the consumer may have others serve the same port. `usual` is the port of a
-    client that did not say its own.
+    With a `group`, the consumer may have others serve the same port.
     """
 
     def __init__(
-        self,
-        consumer: Consumer,
-        client: Address,
-        counters: Counter[str],
-        group: ReusePortGroup | None = None,
-        usual: int | None = None,
+        self, server: "Socks5Server", client: Address, counters: Counter[str], group: ReusePortGroup | None = None
     ) -> None:
         self.id = next(_ids)
         self.group = group
-        self._consumer = consumer
+        self._server = server
+        self._consumer = server.consumer
         self._client: tuple[str, int] | None = None
         self._announced = client
         self._counters = counters
-        self._usual = usual
 
     def startProtocol(self) -> None:
         if self.group is None:
             enlarge_buffers(cast(socket.socket, self.transport.getHandle()))
         self._consumer.association_opened(self)
-        if self._usual is not None:
-            # Once Twisted reads the socket: others may take it over then.
-            asyncio.get_running_loop().call_soon(self.presume_client, self._usual)
+        self._server.association_opened(self)
 
     def presume_client(self, port: int) -> None:
         """Where the client listens, if it has not said so: it may wait for others to speak first."""
-        if self._client is None and self.transport is not None:
-            self._accept((LOOPBACK, port))
+        self._accept((LOOPBACK, port))
 
     def stopProtocol(self) -> None:
+        self._server.association_closed(self)
         self._consumer.association_closed(self)
         if self.group is not None:
             self.group.close()
@@ -125,6 +120,7 @@ class Association(DatagramProtocol):
             return False
         self._client = addr
         self._consumer.client_known(self)
+        self._server.client_known(self)
         return True
 
     def send(self, address: bytes, payload: bytes) -> None:
@@ -222,18 +218,43 @@ class Socks5Server:
         self.consumer = consumer
         self._port: IListeningPort | None = None
         self._usual_client: int | None = None
-        self._associations: weakref.WeakSet[Association] = weakref.WeakSet()
+        self._associations: list[Association] = []
         self.connections: set[Connection] = set()
         self.counters: Counter[str] = Counter()
 
     def set_usual_client(self, port: int) -> None:
-        """The loopback port of clients that ask for an association without saying theirs.
+        """Set the loopback port of the client that waits for others to speak first.
 
-        libtorrent says none, and one that only seeds would never be heard of.
+        libtorrent does not say its port when it asks for an association, and a session that only seeds would never
+        be heard of. What no client asked for is for this one.
         """
         self._usual_client = port
-        for association in list(self._associations):
-            association.presume_client(port)
+        for association in self._associations:
+            self.client_known(association)
+        self._presume()
+
+    def association_opened(self, association: Association) -> None:
+        self._associations.append(association)
+        # Where there are others, it may be another client's, which has time to speak. Not before Twisted reads the
+        # socket, which others may take over then.
+        asyncio.get_running_loop().call_later(SPEAKS_WITHIN_S if len(self._associations) > 1 else 0, self._presume)
+
+    def association_closed(self, association: Association) -> None:
+        self._associations.remove(association)
+
+    def client_known(self, association: Association) -> None:
+        if association.client is not None and association.client[1] == self._usual_client:
+            self.consumer.usual_known(association)
+
+    def _presume(self) -> None:
+        """Take the newest association for the usual client's, if it has said nothing and nobody else is that client."""
+        if self._usual_client is None or not self._associations:
+            return
+        newest = self._associations[-1]
+        if newest.client is None and not any(
+            known.client is not None and known.client[1] == self._usual_client for known in self._associations
+        ):
+            newest.presume_client(self._usual_client)
 
     def listen(self, port: int = 0) -> int:
         """Start listening; returns the port. Raises twisted's CannotListenError."""
@@ -256,8 +277,7 @@ class Socks5Server:
             if not (source.is_unspecified or source.is_loopback):
                 raise Socks5Error("only clients on loopback are served")
         group = self._open_group() if self._steering else None
-        association = Association(self.consumer, client, self.counters, group, self._usual_client)
-        self._associations.add(association)
+        association = Association(self, client, self.counters, group)
         try:
             if group is not None:
                 own = group.sockets[OWN_SOCKET].fileno()

@@ -43,6 +43,9 @@ class Carrier(Protocol):
     def opened(self, association: Association) -> None:
         """Its client is known."""
 
+    def usual(self, association: Association) -> None:
+        """This association, which was opened, gets what no client asked for."""
+
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         """False when the datagram is to go the usual way."""
 
@@ -70,6 +73,10 @@ class DirectCarrier:
             return
         association.stop_reading()
         self._carried.add(association.id)
+
+    def usual(self, association: Association) -> None:
+        if association.id in self._carried:
+            self._engine.set_usual(association.id)
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         if association.id not in self._carried:
@@ -110,6 +117,7 @@ class SteeredCarrier:
         self._lane = lane
         self._on_lost = on_lost
         self._steered: dict[int, _Steered] = {}
+        self._usual = 0  # the id of the association that gets what nobody asked for; 0: none does
         tunnels.watchers.append(self._update)
 
     def opened(self, association: Association) -> None:
@@ -117,6 +125,14 @@ class SteeredCarrier:
             self._steered[association.id] = _Steered(association, association.group)
             self._update()
             asyncio.get_running_loop().call_later(GATHER_S, self._update)
+
+    def usual(self, association: Association) -> None:
+        self._usual = association.id
+        for slot in self._steered[association.id].serving if association.id in self._steered else ():
+            self._tell_usual(slot)
+
+    def _tell_usual(self, slot: int) -> None:
+        self._pool.tell(slot, "set_usual", pb.SetUsual(association_id=self._usual))
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         steered = self._steered.get(association.id)
@@ -209,6 +225,8 @@ class SteeredCarrier:
                 self._refused(steered, slot, str(error))
             elif steered.asked.get(slot) == pid:
                 steered.serving[slot] = pid
+                if association.id == self._usual:
+                    self._tell_usual(slot)
                 self._attach_program(steered)
                 self._update()
 

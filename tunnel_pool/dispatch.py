@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
+from overlay.clients import Clients
 from overlay.community import NOWHERE
 from overlay.config import slot_of
 from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id
@@ -16,7 +17,7 @@ from overlay.lanes import Lane, lane_of
 from overlay.sticky import StickyMap
 from sandbox.lockdown import Lockdown
 from socks5.address import Address as Socks5Address
-from socks5.address import Socks5Error, decode_address, encode_address
+from socks5.address import AddressType, Socks5Error, decode_address, encode_address
 from socks5.messages import ReplyCode, Secret
 from socks5.server import Association, Socks5Server
 from steering.group import open_here
@@ -42,6 +43,7 @@ class Dispatcher:
         self._tunnels = tunnels
         self._sticky = StickyMap(slot_of)
         self._associations: list[Association] = []
+        self._clients = Clients()
         self._on_lost = on_lost
         self._carrier = carrier
 
@@ -56,6 +58,11 @@ class Dispatcher:
     def client_known(self, association: Association) -> None:
         if self._carrier is not None:
             self._carrier.opened(association)
+
+    def usual_known(self, association: Association) -> None:
+        self._clients.set_usual(self.lane, association.id)
+        if self._carrier is not None:
+            self._carrier.usual(association)
 
     def association_closed(self, association: Association) -> None:
         self._associations.remove(association)
@@ -75,6 +82,7 @@ class Dispatcher:
             # Never to an exit, which would learn the id that our first hop knows.
             linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.lane)
             if linked is not None:
+                self._clients.asked(circuit_id, destination.port, association.id)
                 self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self.drops["no_circuit"] += 1
@@ -85,6 +93,8 @@ class Dispatcher:
         if circuit is None:
             self.drops["no_circuit"] += 1
             return
+        is_name = destination.kind is AddressType.DOMAIN
+        self._clients.asked(circuit.circuit_id, destination.port if is_name else address, association.id)
         self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
@@ -107,8 +117,8 @@ class Dispatcher:
             logger.info("A tracker's answer was refused: %s", error)
         return b""
 
-    def raw_data_received(self, origin: Address, data: bytes) -> None:
-        """A datagram from outside, for the newest client (libtorrent has one association at a time)."""
+    def raw_data_received(self, circuit_id: int, origin: Address, data: bytes) -> None:
+        """A datagram from outside, over a circuit: for the client that asked for it."""
         if not self._associations:
             self.drops["no_association"] += 1
             return
@@ -117,11 +127,15 @@ class Dispatcher:
         except ValueError:  # a name that an exit made up
             self.drops["origin_malformed"] += 1
             return
-        self._associations[-1].send(address, data)
+        known = {association.id: association for association in self._associations}
+        chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address, origin[1])
+        if chosen is not None:
+            known[chosen].send(address, data)
 
     def circuit_removed(self, circuit: Circuit) -> None:
         if circuit.ctype in END_TO_END:
             self._on_lost({end_to_end_address(circuit.circuit_id)}.__contains__)
+        self._clients.forget_circuit(circuit.circuit_id)
         orphans = self._sticky.forget_circuit(circuit.circuit_id)
         if orphans:
             self.orphaned(orphans)
@@ -187,7 +201,8 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
         if dispatcher is not None:
             # py-ipv8's own community leaves it to its caller to say who is at the other end.
             is_end_to_end = circuit.ctype in END_TO_END
-            dispatcher.raw_data_received(end_to_end_address(circuit.circuit_id) if is_end_to_end else origin, data)
+            origin = end_to_end_address(circuit.circuit_id) if is_end_to_end else origin
+            dispatcher.raw_data_received(circuit.circuit_id, origin, data)
 
     def on_circuit_removed(circuit: Circuit, reason: str) -> None:
         dispatcher = by_lane.get(lane_of(circuit))

@@ -9,13 +9,14 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use packet_engine::clients::Association;
 use packet_engine::core::{Core, Settings};
 use packet_engine::counters::Counters;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES};
 use packet_engine::limits::OwnBucket;
 use packet_engine::outbox::trains;
 use packet_engine::policy::ExitPolicy;
-use packet_engine::routes::{Association, Circuit, Exit, Purpose, Relay};
+use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
 use packet_engine::rules::Contacts;
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
@@ -61,7 +62,7 @@ fn core(to: &Addresses) -> Outcome<Core> {
         stats: Arc::default(),
     };
     core.routes.circuits.insert(OURS, circuit);
-    core.routes.associations.push((1, Association { lane: 1, client: to.client }));
+    core.routes.clients.add(1, Association { lane: 1, client: to.client });
     let exit = Exit {
         previous_hop: to.first,
         keys: keys()?,

@@ -21,6 +21,15 @@ pub enum Destination<'a> {
     Name(&'a [u8], u16),
 }
 
+impl Destination<'_> {
+    pub fn port(&self) -> u16 {
+        match self {
+            Destination::Ip(address) => address.port(),
+            Destination::Name(_, port) => *port,
+        }
+    }
+}
+
 pub const NOWHERE: Destination<'static> = Destination::Ip(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
 /// How one of the two formats says what follows.

@@ -385,7 +385,7 @@ impl Core {
             _ if end_to_end_id(data.origin, self.settings.mask).is_some() => return Err(Drop::CircuitForeignSource),
             _ => data.origin,
         };
-        let client = self.routes.client_of(circuit.lane);
+        let client = self.routes.client_of(circuit.lane, header.circuit_id, origin);
         // py-ipv8 gets messages of its own overlay, what comes over circuits that carry no client's
         // datagrams, and everything when nobody else wants it.
         let is_for_python = match circuit.purpose {
@@ -428,7 +428,7 @@ impl Core {
     }
 
     fn carry(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) -> Result<(), Drop> {
-        let association = self.routes.association(association_id).ok_or(Drop::Socks5ForeignSource)?;
+        let association = self.routes.clients.get(association_id).ok_or(Drop::Socks5ForeignSource)?;
         let clients = association.lane;
         if association.client != from {
             return Err(Drop::Socks5ForeignSource);
@@ -441,9 +441,13 @@ impl Core {
             let circuit =
                 self.routes.circuits.get(&id).filter(|circuit| circuit.lane == clients && circuit.is_linked());
             circuit.ok_or(Drop::NoCircuit)?;
+            self.routes.clients.asked(id, CIRCUIT_ID_PORT, association_id);
             return self.send_data(id, NOWHERE, payload);
         }
-        let circuit_id = self.routes.circuit_for(clients, key).ok_or(Drop::NoCircuit)?;
+        let circuit_id = self.routes.circuit_for(clients, key, association_id).ok_or(Drop::NoCircuit)?;
+        if let Destination::Name(_, port) = destination {
+            self.routes.clients.asked(circuit_id, port, association_id);
+        }
         self.send_data(circuit_id, destination, payload)
     }
 

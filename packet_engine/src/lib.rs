@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod cell;
+pub mod clients;
 pub mod core;
 pub mod counters;
 pub mod gate;

@@ -12,12 +12,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::cell::{Prefix, PREFIX_BYTES};
+use crate::clients::Association;
 use crate::core::{Event, Settings};
 use crate::counters::RouteStats;
 use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
 use crate::policy::ExitPolicy;
-use crate::routes::{Association, Circuit, Exit, Purpose, Relay};
+use crate::routes::{Circuit, Exit, Purpose, Relay};
 use crate::rules::{Contacts, ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
 use crate::sys::{duplicate, set_nonblocking, SharedWords};
@@ -338,6 +339,10 @@ impl Engine {
 
     fn remove_association(&self, association_id: u32) {
         self.command(Command::RemoveAssociation(association_id));
+    }
+
+    fn set_usual(&self, association_id: u32) {
+        self.command(Command::SetUsual(association_id));
     }
 
     fn client_datagram(&self, association_id: u32, datagram: &[u8]) {

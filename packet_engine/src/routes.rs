@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::address::{self, Destination};
+use crate::clients::Clients;
 use crate::counters::RouteStats;
 use crate::keys::{Direction, SessionKeys};
 use crate::limits::OwnBucket;
@@ -74,19 +76,12 @@ pub struct Exit {
     pub stats: Arc<RouteStats>,
 }
 
-/// One UDP association of the SOCKS5 server.
-pub struct Association {
-    pub lane: Lane,
-    pub client: SocketAddr,
-}
-
 #[derive(Default)]
 pub struct Routes {
     pub circuits: HashMap<u32, Circuit>,
     pub relays: HashMap<u32, Relay>,
     pub exits: HashMap<u32, Exit>,
-    /// By the order they were opened in: the newest client of a lane gets what comes in.
-    pub associations: Vec<(u32, Association)>,
+    pub clients: Clients,
     pub sticky: HashMap<Lane, StickyMap>,
     neighbours: HashSet<IpAddr>,
     neighbours_ms: u64,
@@ -106,26 +101,25 @@ impl Routes {
         self.neighbours.contains(&ip)
     }
 
-    pub fn association(&mut self, id: u32) -> Option<&mut Association> {
-        self.associations.iter_mut().find(|(other, _)| *other == id).map(|(_, association)| association)
+    /// The association that gets what comes from this origin over a circuit.
+    pub fn client_of(&self, lane: Lane, circuit_id: u32, origin: Destination<'_>) -> Option<(u32, SocketAddr)> {
+        self.clients.for_answer(lane, circuit_id, origin.port(), || {
+            let mut address = [0; address::MAX_ADDRESS_BYTES];
+            let bytes = address::write_socks5(origin, &mut address)?;
+            self.sticky.get(&lane)?.asker(address.get(..bytes)?)
+        })
     }
 
-    /// The newest association with a known client for circuits of this lane.
-    pub fn client_of(&self, lane: Lane) -> Option<(u32, SocketAddr)> {
-        let mut newest = self.associations.iter().rev();
-        newest.find_map(|(id, association)| (association.lane == lane).then_some((*id, association.client)))
-    }
-
-    /// The circuit for a destination, chosen now if it has none that is ready.
-    pub fn circuit_for(&mut self, lane: Lane, destination: &[u8]) -> Option<u32> {
+    /// The circuit for a destination that an association sends to, chosen now if it has none that is ready.
+    pub fn circuit_for(&mut self, lane: Lane, destination: &[u8], association: u32) -> Option<u32> {
         let circuits = &self.circuits;
         let is_ready = |circuit: &Circuit| circuit.ready && circuit.lane == lane && circuit.purpose == Purpose::Data;
         let sticky = self.sticky.entry(lane).or_default();
-        match sticky.get(destination) {
+        match sticky.get(destination, association) {
             Some(id) if circuits.get(&id).is_some_and(is_ready) => Some(id),
             _ => {
                 let ready = circuits.iter().filter(|(_, circuit)| is_ready(circuit)).map(|(id, _)| *id);
-                sticky.assign(destination, ready)
+                sticky.assign(destination, association, ready)
             }
         }
     }
@@ -133,6 +127,7 @@ impl Routes {
     /// Forget a circuit; returns its lane and the destinations that have none now.
     pub fn remove_circuit(&mut self, circuit_id: u32) -> Option<(Lane, Vec<Box<[u8]>>)> {
         let circuit = self.circuits.remove(&circuit_id)?;
+        self.clients.forget_circuit(circuit_id);
         let sticky = self.sticky.get_mut(&circuit.lane)?;
         Some((circuit.lane, sticky.forget_circuit(circuit_id)))
     }

@@ -7,9 +7,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::clients::Association;
 use crate::core::{Event, Settings};
 use crate::counters::{Counters, Drop};
-use crate::routes::{Association, Circuit, Exit, Relay};
+use crate::routes::{Circuit, Exit, Relay};
 use crate::rules::ExitRules;
 use crate::sys::{Bell, SharedWords};
 
@@ -48,6 +49,8 @@ pub enum Command {
         association: Association,
     },
     RemoveAssociation(u32),
+    /// This association gets what nobody of its lane asked for.
+    SetUsual(u32),
     /// What the client of an association sent, but came another way.
     ClientDatagram {
         association: u32,

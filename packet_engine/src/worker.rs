@@ -303,11 +303,12 @@ impl Worker {
                 enable_gro(socket.as_raw_fd());
                 self.epoll.add_reader(socket.as_raw_fd(), Token::Client(id).pack())?;
                 self.clients.insert(id, socket);
-                self.core.routes.associations.push((id, association));
+                self.core.routes.clients.add(id, association);
             }
             Command::RemoveAssociation(id) => self.remove_association(id),
+            Command::SetUsual(id) => core.routes.clients.set_usual(id),
             Command::ClientDatagram { association, datagram } => {
-                match core.routes.association(association).map(|known| known.client) {
+                match core.routes.clients.get(association).map(|known| known.client) {
                     Some(client) => core.client_received(association, client, &datagram),
                     None => core.counters.count(Drop::Socks5ForeignSource),
                 }
@@ -326,7 +327,7 @@ impl Worker {
 
     fn remove_association(&mut self, id: u32) {
         self.flush();
-        self.core.routes.associations.retain(|(other, _)| *other != id);
+        self.core.routes.clients.remove(id);
         if let Some(socket) = self.clients.remove(&id) {
             // The main process has the same open file, so that closing ours would not end the reports.
             self.epoll.remove(socket.as_raw_fd());

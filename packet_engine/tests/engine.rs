@@ -4,13 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, Drop};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
 use packet_engine::limits::OwnBucket;
 use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
-use packet_engine::routes::{Association, Circuit, Exit, Purpose, Relay};
+use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
 use packet_engine::rules::Contacts;
 use proptest::prelude::*;
 
@@ -55,7 +56,7 @@ fn circuit(seeds: &[u8]) -> Circuit {
 fn client() -> Core {
     let mut core = core(0);
     core.routes.circuits.insert(OURS, circuit(&[1, 2]));
-    core.routes.associations.push((1, Association { lane: 1, client: address("127.0.0.1:5") }));
+    core.routes.clients.add(1, Association { lane: 1, client: address("127.0.0.1:5") });
     core
 }
 
@@ -159,7 +160,7 @@ fn end(sends: Direction, linked: bool) -> Core {
         stats: Arc::default(),
     };
     core.routes.circuits.insert(OURS, circuit);
-    core.routes.associations.push((1, Association { lane: 1, client: address("127.0.0.1:5") }));
+    core.routes.clients.add(1, Association { lane: 1, client: address("127.0.0.1:5") });
     core
 }
 

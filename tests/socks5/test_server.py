@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from twisted.internet.error import CannotListenError
 
+from socks5 import server as own
 from socks5.address import decode_address, encode_address
 from socks5.messages import ReplyCode
 from socks5.server import Socks5Server
@@ -20,6 +21,7 @@ class Consumer:
         self.associations = []
         self.received = []
         self.clients = []
+        self.usual = []
         self.requests = []
         self.refusal = None
 
@@ -31,6 +33,9 @@ class Consumer:
 
     def client_known(self, association):
         self.clients.append(association.client)
+
+    def usual_known(self, association):
+        self.usual.append(association)
 
     def why_no_connection(self, address):
         return self.refusal
@@ -168,6 +173,40 @@ async def test_a_client_that_never_speaks_is_presumed_where_it_listens():
             consumer.associations[0].send(PEER, b"first")
             loop = asyncio.get_running_loop()
             assert (await asyncio.wait_for(loop.sock_recv(client, 100), 5)).endswith(b"first")
+            writer.close()
+
+
+async def test_of_several_clients_the_usual_one_is_presumed_where_it_has_no_association_yet(monkeypatch):
+    """Two sessions of one client share the server: the usual one's second association may say nothing for long."""
+    monkeypatch.setattr(own, "SPEAKS_WITHIN_S", 0.05)
+    async with serving() as (consumer, server, port):
+        with udp_socket() as usual, udp_socket() as other:
+            first, _ = await associate(port)
+            server.set_usual_client(usual.getsockname()[1])
+            assert consumer.usual == [consumer.associations[0]]
+            second, relay = await associate(port)
+            await asyncio.sleep(0.1)
+            assert consumer.associations[1].client is None
+            other.sendto(b"\0\0\0" + PEER + b"asked", relay)
+            await until(lambda: consumer.associations[1].client == other.getsockname())
+            first.close()
+            await until(lambda: len(consumer.associations) == 1)
+            third, _ = await associate(port)
+            await until(lambda: consumer.associations[1].client == usual.getsockname())
+            assert consumer.usual[-1] is consumer.associations[1]
+            for writer in (second, third):
+                writer.close()
+
+
+async def test_a_client_that_spoke_before_it_is_known_as_the_usual_one_is_so_then():
+    async with serving() as (consumer, server, port):
+        with udp_socket() as usual:
+            writer, relay = await associate(port)
+            usual.sendto(b"\0\0\0" + PEER + b"asked", relay)
+            await until(lambda: consumer.clients)
+            assert consumer.usual == []
+            server.set_usual_client(usual.getsockname()[1])
+            assert consumer.usual == consumer.associations
             writer.close()
 
 

@@ -69,7 +69,8 @@ class Tunnels:
 
 
 class Client:
-    def __init__(self):
+    def __init__(self, number=1):
+        self.id = number
         self.sent = []
 
     def send(self, address, payload):
@@ -126,7 +127,7 @@ async def test_without_a_circuit_datagrams_are_dropped_never_sent():
 
 async def test_incoming_datagrams_reach_the_newest_client_of_their_hop_count():
     tunnels, dispatcher, client, _ = make()
-    newer = Client()
+    newer = Client(2)
     dispatcher.association_opened(newer)
     circuit = tunnels.circuits[5]
     tunnels.on_raw_data(circuit, ("1.2.3.4", 1), b"data")
@@ -137,3 +138,23 @@ async def test_incoming_datagrams_reach_the_newest_client_of_their_hop_count():
     other = Circuit(9, goal_hops=3)
     tunnels.on_raw_data(other, ("1.2.3.4", 1), b"not ours")
     assert len(client.sent) == 1
+
+
+async def test_each_client_gets_the_answers_to_what_it_asked_and_the_usual_one_what_nobody_did():
+    tunnels, dispatcher, client, _ = make()
+    newer = Client(2)
+    dispatcher.association_opened(newer)
+    for asker, address in ((client, A), (newer, B)):
+        dispatcher.datagram_received(asker, address, b"asked")
+    (first, _, _), (second, _, _) = tunnels.sent
+    tunnels.on_raw_data(tunnels.circuits[first], ("1.2.3.4", 1), b"answer")
+    tunnels.on_raw_data(tunnels.circuits[second], ("1.2.3.4", 2), b"answer")
+    assert (client.sent, newer.sent) == ([(A, b"answer")], [(B, b"answer")])
+    dispatcher.usual_known(client)
+    tunnels.on_raw_data(tunnels.circuits[first], ("1.2.3.4", 3), b"unasked")
+    assert client.sent[1:] == [(C, b"unasked")]
+    # A name answers by an address that nobody sent to.
+    dispatcher.datagram_received(newer, encode_address("tracker.example", 80), b"asked")
+    over = tunnels.circuits[tunnels.sent[-1][0]]
+    tunnels.on_raw_data(over, ("1.2.3.5", 80), b"answer")
+    assert newer.sent[1:] == [(encode_address("1.2.3.5", 80), b"answer")]

@@ -32,6 +32,28 @@ class Setup:
         self.tunnel, self.dispatcher, self.relay, self.echoes = tunnel, dispatcher, relay, echoes
         self._sock = sock
         self._loop = asyncio.get_running_loop()
+        self.server: Socks5Server | None = None
+
+    @asynccontextmanager
+    async def another_client(self):
+        """Another client of the same server, with an association of its own."""
+        writer, relay = await associate(self.server._port.getHost().port)
+        with udp_socket() as sock:
+            yield Setup(self.tunnel, self.dispatcher, sock, relay, self.echoes)
+        writer.close()
+
+    def listen_as_the_usual_one(self):
+        self.server.set_usual_client(self._sock.getsockname()[1])
+
+    async def hears(self, text, timeout_s=5):
+        """Return whether this comes from whomever."""
+        try:
+            while True:
+                answer = await asyncio.wait_for(self._loop.sock_recv(self._sock, 2000), timeout_s)
+                if answer.endswith(text):
+                    return True
+        except TimeoutError:
+            return False
 
     async def ask(self, echo, text, timeout_s=5):
         """Send to an echo; returns whether the answer came, from the association's own port."""
@@ -73,7 +95,9 @@ async def client_of(kind, workers, steering):
             if kind == "pooled":
                 await until(lambda: len(tunnel.slots_with_circuits(Lane(1))) == workers)
             with udp_socket() as sock:
-                yield Setup(tunnel, dispatcher, sock, relay, echoes)
+                setup = Setup(tunnel, dispatcher, sock, relay, echoes)
+                setup.server = server
+                yield setup
         finally:
             for echo in echoes:
                 echo.__exit__()
@@ -90,6 +114,35 @@ async def test_every_destination_answers_and_meets_one_exit_address(engine, kind
         # Over several circuits, not one.
         assert len(set().union(*setup.exits_seen())) > 1
         assert setup.dispatcher.dropped().total() == 0
+
+
+@ENGINES_PYTHON_SLOW
+@pytest.mark.parametrize(("kind", "workers"), [("plain", 0), ("pooled", 2)])
+async def test_each_of_several_clients_gets_the_answers_to_what_it_asked(engine, kind, workers, steering):
+    """As a libtorrent session for torrents and one for metadata have it, which know one SOCKS5 server."""
+    async with client_of(kind, workers, steering) as setup, setup.another_client() as other:
+        for text in (b"first", b"second"):
+            for number, echo in enumerate(setup.echoes):
+                asker = (setup, other)[number % 2]
+                assert await asker.ask(echo, text) or await asker.ask(echo, text)
+        # The older one, the newer one and the older one again have the same peer.
+        for asker, text in ((setup, b"older"), (other, b"newer"), (setup, b"older again")):
+            assert await asker.ask(setup.echoes[0], text) or await asker.ask(setup.echoes[0], text)
+
+
+@ENGINES_PYTHON_SLOW
+@pytest.mark.parametrize(("kind", "workers"), [("plain", 0), ("pooled", 2)])
+async def test_what_nobody_asked_for_is_for_the_usual_client(engine, kind, workers, steering):
+    async with client_of(kind, workers, steering) as setup, setup.another_client() as other:
+        assert await setup.everybody_answers(b"asked")
+        assert await other.ask(setup.echoes[0], b"asked") or await other.ask(setup.echoes[0], b"asked")
+        setup.listen_as_the_usual_one()
+        (source, *_) = [source for _, source in setup.echoes[1].received]
+        with Echo() as stranger:
+            for number in range(3):
+                stranger.sock.sendto(dht_like(b"unasked %d" % number), source)
+            assert await setup.hears(dht_like(b"unasked 0"))
+        assert not await other.hears(dht_like(b"unasked 1"), 0.2)
 
 
 async def test_the_main_process_sees_no_datagram_once_the_buckets_are_given_out(engine):

@@ -1,0 +1,48 @@
+"""Which association of the SOCKS5 server gets what comes in. Pure. Its twin is packet_engine/src/clients.rs.
+
+A client may have any number of associations, and several clients of a lane may have one each. Each gets the
+answers to what it sent; what nobody asked for is for the usual one, where its lane has one, else for the newest.
+"""
+
+from collections.abc import Sequence
+
+from overlay.lanes import Lane
+
+MAX_ASKED = 65536
+
+
+class Clients:
+    """Remembers whose datagrams left last, by circuit and destination."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[int, bytes | int], int] = {}
+        self._usual: dict[Lane, int] = {}
+
+    def asked(self, circuit_id: int, destination: bytes | int, association_id: int) -> None:
+        """Remember who sent something over a circuit.
+
+        `destination` is the encoded address that an answer will come from (RFC 1928 section 5), or a port alone where
+        that is not known: of a name, or of the other end of an end-to-end circuit.
+        """
+        key = (circuit_id, destination)
+        if len(self._asked) >= MAX_ASKED and key not in self._asked:
+            del self._asked[next(iter(self._asked))]
+        self._asked[key] = association_id
+
+    def set_usual(self, lane: Lane, association_id: int) -> None:
+        """From now on this association gets what nobody of its lane asked for."""
+        self._usual[lane] = association_id
+
+    def forget_circuit(self, circuit_id: int) -> None:
+        for key in [key for key in self._asked if key[0] == circuit_id]:
+            del self._asked[key]
+
+    def for_answer(
+        self, lane: Lane, associations: Sequence[int], circuit_id: int, origin: bytes, port: int
+    ) -> int | None:
+        """Return which of a lane's associations, the newest last, gets what comes from this origin over a circuit."""
+        if len(associations) <= 1:
+            return associations[0] if associations else None
+        asked = self._asked.get((circuit_id, origin)), self._asked.get((circuit_id, port))
+        known = (known for known in (*asked, self._usual.get(lane)) if known in associations)
+        return next(known, associations[-1])
