@@ -26,11 +26,11 @@ def drop_and_reconnect(
     lost_hosts = {peer[0] for _, peer in connected if is_lost(peer)}
     if not lost_hosts:
         return
-    blocked = lt.ip_filter()
+    before, blocked = session.get_ip_filter(), session.get_ip_filter()
     for host in lost_hosts:
         blocked.add_rule(host, host, 1)
     session.set_ip_filter(blocked)
-    session.set_ip_filter(lt.ip_filter())
+    session.set_ip_filter(before)
     # The filter knows addresses only: others behind a lost one come back, too.
     for handle, peer in connected:
         if peer[0] in lost_hosts and not (is_end_to_end(peer) and is_lost(peer)):

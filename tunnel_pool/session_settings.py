@@ -29,6 +29,15 @@ NAMED_NOT_LISTED = frozenset({
     "proxy_username",
 })  # fmt: skip
 
+# A dead circuit looks like a silent peer: notice it and come back over another.
+OVER_CIRCUITS = {
+    "piece_timeout": 5,
+    "request_timeout": 10,
+    "peer_timeout": 30,
+    "min_reconnect_time": 1,
+    "max_failcount": 100,
+}
+
 
 def anonymous_settings(
     socks_port: int, dht: bool = False, private: bool = False, secret: Secret | None = None
@@ -88,12 +97,7 @@ def anonymous_settings(
         "allow_multiple_connections_per_ip": True,
         "mixed_mode_algorithm": 0,
         "rate_limit_ip_overhead": False,
-        # A dead circuit looks like a silent peer: notice it and come back over another.
-        "piece_timeout": 5,
-        "request_timeout": 10,
-        "peer_timeout": 30,
-        "min_reconnect_time": 1,
-        "max_failcount": 100,
+        **OVER_CIRCUITS,
         "connection_speed": 50,
         "tick_interval": 100,  # ms; uTP's time-outs and limits of speed are looked at in a tick
         "alert_mask": ALERTS,

@@ -12,6 +12,7 @@ from tunnel_pool.cli import options
 from tunnel_pool.cli.parser import OneLineParser
 from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.session_settings import OVER_CIRCUITS
 from tunnel_pool.tribler.community import AdoptionOptions, adopt
 from tunnel_pool.tunnels import ANYWHERE
 
@@ -101,11 +102,19 @@ class Adoption:
                 super().__init__(config)
                 adoption.session = self
 
+        class Downloads(core.DownloadManager):
+            def create_session(self, hops: int = 0, *arguments: Any, **options: Any) -> Any:
+                session = super().create_session(hops, *arguments, **options)
+                if hops > 0:
+                    session.apply_settings(OVER_CIRCUITS)
+                return session
+
         # Walking and bootstrapping are the children's.
         components.TunnelComponent.get_walk_strategies = lambda self: []
         components.TunnelComponent.get_bootstrappers = lambda self, session: []
         tunnel.TriblerTunnelCommunity = community_class
         core.RustEndpoint = Endpoint
+        core.DownloadManager = Downloads
         core.Session = self.program.Session = Session
 
     def socks5_endpoint(self, otherwise: Any) -> Any:

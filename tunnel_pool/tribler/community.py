@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from overlay.config import HostPort, OverlayConfig
 from overlay.lanes import Lane
 from packet_engine import EngineChoice
 from socks5.server import Socks5Server
-from tunnel_pool.carriage import OnLost
 from tunnel_pool.circuits import PooledCircuits
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address
@@ -24,6 +24,7 @@ from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits
 from tunnel_pool.hidden import PooledHiddenServices
+from tunnel_pool.lost_peers import drop_and_reconnect
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import keep_scaled
@@ -33,6 +34,10 @@ from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_membe
 KEYS = "tunnel-pool"  # a folder beside Tribler's exit cache
 
 logger = logging.getLogger(__name__)
+
+
+OnLostOfHops = Callable[[int, Callable[[Address], bool]], None]
+"""Hears of which hop count peers lost their circuit, and which, as a predicate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class AdoptionOptions:
 class Socks5Endpoint(PooledEndpoint):
     """What Tribler asks of ipv8-rust-tunnels' endpoint about SOCKS5, by hop count."""
 
-    def __init__(self, community: PooledTunnelCommunity, on_lost: OnLost, steering: bool) -> None:
+    def __init__(self, community: PooledTunnelCommunity, on_lost: OnLostOfHops, steering: bool) -> None:
         super().__init__(community)
         self._on_lost = on_lost
         self._steering = steering
@@ -62,7 +67,8 @@ class Socks5Endpoint(PooledEndpoint):
 
     def create_socks5_server(self, port: int, hops: int) -> int:
         """Listen on loopback for the libtorrent session of this hop count; returns the port."""
-        dispatcher, server = serve_session(self._community, Lane(hops), self._on_lost, self._steering)
+        on_lost = partial(self._on_lost, hops)
+        dispatcher, server = serve_session(self._community, Lane(hops), on_lost, self._steering)
         self._ports[hops] = server.listen(port)
         self._dispatchers[hops] = dispatcher
         self._servers[hops] = server
@@ -90,7 +96,6 @@ class PooledFromSettings(PooledTunnelCommunity):
 
     options: AdoptionOptions
     circuit_removed: object
-    update_torrent: Callable[..., None]
     readd_bittorrent_peers: Callable[[], None]
 
     def __init__(self, settings: Any) -> None:
@@ -144,15 +149,18 @@ class PooledFromSettings(PooledTunnelCommunity):
         if circuit is not None:
             self.settings.notifier.notify(self.circuit_removed, circuit=circuit, additional_info=reason)
 
-    def _on_lost(self, is_lost: Callable[[Address], bool]) -> None:
-        """Peers have lost their circuit: Tribler adds them to their torrents again."""
-        for download in self.settings.download_manager.get_downloads():
-            # Between is_valid and the next line libtorrent may let go of the torrent.
+    def _on_lost(self, hops: int, is_lost: Callable[[Address], bool]) -> None:
+        """Peers have lost their circuit: the libtorrent session of this hop count drops them and asks again."""
+        manager = self.settings.download_manager
+        if not manager.has_session(hops):
+            return
+        opened = manager.get_session(hops)
+        if opened.done() and not opened.cancelled() and opened.exception() is None:
+            ours = [download for download in manager.get_downloads() if download.config.get_hops() == hops]
+            handles = [download.handle for download in ours if download.handle and download.handle.is_valid()]
+            # libtorrent may let go of a torrent meanwhile.
             with contextlib.suppress(RuntimeError):
-                if download.handle and download.handle.is_valid():
-                    lost = {peer.ip for peer in download.handle.get_peer_info() if is_lost(peer.ip)}
-                    if lost:
-                        self.update_torrent(lost, download)
+                drop_and_reconnect(opened.result(), handles, is_lost)
 
     def _readd_peers(self) -> None:
         if self.find_circuits():

@@ -1,5 +1,6 @@
 """Real libtorrent, one session a hop count, behind the names that the tunnel community uses."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,15 @@ class DownloadManager:
 
     def get_downloads(self):
         return self.downloads
+
+    def has_session(self, hops):
+        return hops in self.sessions
+
+    def get_session(self, hops):
+        """As Tribler has it: a future of libtorrent's own session."""
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self.session(hops)._session)
+        return future
 
     def session(self, hops):
         if hops not in self.sessions:
