@@ -122,6 +122,7 @@ class BucketTable:
     def __init__(self) -> None:
         self.owners: list[int | None] = [None] * BUCKETS
         self._eligible: tuple[int, ...] = ()
+        self._lost_by: dict[int, int] = {}  # by bucket, the owner that may have none meanwhile
 
     def owner(self, bucket: int) -> int | None:
         """The bucket's owner, chosen now if it has none; None when nobody may have it."""
@@ -132,13 +133,33 @@ class BucketTable:
     def set_eligible(self, eligible: Iterable[int]) -> set[int]:
         """From now on these share the buckets; returns the buckets that changed hands.
 
-        Those of an owner who may have none are nobody's until their next use;
-        one that is new gets its share of those in use.
+        Those of an owner who may have none are nobody's until their next use. When it comes back it gets those same
+        buckets, and nobody else loses any. One that is new gets its share of all that are in use.
         """
-        self._eligible = tuple(sorted(eligible))
-        moved = {bucket for bucket, owner in enumerate(self.owners) if owner not in (None, *self._eligible)}
-        for bucket in moved:
-            self.owners[bucket] = None
+        before, self._eligible = self._eligible, tuple(sorted(eligible))
+        moved = set()
+        for bucket, owner in enumerate(self.owners):
+            if owner is not None and owner not in self._eligible:
+                self._lost_by[bucket], self.owners[bucket] = owner, None
+                moved.add(bucket)
+        is_new = False
+        for newcomer in set(self._eligible).difference(before):
+            own = [bucket for bucket, owner in self._lost_by.items() if owner == newcomer]
+            is_new = is_new or not own
+            moved |= self._give_back(newcomer, own)
+        return moved | self._balance() if is_new else moved
+
+    def _give_back(self, owner: int, buckets: Iterable[int]) -> set[int]:
+        moved = set()
+        for bucket in buckets:
+            del self._lost_by[bucket]
+            if self.owners[bucket] is not None:  # lent to another, whose peers are lost once more
+                self.owners[bucket] = owner
+                moved.add(bucket)
+        return moved
+
+    def _balance(self) -> set[int]:
+        moved = set()
         while len(self._eligible) > 1:
             load = self._load()
             least, most = min(self._eligible, key=load), max(self._eligible, key=load)
@@ -146,6 +167,7 @@ class BucketTable:
                 break
             bucket = self.owners.index(most)
             self.owners[bucket] = least
+            self._lost_by.pop(bucket, None)
             moved.add(bucket)
         return moved
 

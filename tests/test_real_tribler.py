@@ -42,3 +42,13 @@ def test_one_download_after_another(hops, count, tmp_path):
     assert [one for one in seen["downloads"] if not one["same"]] == []
     assert set(seen["carried"]) == {"0", "1"}
     assert min(seen["carried"].values()) > 0
+
+
+def test_a_killed_child_does_not_hold_downloads_up(tmp_path):
+    """Six downloads of a seeder each, which two children carry: none stands for long, and three not at all."""
+    seen = world(tmp_path, 1, 6, "kill")
+    print(f"the longest time that each of six downloads stood: {seen['stood_s']} s")
+    assert seen["children"] == 2
+    # libtorrent would ask for lost peers again after a minute.
+    assert max(seen["stood_s"]) < 20
+    assert seen["stood_s"][2] < 5

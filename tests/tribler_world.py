@@ -1,9 +1,12 @@
 """The real Tribler on our pool, in a network namespace that has loopback alone: `unshare -n` made it.
 
-tribler_world.py FOLDER HOPS DOWNLOADS
+tribler_world.py FOLDER HOPS COUNT [kill]
 
 Downloads that many torrents one after another, by REST, as its user would. Prints one JSON object: of each download
 its progress, its seconds and whether the bytes are right; and what went over the circuits of each child.
+
+With `kill`, that many at the same time, slowly; a child is killed meanwhile. Prints the longest time that each download
+stood after that.
 """
 
 import asyncio
@@ -31,6 +34,8 @@ PORT = 52194
 HOST = "127.9.9.9"
 SIZE_BYTES = 8 << 20
 DOWNLOAD_TIMEOUT_S = 60.0
+SLOW_BYTES, SLOW_BYTES_S = 64 << 20, 1 << 20
+WATCHED_S = 15.0
 
 
 def default_configuration(python, source, folder):
@@ -54,7 +59,7 @@ def default_configuration(python, source, folder):
 
 @contextlib.asynccontextmanager
 async def tribler(swarm, folder):
-    """Yield an asker of its REST interface."""
+    """Yield the running command, and an asker of its REST interface."""
     python, source = real_tribler.python(), real_tribler.source()
     state = folder / "tribler"
     (state / "git").mkdir(parents=True)
@@ -80,36 +85,43 @@ async def tribler(swarm, folder):
             assert running.process.returncode is None, running.lines[-20:]
             assert time.monotonic() < deadline_s, running.lines[-20:]
             await asyncio.sleep(0.2)
-        yield ask
+        yield running, ask
         running.process.terminate()
         await asyncio.wait_for(running.process.wait(), 30)
 
 
-def make_torrents(folder, count):
-    """Return seeding sessions, which are to be kept, and (file, magnet link) of each: peers of one address are one."""
-    sessions, made = [], []
+def make_torrents(folder, count, size_bytes=SIZE_BYTES, speed=0):
+    """Return (session, torrent handle, file, magnet link) of each; its address, by which a child carries it, is its own."""
+    made = []
     for number in range(count):
         host = f"127.77.1.{number + 1}"
-        session = open_session(seeder_settings(host))
+        session = open_session(seeder_settings(host, speed=speed))
         file, torrent = folder / f"file{number}", folder / f"file{number}.torrent"
-        make_random_file(file, SIZE_BYTES)
+        make_random_file(file, size_bytes)
         write_torrent(file, torrent)
         parameters = lt.add_torrent_params()
         parameters.ti, parameters.save_path = lt.torrent_info(str(torrent)), str(folder)
         parameters.flags |= lt.torrent_flags.seed_mode
-        session.add_torrent(parameters)
-        sessions.append(session)
-        made.append((file, f"{lt.make_magnet_uri(parameters.ti)}&x.pe={host}:{session.listen_port()}"))
-    return sessions, made
+        link = f"{lt.make_magnet_uri(parameters.ti)}&x.pe={host}:{session.listen_port()}"
+        made.append((session, session.add_torrent(parameters), file, link))
+    return made
+
+
+async def add(ask, link, saved, hops):
+    """Return the infohash that Tribler knows it by."""
+    added = await ask("PUT", "downloads", uri=link, anon_hops=hops, safe_seeding=True, destination=str(saved))
+    return added["infohash"]
+
+
+async def known_downloads(ask):
+    return {known["infohash"]: known for known in (await ask("GET", "downloads"))["downloads"]}
 
 
 async def download(ask, link, file, saved, hops):
     began_s = time.monotonic()
-    added = await ask("PUT", "downloads", uri=link, anon_hops=hops, safe_seeding=True, destination=str(saved))
-    known = {}
+    infohash, known = await add(ask, link, saved, hops), {}
     while time.monotonic() < began_s + DOWNLOAD_TIMEOUT_S:
-        downloads = (await ask("GET", "downloads"))["downloads"]
-        known = next((one for one in downloads if one["infohash"] == added.get("infohash")), {})
+        known = (await known_downloads(ask)).get(infohash, {})
         if known.get("progress") == 1:
             break
         await asyncio.sleep(0.2)
@@ -121,24 +133,52 @@ async def download(ask, link, file, saved, hops):
     }
 
 
-async def main(folder, hops, count):
+async def one_after_another(ask, torrents, saved, hops):
+    downloads = [await download(ask, link, file, saved, hops) for _, _, file, link in torrents]
+    carried = Counter()
+    for circuit in (await ask("GET", "ipv8/tunnel/circuits"))["circuits"]:
+        carried[slot_of(int(circuit["circuit_id"]))] += circuit["bytes_down"]
+    return {"downloads": downloads, "carried": carried}
+
+
+async def with_a_killed_child(running, ask, torrents, saved, hops):
+    for *_, link in torrents:
+        await add(ask, link, saved, hops)
+    deadline_s = time.monotonic() + DOWNLOAD_TIMEOUT_S
+    while not all(known["progress"] > 0.05 for known in (await known_downloads(ask)).values()):
+        assert time.monotonic() < deadline_s, await known_downloads(ask)
+        await asyncio.sleep(0.2)
+    killed = running.pool_children()[0]
+    killed.kill()
+    killed_s = time.monotonic()
+    sent, moved_s, stood_s = [0] * len(torrents), [killed_s] * len(torrents), [0.0] * len(torrents)
+    while (now_s := time.monotonic()) < killed_s + WATCHED_S:
+        for number, (_, handle, _, _) in enumerate(torrents):
+            stood_s[number] = max(stood_s[number], now_s - moved_s[number])
+            if (bytes_now := handle.status().total_payload_upload) != sent[number]:
+                sent[number], moved_s[number] = bytes_now, now_s
+        await asyncio.sleep(0.05)
+    children = [child.pid for child in running.pool_children() if child.pid != killed.pid]
+    return {"stood_s": sorted(round(seconds, 1) for seconds in stood_s), "children": len(children)}
+
+
+async def main(folder, hops, count, kills):
     saved = folder / "downloads"
     saved.mkdir()
-    seeders, torrents = make_torrents(folder, count)
+    torrents = make_torrents(folder, count, *((SLOW_BYTES, SLOW_BYTES_S) if kills else ()))
     async with (
         LocalSwarm(
             1 << 20, seeders=0, exits=3, relays=3, log_level="error", community_id=TRIBLER_COMMUNITY_ID
         ) as swarm,
-        tribler(swarm, folder) as ask,
+        tribler(swarm, folder) as (running, ask),
     ):
-        downloads = [await download(ask, link, file, saved, hops) for file, link in torrents]
-        carried = Counter()
-        for circuit in (await ask("GET", "ipv8/tunnel/circuits"))["circuits"]:
-            carried[slot_of(int(circuit["circuit_id"]))] += circuit["bytes_down"]
-    del seeders
-    print(json.dumps({"downloads": downloads, "carried": carried}))
+        if kills:
+            seen = await with_a_killed_child(running, ask, torrents, saved, hops)
+        else:
+            seen = await one_after_another(ask, torrents, saved, hops)
+    print(json.dumps(seen))
 
 
 if __name__ == "__main__":
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "kill" in sys.argv[4:]))

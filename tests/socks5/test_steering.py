@@ -120,16 +120,33 @@ def test_who_is_gone_loses_its_buckets_and_who_is_new_gets_its_share():
     assert table.owner(0) is None
 
 
-@given(st.lists(st.tuples(st.sets(st.integers(0, 5)), st.lists(st.integers(0, BUCKETS - 1), max_size=20)), max_size=12))
-def test_only_who_may_has_buckets_and_nobody_much_more_than_another(steps):
+def test_who_comes_back_gets_its_own_buckets_and_nobody_else_loses_any():
+    """A child that dies takes only its own circuits with it, and its successor none of the others'."""
     table = BucketTable()
+    table.set_eligible([1, 2])
+    owned = {owner: {bucket for bucket in range(20) if table.owner(bucket) == owner} for owner in (1, 2)}
+    assert table.set_eligible([2]) == owned[1]
+    for bucket in list(owned[1])[:4]:  # whose peers ask again, over the other one
+        table.owner(bucket)
+    assert table.set_eligible([1, 2]) <= owned[1]
+    assert {bucket for bucket in range(20) if table.owners[bucket] == 2} == owned[2]
+    # What nobody used meanwhile is for whoever has the fewest.
+    assert {table.owner(bucket) for bucket in owned[1]} == {1}
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 5)), st.lists(st.integers(0, BUCKETS - 1), max_size=20)), max_size=12))
+def test_only_who_may_has_buckets_and_who_is_new_has_about_as_many_as_another(steps):
+    table, last, known = BucketTable(), set(), set()
     for eligible, used in steps:
         before = list(table.owners)
         moved = table.set_eligible(eligible)
         assert {b for b in range(BUCKETS) if before[b] is not None and table.owners[b] != before[b]} == moved
+        if eligible <= last:
+            assert all(table.owners[bucket] == owner for bucket, owner in enumerate(before) if owner in eligible)
+        if eligible - known:
+            counts = [table.owners.count(slot) for slot in eligible]
+            assert max(counts) - min(counts) <= 1
         for bucket in used:
             table.owner(bucket)
         assert set(table.owners) <= eligible | {None}
-        counts = [table.owners.count(slot) for slot in eligible]
-        if counts:
-            assert max(counts) - min(counts) <= 1
+        last, known = eligible, known | eligible
