@@ -91,7 +91,7 @@ async def tribler(swarm, folder):
 
 
 def make_torrents(folder, count, size_bytes=SIZE_BYTES, speed=0):
-    """Return (session, torrent handle, file, magnet link) of each; its address, by which a child carries it, is its own."""
+    """Return (session, torrent handle, file, magnet link) of each; each has an address, and so a child, of its own."""
     made = []
     for number in range(count):
         host = f"127.77.1.{number + 1}"
