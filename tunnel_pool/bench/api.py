@@ -24,6 +24,7 @@ from rich.table import Table
 from tunnel_pool.bench import daemon
 from tunnel_pool.daemon.metrics import LOOP_DELAY
 from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.torrents import new_creator
 
 RATES = (1, 2, 5, 10, 15, 20, 200)
 TORRENTS = 1000
@@ -70,7 +71,7 @@ async def _add_many(client: daemon.Client, folder: Path, torrents: int = TORRENT
 def _make(downloads: Path, number: int) -> str:
     file = downloads / f"file {number:04}.bin"
     file.write_bytes(os.urandom(FILE_BYTES))
-    creator = lt.create_torrent(lt.list_files(str(file)), FILE_BYTES, lt.create_torrent.v1_only)
+    creator, _ = new_creator(file, FILE_BYTES)
     lt.set_piece_hashes(creator, str(downloads))
     return base64.b64encode(lt.bencode(creator.generate())).decode()
 

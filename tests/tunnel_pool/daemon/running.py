@@ -14,6 +14,7 @@ from overlay.config import HostPort
 from tests.commands import command
 from tunnel_pool.bench.daemon import PRIVATE
 from tunnel_pool.daemon.store import STORE_FILE
+from tunnel_pool.torrents import new_creator
 
 
 @contextlib.asynccontextmanager
@@ -48,8 +49,7 @@ def make_torrent(folder, name, sizes, piece_bytes=16384):
     for path, size in sizes.items():
         (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / name / path).write_bytes(os.urandom(size))
-    files = lt.list_files(str(folder / name))
-    creator = lt.create_torrent(files, piece_bytes, lt.create_torrent.v1_only)
+    creator, _ = new_creator(folder / name, piece_bytes)
     lt.set_piece_hashes(creator, str(folder))
     return lt.bencode(creator.generate())
 
