@@ -41,7 +41,8 @@ def _handler(library: Library) -> Handler:
 def _is_there(torrent: Torrent, index: int) -> bool:
     layout = torrent.layout
     assert layout is not None
-    return bool(torrent.handle.file_progress()[index] == layout.file_size(index))
+    there: list[int] = torrent.handle.file_progress()[index : index + 1]  # none while libtorrent can't say
+    return there == [layout.file_size(index)]
 
 
 def _headers(torrent: Torrent, index: int) -> dict[str, str]:

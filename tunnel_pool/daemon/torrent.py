@@ -231,6 +231,22 @@ class Torrent:
         """Of its files as its owner sees them, without those that only pad."""
         return real_files(self.layout) if self.layout is not None else []
 
+    def file_bytes(self) -> list[int]:
+        """Return how many bytes are there of each file, 0 while libtorrent can't say.
+
+        Raises RuntimeError while it is between sessions.
+        """
+        assert self.layout is not None
+        there = self.handle.file_progress(lt.torrent_handle.piece_granularity)
+        return [*there, *[0] * (self.layout.num_files() - len(there))]
+
+    def web_seeds(self) -> list[str]:
+        """Return its web seeds; none when one of them is no text, which libtorrent's Python can't get at."""
+        try:
+            return list(self.handle.url_seeds())
+        except UnicodeError:
+            return []
+
     def file_path(self, index: int) -> str:
         """In its folder, as it was renamed."""
         assert self.layout is not None

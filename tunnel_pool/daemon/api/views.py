@@ -3,7 +3,6 @@
 import hashlib
 from functools import cache
 
-import libtorrent as lt
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
@@ -74,7 +73,7 @@ def files_view(torrent: Torrent) -> list[model.File]:
     layout = torrent.layout
     if layout is None:
         return []
-    done = torrent.handle.file_progress(lt.torrent_handle.piece_granularity)
+    done = torrent.file_bytes()
     return [
         model.File(
             index=index,

@@ -60,7 +60,7 @@ def _files(torrent: Torrent) -> list[dict[str, Any]]:
     layout = torrent.layout
     if layout is None:
         return []
-    done = _file_progress(torrent)
+    done = torrent.file_bytes()
     piece = layout.piece_length()
     return [
         {
@@ -74,12 +74,8 @@ def _files(torrent: Torrent) -> list[dict[str, Any]]:
     ]
 
 
-def _file_progress(torrent: Torrent) -> list[int]:
-    return torrent.handle.file_progress(lt.torrent_handle.piece_granularity)
-
-
 def _file_stats(torrent: Torrent) -> list[dict[str, Any]]:
-    done = _file_progress(torrent) if torrent.layout is not None else []
+    done = torrent.file_bytes() if torrent.layout is not None else []
     return [
         {"bytes_completed": done[i], "wanted": torrent.is_wanted(i), "priority": _priority(torrent, i)}
         for i in torrent.file_indexes()
@@ -259,7 +255,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "upload_limited": lambda t: t.record.upload_limited,
     "upload_ratio": ratio,
     "wanted": lambda t: [int(t.is_wanted(i)) for i in t.file_indexes()],
-    "webseeds": lambda t: list(t.handle.url_seeds()),
+    "webseeds": Torrent.web_seeds,
     "webseeds_sending_to_us": lambda t: 0,
 }
 
