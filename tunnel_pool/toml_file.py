@@ -33,6 +33,8 @@ def read_toml(
         check(config)
     except (msgspec.ValidationError, tomllib.TOMLDecodeError, ValueError) as error:
         raise UserError(f"{path}: {str(error).replace('`$.', '`')}") from None
+    except RecursionError:
+        raise UserError(f"{path}: tables or lists are nested too deeply") from None
     return config
 
 

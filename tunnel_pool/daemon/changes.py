@@ -325,7 +325,7 @@ class Changes:
         """Raises StoreError."""
         async with self._library.changing:
             order = [infohash for infohash in self._order() if infohash != torrent.record.infohash]
-            order.insert(max(0, position), torrent.record.infohash)
+            order.insert(min(max(0, position), len(order)), torrent.record.infohash)
             await self._put_order(order)
         self._library.tick()
 

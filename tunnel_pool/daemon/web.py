@@ -85,6 +85,8 @@ def _guard(options: Callable[[], WebOptions]) -> Middleware:
             return await handler(request)
         except (web.HTTPException, ConnectionError):
             raise
+        except web.RequestPayloadError:
+            raise web.HTTPBadRequest(text="the body is not in the Content-Encoding that it says it is in\n") from None
         except Exception as error:
             logger.error("A request failed unexpectedly: %s", type(error).__name__)
             logger.debug("The traceback of the failure", exc_info=True)

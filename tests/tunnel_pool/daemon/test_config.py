@@ -35,6 +35,7 @@ def test_the_sample_configuration_is_one():
         ("[[watch]]\nfolder = '/w'\nhops = 0\nlabels = ['hops:2']\n", "the label says 2"),
         ("[hop]\n", "hop"),
         ("[daemon\n", "]"),
+        (f"x = {'[' * 10_000}\n", "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(text, said, tmp_path):

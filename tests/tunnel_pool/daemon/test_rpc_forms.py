@@ -33,7 +33,18 @@ async def test_both_forms_of_the_rpc(tmp_path):
         await strangers_are_refused(address)
         await metrics_name_nobody(rpc, address)
         await nonsense_is_answered(rpc)
+        await a_body_that_is_not_what_it_says_is_refused(rpc)
         assert running.process.returncode is None
+
+
+async def a_body_that_is_not_what_it_says_is_refused(rpc):
+    url, headers = rpc.where
+    for encoding in ("gzip", "deflate"):
+        async with aiohttp.ClientSession() as http:
+            wrong = {**headers, "Content-Encoding": encoding}
+            async with http.post(url, data=b"\xff\xfe", headers=wrong) as response:
+                assert response.status == 400
+                assert "Content-Encoding" in await response.text()
 
 
 async def classic(rpc, method, **arguments):
@@ -83,6 +94,7 @@ async def answers_in_both_forms(rpc, tmp_path):
     assert (await rpc.call("torrent_add", link))["torrent_duplicate"]["hash_string"] == (
         added["torrent-added"]["hashString"]
     )
+    await rpc.call("torrent_set", {"ids": added["torrent-added"]["hashString"], "queue_position": 10**20})
     old = (await classic(rpc, "torrent-get", fields=[camel(name) for name in FIELDS]))[1]["torrents"][0]
     new = (await rpc.call("torrent_get", {"fields": list(FIELDS)}))["torrents"][0]
     assert set(new) == set(FIELDS)
