@@ -78,11 +78,14 @@ class Library:
     async def load(self, folder: str | None) -> None:
         """What was kept; a folder that is named holds over the one that a client said. Raises StoreError."""
         if (kept := await self.store.setting("session")) is not None:
-            self.settings = msgspec.json.decode(kept, type=Settings)
+            try:
+                self.settings = msgspec.json.decode(kept, type=Settings)
+            except (msgspec.DecodeError, UnicodeError) as error:
+                logger.error("The settings that were kept can't be read, and are as at the first start: %s", error)
         if folder is not None:
             self.settings = msgspec.structs.replace(self.settings, folder=folder)
         if (number := await self.store.setting("next number")) is not None:
-            self._next_number = int(number)
+            self._next_number = int(number) if number.isdigit() else 1
         torrents = sorted(await self.store.torrents(), key=lambda kept: kept.record.position)
         self._next_number = max([self._next_number, *(kept.record.number + 1 for kept in torrents)])
         await load_torrents(self, torrents)

@@ -1,8 +1,11 @@
 """What the daemon keeps of a torrent beside libtorrent's resume data."""
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
+
+from tunnel_pool.daemon.hops import MAX_HOPS
 
 # libtorrent's priorities of files, by Transmission's (unwanted, low, normal, high).
 UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7
@@ -21,7 +24,7 @@ class Record(msgspec.Struct):
 
     infohash: str  # in hex
     number: int  # by which remote clients name it; never given twice
-    hops: int  # 0 is plain
+    hops: Annotated[int, msgspec.Meta(ge=0, le=MAX_HOPS)]  # 0 is plain
     name: str
     folder: str
     position: int  # in the queue, from 0

@@ -73,7 +73,7 @@ class Store:
         for record, resume in rows:
             try:
                 torrents.append(StoredTorrent(msgspec.json.decode(record, type=Record), resume))
-            except msgspec.ValidationError as error:
+            except (msgspec.DecodeError, UnicodeError) as error:
                 logger.error("A torrent that was kept can't be read, and stays as it is: %s", error)
         return torrents
 
