@@ -22,7 +22,7 @@ from tunnel_pool.daemon.loading import load_torrents
 from tunnel_pool.daemon.queue import Activity, View, is_done_seeding, plan
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.sessions import Sessions
-from tunnel_pool.daemon.settings import Settings
+from tunnel_pool.daemon.settings import Settings, settings_of
 from tunnel_pool.daemon.store import Store, StoreError
 from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
 from tunnel_pool.hidden import lookup_hash
@@ -78,10 +78,7 @@ class Library:
     async def load(self, folder: str | None) -> None:
         """What was kept; a folder that is named holds over the one that a client said. Raises StoreError."""
         if (kept := await self.store.setting("session")) is not None:
-            try:
-                self.settings = msgspec.json.decode(kept, type=Settings)
-            except (msgspec.DecodeError, UnicodeError) as error:
-                logger.error("The settings that were kept can't be read, and are as at the first start: %s", error)
+            self.settings = settings_of(kept) or self.settings
         if folder is not None:
             self.settings = msgspec.structs.replace(self.settings, folder=folder)
         if (number := await self.store.setting("next number")) is not None:

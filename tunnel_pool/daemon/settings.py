@@ -1,6 +1,7 @@
 """What holds for all torrents, and may be changed while the daemon runs (Transmission's session-set)."""
 
 import datetime
+import logging
 from typing import Annotated
 
 import msgspec
@@ -9,6 +10,8 @@ from tunnel_pool.daemon.queue import QueueLimits
 
 MAX_KB_PER_S = 2_000_000  # libtorrent keeps bytes a second in 31 bits
 MAX_COUNT = 1_000_000
+
+logger = logging.getLogger(__name__)
 
 Speed = Annotated[int, msgspec.Meta(ge=0, le=MAX_KB_PER_S)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
@@ -72,3 +75,12 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             if minute < end:
                 day = now - datetime.timedelta(days=1)
         return inside and bool(self.alt_speed_time_day >> (day.isoweekday() % 7) & 1)
+
+
+def settings_of(kept: bytes) -> Settings | None:
+    """Return the settings that were kept as JSON; None, and a line in the log, when they can't be read."""
+    try:
+        return msgspec.json.decode(kept, type=Settings)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        logger.error("The settings that were kept can't be read, and are as at the first start: %s", error)
+        return None
