@@ -4,6 +4,7 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import libtorrent as lt
 
@@ -68,13 +69,11 @@ def make_torrent(
     can't read back for every folder that it makes one of. Raises UserError.
     """
     try:
-        creator, size_bytes = new_creator(source, piece_bytes, hybrid)
+        creator = new_creator(source, piece_bytes, hybrid)
     except UnicodeError:
         raise UserError(f"cannot seed {str(source)!a}: a name in it is not UTF-8") from None
     except RuntimeError as error:
         raise UserError(f"cannot seed {source}: {_reason(error)}") from None
-    if not size_bytes:
-        raise UserError(f"cannot seed {source}: there is nothing in it")
     pieces = creator.num_pieces()
     try:
         lt.set_piece_hashes(creator, str(source.parent), lambda piece: on_piece(piece, pieces))
@@ -83,17 +82,24 @@ def make_torrent(
     return lt.bencode(creator.generate())
 
 
-def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> tuple[lt.create_torrent, int]:
-    """Return what makes a torrent of a file or folder, and how many bytes are in it. Raises RuntimeError."""
-    flags = 0 if hybrid else lt.create_torrent.v1_only
+def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> lt.create_torrent:
+    """Return what makes a torrent of a file or folder.
+
+    Raises RuntimeError, and UserError when there is nothing in it.
+    """
+    files: Any
     if hasattr(lt, "list_files"):  # new in libtorrent 2.1
-        listed = lt.list_files(str(source))
-        return lt.create_torrent(listed, piece_bytes, flags), sum(file.size for file in listed)
-    files = lt.file_storage()
-    lt.add_files(files, str(source))
-    creator = lt.create_torrent(files, piece_bytes, flags)
+        files = lt.list_files(str(source))
+        size_bytes = sum(file.size for file in files)
+    else:
+        files = lt.file_storage()
+        lt.add_files(files, str(source))
+        size_bytes = files.total_size()
+    if not size_bytes:
+        raise UserError(f"cannot seed {source}: there is nothing in it")
+    creator = lt.create_torrent(files, piece_bytes, 0 if hybrid else lt.create_torrent.v1_only)
     vars(creator)["kept"] = files  # libtorrent 2.0 refers to it, and does not keep it
-    return creator, files.total_size()
+    return creator
 
 
 def magnet_link(parameters: lt.add_torrent_params) -> str:

@@ -71,7 +71,7 @@ async def _add_many(client: daemon.Client, folder: Path, torrents: int = TORRENT
 def _make(downloads: Path, number: int) -> str:
     file = downloads / f"file {number:04}.bin"
     file.write_bytes(os.urandom(FILE_BYTES))
-    creator, _ = new_creator(file, FILE_BYTES)
+    creator = new_creator(file, FILE_BYTES)
     lt.set_piece_hashes(creator, str(downloads))
     return base64.b64encode(lt.bencode(creator.generate())).decode()
 

@@ -49,7 +49,7 @@ def make_torrent(folder, name, sizes, piece_bytes=16384):
     for path, size in sizes.items():
         (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / name / path).write_bytes(os.urandom(size))
-    creator, _ = new_creator(folder / name, piece_bytes)
+    creator = new_creator(folder / name, piece_bytes)
     lt.set_piece_hashes(creator, str(folder))
     return lt.bencode(creator.generate())
 
