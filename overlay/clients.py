@@ -30,7 +30,7 @@ class Clients:
         self._asked[key] = association_id
 
     def set_usual(self, lane: Lane, association_id: int) -> None:
-        """From now on this association gets what nobody of its lane asked for."""
+        """Let this association get what nobody of its lane asked for."""
         self._usual[lane] = association_id
 
     def forget_circuit(self, circuit_id: int) -> None:

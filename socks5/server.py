@@ -45,7 +45,7 @@ class Consumer(Protocol):
         """Its `client` is known from now on."""
 
     def usual_known(self, association: "Association") -> None:
-        """Its client, which is known, gets what no client asked for."""
+        """The association's client, which is known, is the one that gets what no client asked for."""
 
     def why_no_connection(self, address: Address) -> tuple[ReplyCode, str] | None:
         """None when HTTP requests can go to this address."""

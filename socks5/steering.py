@@ -131,7 +131,7 @@ class BucketTable:
         return self.owners[bucket]
 
     def set_eligible(self, eligible: Iterable[int]) -> set[int]:
-        """From now on these share the buckets; returns the buckets that changed hands.
+        """Share the buckets among these owners from now on, and return the buckets that changed hands.
 
         Those of an owner who may have none are nobody's until their next use. When it comes back it gets those same
         buckets, and nobody else loses any. One that is new gets its share of all that are in use.

@@ -28,7 +28,7 @@ def there():
 
 
 def world(*arguments):
-    """What the module says that it saw, in a namespace of its own."""
+    """Return what tests/tribler_world.py says that it saw, run in a namespace of its own."""
     program = [*UNSHARE, sys.executable, "-m", "tests.tribler_world", *map(str, arguments)]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert ended.returncode == 0, ended.stderr[-4000:]

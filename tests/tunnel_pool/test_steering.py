@@ -119,7 +119,7 @@ async def test_every_destination_answers_and_meets_one_exit_address(engine, kind
 @ENGINES_PYTHON_SLOW
 @pytest.mark.parametrize(("kind", "workers"), [("plain", 0), ("pooled", 2)])
 async def test_each_of_several_clients_gets_the_answers_to_what_it_asked(engine, kind, workers, steering):
-    """As a libtorrent session for torrents and one for metadata have it, which know one SOCKS5 server."""
+    """Tribler has a libtorrent session for torrents and one for metadata, which use one SOCKS5 server."""
     async with client_of(kind, workers, steering) as setup, setup.another_client() as other:
         for text in (b"first", b"second"):
             for number, echo in enumerate(setup.echoes):

@@ -24,7 +24,7 @@ def torrent_of(handle, status):
 
 
 def test_files_are_listed_while_a_new_session_does_not_know_them_yet(session, tmp_path):
-    """As after a change of hops: the status is of the session before."""
+    """After a change of hops, the status that was heard last is of the session before."""
     parameters = lt.load_torrent_buffer(make_torrent(tmp_path, "some", {"a": 30000, "b": 50000}))
     parameters.save_path = str(tmp_path)
     before = session.add_torrent(parameters).status()

@@ -36,7 +36,7 @@ class DownloadManager:
         return hops in self.sessions
 
     def get_session(self, hops):
-        """As Tribler has it: a future of libtorrent's own session."""
+        """Return a future of libtorrent's own session, as Tribler does."""
         future = asyncio.get_running_loop().create_future()
         future.set_result(self.session(hops)._session)
         return future
