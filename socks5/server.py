@@ -31,24 +31,24 @@ _ids = itertools.count(1)
 
 
 class Reactor(IReactorTCP, IReactorUDP, IReactorSocket):
-    """What is asked of the reactor."""
+    """Offers what the server asks of Twisted's reactor."""
 
 
 class Consumer(Protocol):
-    """Who carries the datagrams of this server's associations, and its clients' HTTP requests."""
+    """Carries the datagrams of this server's associations, and its clients' HTTP requests."""
 
     def association_opened(self, association: "Association") -> None: ...
 
     def association_closed(self, association: "Association") -> None: ...
 
     def client_known(self, association: "Association") -> None:
-        """Its `client` is known from now on."""
+        """Hear that the association's `client` is known from now on."""
 
     def usual_known(self, association: "Association") -> None:
-        """The association's client, which is known, is the one that gets what no client asked for."""
+        """Hear that the association's client, which is known, gets what no client asked for."""
 
     def why_no_connection(self, address: Address) -> tuple[ReplyCode, str] | None:
-        """None when HTTP requests can go to this address."""
+        """Return why HTTP requests can't go to this address, None when they can."""
 
     async def http_request(self, address: Address, request: bytes) -> bytes:
         """The answer, headers and all; empty when there is none."""
@@ -81,7 +81,7 @@ class Association(DatagramProtocol):
         self._server.association_opened(self)
 
     def presume_client(self, port: int) -> None:
-        """Where the client listens, if it has not said so: it may wait for others to speak first."""
+        """Take this for the client's port, if it has not said its own: it may wait for others to speak first."""
         self._accept((LOOPBACK, port))
 
     def stopProtocol(self) -> None:
@@ -206,7 +206,7 @@ class Socks5Server:
         secret: Secret | None = None,
         open_in: OpenIn = open_here,
     ) -> None:
-        """With `steering`, associations have groups where the system can do that.
+        """Make a server whose associations, with `steering`, have groups where the system can do that.
 
         Clients have to know the `secret`; without one, any process of this machine is served. `open_in`
         makes the sockets.
@@ -234,13 +234,17 @@ class Socks5Server:
         self._presume()
 
     def association_opened(self, association: Association) -> None:
+        """Presume whose it is, in a while where there are others: it may be another client's, which has time to speak.
+
+        Not before Twisted reads the socket, which others may take over then.
+        """
         self._associations.append(association)
-        # Where there are others, it may be another client's, which has time to speak. Not before Twisted reads the
-        # socket, which others may take over then.
         asyncio.get_running_loop().call_later(SPEAKS_WITHIN_S if len(self._associations) > 1 else 0, self._presume)
 
     def association_closed(self, association: Association) -> None:
+        """Presume anew in a while: a client may open another association before its last one is gone."""
         self._associations.remove(association)
+        asyncio.get_running_loop().call_later(SPEAKS_WITHIN_S, self._presume)
 
     def client_known(self, association: Association) -> None:
         if association.client is not None and association.client[1] == self._usual_client:

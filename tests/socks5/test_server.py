@@ -198,6 +198,21 @@ async def test_of_several_clients_the_usual_one_is_presumed_where_it_has_no_asso
                 writer.close()
 
 
+async def test_a_client_that_opens_an_association_before_its_last_one_is_gone_is_presumed_once_it_is(monkeypatch):
+    monkeypatch.setattr(own, "SPEAKS_WITHIN_S", 0.05)
+    async with serving() as (consumer, server, port):
+        with udp_socket() as usual:
+            first, _ = await associate(port)
+            server.set_usual_client(usual.getsockname()[1])
+            second, _ = await associate(port)
+            await asyncio.sleep(0.1)
+            assert consumer.associations[1].client is None
+            first.close()
+            await until(lambda: len(consumer.associations) == 1)
+            await until(lambda: consumer.associations[0].client == usual.getsockname())
+            second.close()
+
+
 async def test_a_client_that_spoke_before_it_is_known_as_the_usual_one_is_so_then():
     async with serving() as (consumer, server, port):
         with udp_socket() as usual:
