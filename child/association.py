@@ -9,7 +9,7 @@ from overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_lin
 from overlay.lanes import Lane
 from overlay.sticky import StickyMap
 from overlay.udp import UdpSocket
-from socks5.address import AddressType, Socks5Error, decode_address
+from socks5.address import Socks5Error, decode_address
 from socks5.messages import join_udp_request, split_udp_request
 
 
@@ -24,7 +24,7 @@ class ServedAssociation:
         community: PoolTunnelCommunity,
         counters: Counter[str],
         *,
-        asked: Callable[[int, bytes | int], None],
+        asked: Callable[[int, bytes], None],
     ) -> None:
         """`asked` hears of each datagram's circuit and destination, as `Clients.asked` does."""
         self.lane = lane
@@ -54,7 +54,7 @@ class ServedAssociation:
             # Never to an exit, which would learn the id that our first hop knows.
             linked = end_to_end_circuit(self._community.circuits, circuit_id, self.lane)
             if linked is not None and is_linked(linked):
-                self._asked(circuit_id, destination.port)
+                self._asked(circuit_id, address)
                 self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self._counters["no_circuit"] += 1
@@ -65,8 +65,7 @@ class ServedAssociation:
         if circuit is None:
             self._counters["no_circuit"] += 1
         else:
-            is_name = destination.kind is AddressType.DOMAIN
-            self._asked(circuit.circuit_id, destination.port if is_name else address)
+            self._asked(circuit.circuit_id, address)
             self._community.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
 
     def deliver(self, address: bytes, data: bytes) -> None:

@@ -104,7 +104,7 @@ class PythonDataPath:
         of_lane = [known for known, association in self._associations.items() if association.lane == lane]
         try:
             address = encode_address(origin[0], origin[1])
-            chosen = self._clients.for_answer(lane, of_lane, circuit.circuit_id, address, origin[1])
+            chosen = self._clients.for_answer(lane, of_lane, circuit.circuit_id, address)
             if chosen is not None:
                 self._associations[chosen].deliver(address, data)
             else:

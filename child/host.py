@@ -314,7 +314,7 @@ class ChildHost:
         self._ticker = self._loop.call_at(due_s, self._tick, due_s)
 
     def _sync_soon(self) -> None:
-        """There is something that the main process waits for, and likely more in a moment."""
+        """Sync in a moment: the main process waits for something, and more is likely to come."""
         due_s = self._loop.time() + MIN_SYNC_INTERVAL_S
         if self._ticker is not None and self._ticker.when() > due_s:
             self._ticker.cancel()

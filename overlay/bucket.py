@@ -14,6 +14,13 @@ class Bucket:
         """Return how long until it permits again."""
         return max(0.0, self._used_until_s - now_s)
 
+    def spend(self, per_s: float, at_once: float, now_s: float) -> bool:
+        """Take one of so many a second, of which so many may come at once, if it permits; return whether it did."""
+        if not self.permits(now_s):
+            return False
+        self.take(per_s, at_once / per_s, now_s)
+        return True
+
     def take(self, per_s: float, burst_s: float, now_s: float) -> None:
         """One of so many a second."""
         self._used_until_s = max(self._used_until_s, now_s - burst_s) + 1 / per_s

@@ -9,22 +9,22 @@ from collections.abc import Sequence
 from overlay.lanes import Lane
 
 MAX_ASKED = 65536
+_NAME = 3  # the kind of an encoded address that is a domain name (RFC 1928 section 5)
 
 
 class Clients:
     """Remembers whose datagrams left last, by circuit and destination."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[int, bytes | int], int] = {}
+        self._asked: dict[tuple[int, bytes], int] = {}
         self._usual: dict[Lane, int] = {}
 
-    def asked(self, circuit_id: int, destination: bytes | int, association_id: int) -> None:
-        """Remember who sent something over a circuit.
+    def asked(self, circuit_id: int, destination: bytes, association_id: int) -> None:
+        """Remember who sent something over a circuit to an encoded address (RFC 1928 section 5).
 
-        `destination` is the encoded address that an answer will come from (RFC 1928 section 5), or a port alone where
-        that is not known: of a name, or of the other end of an end-to-end circuit.
+        From which address a name will answer is not known: of that, the port is remembered.
         """
-        key = (circuit_id, destination)
+        key = (circuit_id, destination[-2:] if destination[0] == _NAME else destination)
         if len(self._asked) >= MAX_ASKED and key not in self._asked:
             del self._asked[next(iter(self._asked))]
         self._asked[key] = association_id
@@ -37,12 +37,10 @@ class Clients:
         for key in [key for key in self._asked if key[0] == circuit_id]:
             del self._asked[key]
 
-    def for_answer(
-        self, lane: Lane, associations: Sequence[int], circuit_id: int, origin: bytes, port: int
-    ) -> int | None:
-        """Return which of a lane's associations, the newest last, gets what comes from this origin over a circuit."""
+    def for_answer(self, lane: Lane, associations: Sequence[int], circuit_id: int, origin: bytes) -> int | None:
+        """Return which of a lane's associations, the newest last, gets what comes from an address over a circuit."""
         if len(associations) <= 1:
             return associations[0] if associations else None
-        asked = self._asked.get((circuit_id, origin)), self._asked.get((circuit_id, port))
+        asked = self._asked.get((circuit_id, origin)), self._asked.get((circuit_id, origin[-2:]))
         known = (known for known in (*asked, self._usual.get(lane)) if known in associations)
         return next(known, associations[-1])

@@ -62,12 +62,10 @@ class IntroductionPointDht(DHTCommunityProvider):
         self._crawls = Bucket()
 
     def _may_crawl(self) -> bool:
-        now_s = time.monotonic()
-        if not self._crawls.permits(now_s):
-            self.dht_community.counters["dht_crawl_too_often"] += 1
-            return False
-        self._crawls.take(CRAWLS_PER_S, CRAWLS_AT_ONCE / CRAWLS_PER_S, now_s)
-        return True
+        if self._crawls.spend(CRAWLS_PER_S, CRAWLS_AT_ONCE, time.monotonic()):
+            return True
+        self.dht_community.counters["dht_crawl_too_often"] += 1
+        return False
 
     async def lookup(self, info_hash: bytes) -> tuple[bytes, list[IntroductionPoint]] | None:
         return await super().lookup(info_hash) if self._may_crawl() else None

@@ -156,7 +156,7 @@ class PolicedExitSocket(TunnelExitSocket):
             self._policy.resolving -= 1
 
     def is_allowed(self, data: bytes) -> bool:
-        """By content, as the rules or the peer flags say (py-ipv8 exit_socket.py).
+        """Return whether the rules or the peer flags let such content out (py-ipv8 exit_socket.py).
 
         py-ipv8 lets all messages of its own overlay out of every node; we those of hidden services.
         """

@@ -24,7 +24,7 @@ Deliver = Callable[[int, tuple[str, int], bytes], None]
 
 
 class FrontCommunity(PoolTunnelCommunity):
-    """Its hooks are called with: (circuit id, source, packet) that a child is to have, nothing when candidates changed.
+    """Calls `deliver` with (circuit id, source, packet) that a child is to have, and a hook when candidates changed.
 
     `first_hops_of_children` and `missing` say what the children's circuits are and lack.
     """
@@ -117,5 +117,5 @@ class FrontCommunity(PoolTunnelCommunity):
         return found[1] if found else []
 
     def prefixes(self) -> list[bytes]:
-        """Of all overlays on the socket."""
+        """Return the prefixes of all overlays on the socket."""
         return [overlay.get_prefix() for overlay in self.ipv8.overlays] if self.ipv8 is not None else [self._prefix]

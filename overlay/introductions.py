@@ -55,13 +55,13 @@ class PinnedNetwork(Network):
 
     @staticmethod
     def move(peer: Peer, address: Any) -> None:
-        """From now on the peer is at this address."""
+        """Take the peer to be at this address from now on."""
         peer.address_frozen = False
         peer.add_address(address)
         peer.address_frozen = True
 
     def discover_address(self, peer: Peer, address: Any, service: bytes | None = None, new_style: bool = False) -> None:
-        """As in py-ipv8; an introduced address that nothing may be sent to is passed over."""
+        """Keep an address as py-ipv8 does; pass over an introduced one that nothing may be sent to."""
         if self.may_contact(address[0], address[1]):
             super().discover_address(peer, address, service, new_style)
 
@@ -236,7 +236,7 @@ class CarefulIntroductions:
         return None
 
     def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """As in py-ipv8 for an answer to a question of ours; what nobody asked for changes nothing."""
+        """Do as py-ipv8 does with an answer to a question of ours; what nobody asked for changes nothing."""
         key = peer.public_key.key_to_bin()
         known = self.network.get_verified_by_public_key_bin(key)
         if not self._is_answer(payload):
@@ -273,7 +273,7 @@ class CarefulIntroductions:
             self.my_estimated_wan = UDPv4Address(*elected)
 
     def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """As in py-ipv8 for who has answered us; who only came to us is asked first (RandomChurn)."""
+        """Do as py-ipv8 does with who has answered us; who only came to us is asked first (RandomChurn)."""
         if peer.public_key.key_to_bin() in self._answered:
             super().introduction_request_callback(peer, dist, payload)  # type: ignore[misc]
 
@@ -288,7 +288,7 @@ class CarefulIntroductions:
     # What we send for others
 
     def on_puncture_request(self, source_address: Any, dist: Any, payload: Any, new_style: bool = False) -> None:
-        """As in py-ipv8 for a peer that answered us, to an address that may be contacted, now and then."""
+        """Puncture, as py-ipv8 does, for a peer that answered us, to an address that may be contacted, now and then."""
         peer = self.network.get_verified_by_address(source_address)
         target, now_s = payload.wan_walker_address, time.monotonic()
         if target[0] == self.my_estimated_wan[0]:
@@ -296,9 +296,8 @@ class CarefulIntroductions:
         key = peer.public_key.key_to_bin() if peer is not None else b""
         if key not in self._answered or not self.may_contact(*target[:2]):
             self.counters["puncture_refused"] += 1
-        elif self._punctured.has(key, now_s) or not self._punctures.permits(now_s):
+        elif self._punctured.has(key, now_s) or not self._punctures.spend(PUNCTURES_PER_S, PUNCTURES_AT_ONCE, now_s):
             self.counters["puncture_too_often"] += 1
         else:
             self._punctured.add(key, now_s)
-            self._punctures.take(PUNCTURES_PER_S, PUNCTURES_AT_ONCE / PUNCTURES_PER_S, now_s)
             super().on_puncture_request(source_address, dist, payload, new_style)  # type: ignore[misc]

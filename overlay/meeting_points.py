@@ -39,7 +39,7 @@ ANNOUNCE_AGAIN_S = 20 * 60.0
 PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
 # A create-e2e goes on to all that contend for a seeder so often; beyond that, to one of them.
 COPIES_PER_S, COPIES_AT_ONCE = 2.0, 10.0
-MAX_UNANSWERED_BYTES = 1000
+MAX_UNANSWERED_BYTES = 1000  # that strangers sent in peers-requests, and that answers may still be sent for
 
 
 class MeetingPoints(HiddenTunnelCommunity):
@@ -108,14 +108,10 @@ class MeetingPoints(HiddenTunnelCommunity):
 
     def reached_now(self, contenders: Sequence[int]) -> Sequence[int]:
         """Return the circuits that a create-e2e goes on to: all now and then, else one, as many packets as came."""
-        now_s = time.monotonic()
-        if len(contenders) <= 1:
+        if len(contenders) <= 1 or self._copies.spend(COPIES_PER_S, COPIES_AT_ONCE, time.monotonic()):
             return contenders
-        if not self._copies.permits(now_s):
-            self.counters["create_e2e_not_copied"] += 1
-            return [random.choice(contenders)]
-        self._copies.take(COPIES_PER_S, COPIES_AT_ONCE / COPIES_PER_S, now_s)
-        return contenders
+        self.counters["create_e2e_not_copied"] += 1
+        return [random.choice(contenders)]
 
     # What the world is told of them
 
@@ -182,8 +178,7 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.counters["peers_request_refused"] += 1
         elif not self._is_host_of_node(source_address[0], now_s):
             self._answer_with_nobody(source_address, payload, len(data))
-        elif self._pex_answers.permits(now_s):
-            self._pex_answers.take(PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE / PEX_ANSWERS_PER_S, now_s)
+        elif self._pex_answers.spend(PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE, now_s):
             self.send_peers_response(source_address, payload, pex.get_intro_points(), None)
         else:
             self.counters["peers_request_too_often"] += 1

@@ -179,7 +179,7 @@ def _find_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> Non
 
 
 def socket_warning(community: PoolTunnelCommunity) -> str | None:
-    """What the operator can do when the kernel gave less buffer than asked, None when it did not."""
+    """Return what the operator can do when the kernel gave less buffer than asked, None when it gave all."""
     got = receive_buffer_bytes(community.endpoint.sock)
     if got >= BUFFER_BYTES:
         return None

@@ -52,11 +52,7 @@ class ProvenSources:
 
     def take(self, source: Source, now_s: float) -> bool:
         """Return whether a proven source may be answered once more now."""
-        answers = self._known[source][1]
-        if not answers.permits(now_s):
-            return False
-        answers.take(ANSWERS_PER_S, ANSWERS_AT_ONCE / ANSWERS_PER_S, now_s)
-        return True
+        return self._known[source][1].spend(ANSWERS_PER_S, ANSWERS_AT_ONCE, now_s)
 
 
 class HeldPackets:
@@ -73,9 +69,8 @@ class HeldPackets:
                 return None
             packets.append(packet)
             return False
-        if len(self._held) >= MAX_HELD or not self._questions.permits(now_s):
+        if len(self._held) >= MAX_HELD or not self._questions.spend(QUESTIONS_PER_S, QUESTIONS_AT_ONCE, now_s):
             return None
-        self._questions.take(QUESTIONS_PER_S, QUESTIONS_AT_ONCE / QUESTIONS_PER_S, now_s)
         self._held[source] = [packet]
         return True
 

@@ -41,12 +41,12 @@ class SwarmCircuits(GroupedCircuits, EndToEndAddresses, HiddenTunnelCommunity):
         return Lane(swarm.hops, self.group_of_swarm(swarm.info_hash))
 
     def circuits_of(self, ctype: str, lane: Lane) -> list[Circuit]:
-        """Those that are ready or being built."""
+        """Return the lane's circuits of a type that are ready or being built."""
         found = self.find_circuits(ctype, state=None, hops=lane.hops, group=lane.group)
         return [circuit for circuit in found if circuit.state != CIRCUIT_STATE_CLOSING]
 
     def circuits_of_swarm(self, ctype: str, info_hash: bytes) -> list[Circuit]:
-        """Those that are ready or being built."""
+        """Return the swarm's circuits of a type that are ready or being built."""
         found = self.find_circuits(ctype, state=None, group=None)
         return [c for c in found if c.state != CIRCUIT_STATE_CLOSING and c.info_hash == info_hash]
 
@@ -70,7 +70,7 @@ class SwarmCircuits(GroupedCircuits, EndToEndAddresses, HiddenTunnelCommunity):
         return self.circuit_to_ask_over(self.lane_of_swarm(swarm)) if swarm is not None else None
 
     def send_peers_request(self, info_hash: bytes, target: IntroductionPoint | None, hops: int) -> Any:
-        """As in py-ipv8, over a circuit of the swarm's group: it asks `select_circuit` by hop count alone."""
+        """Ask over a circuit of the swarm's group; py-ipv8 calls `select_circuit`, which goes by hop count alone."""
         self._asking_group = self.group_of_swarm(info_hash)
         try:
             return super().send_peers_request(info_hash, target, hops)

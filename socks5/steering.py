@@ -117,7 +117,7 @@ def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
 
 
 class BucketTable:
-    """Who owns which bucket. Buckets are given out at first use, to whoever has the fewest."""
+    """Says who owns which bucket. Buckets are given out at first use, to whoever has the fewest."""
 
     def __init__(self) -> None:
         self.owners: list[int | None] = [None] * BUCKETS

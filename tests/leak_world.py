@@ -313,7 +313,7 @@ async def downloaded(source, folder, client, how, *, options, stack):
 
 
 async def asking(daemon, client):
-    """How to ask the daemon in the client's namespace."""
+    """Return how to ask the daemon in the client's namespace."""
     line = await daemon.until_line(lambda line: "clients find them at" in line)
     asking = [
         *client.enter,
@@ -352,7 +352,7 @@ async def download_by_daemon(daemon, link, client):
 
 
 async def change_hops(daemon, link, client, wire, swarm):
-    """What leaves, but to nodes, in the time after each answer that the torrent has hops now; between, it is plain."""
+    """Return what leaves, but to nodes, after each answer that the torrent has hops now; between, it is plain."""
     ask = await asking(daemon, client)
     (added,) = (await ask("torrent_add", {"filename": link, "hops": 0})).values()
     wire.infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
@@ -385,7 +385,7 @@ def is_word_to(where, hosts):
 
 
 async def kill_all_children(download, wire):
-    """What leaves from when all are dead until a new one speaks."""
+    """Return what leaves from when all children are dead until a new one speaks."""
     children = download.pool_children()
     for child in children:
         os.kill(child.pid, signal.SIGKILL)

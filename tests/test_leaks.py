@@ -32,13 +32,13 @@ pytestmark = [
 ]
 
 
-async def told_by(module, *arguments):
-    """What the module says that it saw, run in namespaces of its own."""
+async def told_by(module, *arguments, timeout_s=95):
+    """Return what the module says that it saw, run in namespaces of its own."""
     process = await asyncio.create_subprocess_exec(
         *UNSHARE, sys.executable, "-m", module, *map(str, arguments),
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    output, errors = await asyncio.wait_for(process.communicate(), 95)
+    output, errors = await asyncio.wait_for(process.communicate(), timeout_s)
     assert process.returncode == 0, errors.decode()[-3000:]
     return json.loads(output.splitlines()[-1])
 

@@ -1,14 +1,11 @@
 """The real Tribler's core on our pool; what plays its part in tests/test_tribler.py can't show what it does."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from tests import real_tribler
-from tests.commands import ROOT
-from tests.test_leaks import UNSHARE, can_unshare
+from tests.test_leaks import can_unshare, told_by
+
+WORLD = "tests.tribler_world"
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,26 +24,18 @@ def there():
         pytest.skip(str(error))
 
 
-def world(*arguments):
-    """Return what tests/tribler_world.py says that it saw, run in a namespace of its own."""
-    program = [*UNSHARE, sys.executable, "-m", "tests.tribler_world", *map(str, arguments)]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=800)
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
 @pytest.mark.parametrize(("hops", "count"), [(1, 20), (2, 5), (3, 5)])
-def test_one_download_after_another(hops, count, tmp_path):
+async def test_one_download_after_another(hops, count, tmp_path):
     """Two libtorrent sessions of Tribler share a SOCKS5 server, so that the second download is another case."""
-    seen = world(tmp_path, hops, count)
+    seen = await told_by(WORLD, tmp_path, hops, count, timeout_s=800)
     assert [one for one in seen["downloads"] if not one["same"]] == []
     assert set(seen["carried"]) == {"0", "1"}
     assert min(seen["carried"].values()) > 0
 
 
-def test_a_killed_child_does_not_hold_downloads_up(tmp_path):
+async def test_a_killed_child_does_not_hold_downloads_up(tmp_path):
     """Six downloads of a seeder each, which two children carry: none stands for long, and three not at all."""
-    seen = world(tmp_path, 1, 6, "kill")
+    seen = await told_by(WORLD, tmp_path, 1, 6, "kill", timeout_s=800)
     print(f"the longest time that each of six downloads stood: {seen['stood_s']} s")
     assert seen["children"] == 2
     # libtorrent would ask for lost peers again after a minute.

@@ -17,7 +17,7 @@ from overlay.lanes import Lane, lane_of
 from overlay.sticky import StickyMap
 from sandbox.lockdown import Lockdown
 from socks5.address import Address as Socks5Address
-from socks5.address import AddressType, Socks5Error, decode_address, encode_address
+from socks5.address import Socks5Error, decode_address, encode_address
 from socks5.messages import ReplyCode, Secret
 from socks5.server import Association, Socks5Server
 from steering.group import open_here
@@ -82,7 +82,7 @@ class Dispatcher:
             # Never to an exit, which would learn the id that our first hop knows.
             linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.lane)
             if linked is not None:
-                self._clients.asked(circuit_id, destination.port, association.id)
+                self._clients.asked(circuit_id, address, association.id)
                 self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
                 self.drops["no_circuit"] += 1
@@ -93,8 +93,7 @@ class Dispatcher:
         if circuit is None:
             self.drops["no_circuit"] += 1
             return
-        is_name = destination.kind is AddressType.DOMAIN
-        self._clients.asked(circuit.circuit_id, destination.port if is_name else address, association.id)
+        self._clients.asked(circuit.circuit_id, address, association.id)
         self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
@@ -128,7 +127,7 @@ class Dispatcher:
             self.drops["origin_malformed"] += 1
             return
         known = {association.id: association for association in self._associations}
-        chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address, origin[1])
+        chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
         if chosen is not None:
             known[chosen].send(address, data)
 

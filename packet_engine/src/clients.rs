@@ -43,7 +43,7 @@ impl Clients {
         self.associations.iter().find(|(other, _)| *other == id).map(|(_, association)| association)
     }
 
-    /// From now on this association gets what nobody of its lane asked for.
+    /// Let this association get what nobody of its lane asked for.
     pub fn set_usual(&mut self, id: u32) {
         if let Some(lane) = self.get(id).map(|association| association.lane) {
             self.usual.insert(lane, id);

@@ -61,7 +61,7 @@ class Counted:
 
 
 def messages(stranger, node, victim):
-    """What somebody who is nobody's peer can send, by name; `victim` is where they say that they are."""
+    """Yield what somebody who is nobody's peer can send, by name; `victim` is where they say that they are."""
     aim, place = victim.address, UDPv4Address(*node.endpoint.get_address())
     circuit_id = 0x01020304
 

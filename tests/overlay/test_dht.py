@@ -140,7 +140,7 @@ async def test_a_node_that_asks_without_end_is_answered_now_and_then():
 
 
 async def test_garbage_is_not_told_of(caplog):
-    """In the overlays of the tunnels, of the DHT and of a swarm's PEX: a stranger does not fill the log."""
+    """A stranger does not fill the log, by the overlays of the tunnels, of the DHT or of a swarm's PEX."""
     async with network(exits=0, relays=1) as (node,), plain_node() as stranger:
         node.announce_seeder(IntroducedSeeder(b"s" * 74, TARGET))
         assert len(node.ipv8.overlays) == 3

@@ -28,18 +28,18 @@ def steering(request):
 class Setup:
     """A client with an association, and echoes outside."""
 
-    def __init__(self, tunnel, dispatcher, sock, relay, echoes):
-        self.tunnel, self.dispatcher, self.relay, self.echoes = tunnel, dispatcher, relay, echoes
+    def __init__(self, tunnel, dispatcher, sock, relay, echoes, *, server):
+        self.tunnel, self.dispatcher, self.server = tunnel, dispatcher, server
+        self.relay, self.echoes = relay, echoes
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        self.server: Socks5Server | None = None
 
     @asynccontextmanager
     async def another_client(self):
         """Another client of the same server, with an association of its own."""
         writer, relay = await associate(self.server._port.getHost().port)
         with udp_socket() as sock:
-            yield Setup(self.tunnel, self.dispatcher, sock, relay, self.echoes)
+            yield Setup(self.tunnel, self.dispatcher, sock, relay, self.echoes, server=self.server)
         writer.close()
 
     def listen_as_the_usual_one(self):
@@ -95,9 +95,7 @@ async def client_of(kind, workers, steering):
             if kind == "pooled":
                 await until(lambda: len(tunnel.slots_with_circuits(Lane(1))) == workers)
             with udp_socket() as sock:
-                setup = Setup(tunnel, dispatcher, sock, relay, echoes)
-                setup.server = server
-                yield setup
+                yield Setup(tunnel, dispatcher, sock, relay, echoes, server=server)
         finally:
             for echo in echoes:
                 echo.__exit__()
