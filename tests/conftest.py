@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,3 +63,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[EngineChoice]:
 @pytest.fixture
 def loop() -> asyncio.AbstractEventLoop:
     return runner.install()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 8 MB; needs to be root."""
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", tmp_path]).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)

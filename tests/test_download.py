@@ -80,15 +80,6 @@ async def test_a_hybrid_torrent_by_its_first_hash_alone(tmp_path):
             assert report["torrents"][0]["downloaded_bytes"] == downloaded_bytes
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder on a disk of 8 MB; needs to be root."""
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", tmp_path]).returncode:
-        pytest.skip("only root may mount a small disk")
-    yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True)
-
-
 @pytest.mark.slow
 async def test_a_full_disk_is_one_line(small_disk, tmp_path_factory):
     state = tmp_path_factory.mktemp("state")

@@ -29,8 +29,11 @@ class AlertReader:
             method(torrent, alert)
 
     def _torrent_status(self, torrent: Torrent, status: lt.torrent_status) -> None:
+        was_finished = torrent.is_finished
         if not torrent.hear(status):
             return
+        if was_finished and not torrent.is_finished and not torrent.is_checking:
+            self._library.sessions.of(torrent.lane).reconsider_peers(torrent)  # more of it is wanted
         torrent.changed_s = time.monotonic()
         payload_bytes = torrent.marks.total_payload_download + torrent.marks.total_payload_upload
         if payload_bytes != torrent.payload_bytes:
@@ -73,6 +76,21 @@ class AlertReader:
         torrent.is_verifying = False
         torrent.hear(torrent.handle.status())
         self._library.tick_soon()
+        self._exported(torrent)
+
+    def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
+        torrent.selections = max(0, torrent.selections - 1)
+        self._exported(torrent)
+
+    def _exported(self, torrent: Torrent) -> None:
+        """Note that the bytes of files wanted of late are in the files, or are fetched again."""
+        if torrent.record.exporting and not torrent.selections:
+            self._library.spawn(self._keep_exported(torrent))
+
+    async def _keep_exported(self, torrent: Torrent) -> None:
+        async with self._library.changing:
+            if not torrent.selections and self._library.has(torrent) and not torrent.is_between_sessions:
+                await self._library.put_with_resume(torrent, exporting=[])
 
     async def _keep(self, torrent: Torrent, **changes: Any) -> None:
         async with self._library.changing:

@@ -21,6 +21,7 @@ from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.queue import moved
 from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.renames import is_taken, renames_of
+from tunnel_pool.daemon.selection import newly_wanted
 from tunnel_pool.daemon.settings import Settings
 from tunnel_pool.daemon.store import Deletion, StoreError
 from tunnel_pool.daemon.torrent import Torrent
@@ -180,7 +181,7 @@ class Changes:
             for torrent in filter(library.has, torrents):
                 edit = {**changes, "edited_s": time.time()}
                 if priorities is not None and not torrent.is_between_sessions:
-                    edit["file_priorities"] = priorities(torrent)
+                    edit |= _selection_of(torrent, priorities(torrent))
                 edits.append((torrent, edit))
             await library.put_each(edits)
             for torrent, edit in edits:
@@ -188,6 +189,7 @@ class Changes:
                     continue
                 if "file_priorities" in edit:
                     torrent.handle.prioritize_files(edit["file_priorities"])
+                    torrent.selections += torrent.layout is not None
                 library.apply_limits(torrent)
         library.tick()
 
@@ -347,6 +349,13 @@ class Changes:
             await self._library.store.set_setting("session", msgspec.json.encode(settings))
             self._library.settings = settings
         self._library.tick()
+
+
+def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
+    """Return the fields of its record that say which files are wanted from now on."""
+    files = torrent.layout.num_files() if torrent.layout is not None else 0
+    wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
+    return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
 
 
 def _name_of(parameters: lt.add_torrent_params) -> str:

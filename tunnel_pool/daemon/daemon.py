@@ -34,6 +34,7 @@ from tunnel_pool.daemon.stream_server import add_streams
 from tunnel_pool.daemon.transmission.methods import Methods
 from tunnel_pool.daemon.tribler import add_tribler
 from tunnel_pool.daemon.watch import keep_watch
+from tunnel_pool.daemon.watchdog import Watchdog
 from tunnel_pool.daemon.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
 from tunnel_pool.errors import UserError
 from tunnel_pool.http_server import serving_app
@@ -71,6 +72,7 @@ class Daemon:
         self.library = library
         self.options = options
         self.changes = Changes(library, options.rules, dict(options.folders_by_label))
+        self.watchdog = Watchdog(library, self.changes.hops)
         self.pool = PoolControl(tunnels, options.node)
         self.stopping = asyncio.Event()
         self.events: Events
@@ -98,7 +100,7 @@ class Daemon:
         self.options = replace(options, config=model.Config(options={**options.config.options, **kept}))
         self.changes.rules = options.rules
         self.changes.folders_by_label = dict(options.folders_by_label)
-        self.library.min_free_bytes = options.min_free_bytes
+        self.library.room.min_free_bytes = options.min_free_bytes
         if options.folder is not None and options.folder != before.folder:
             self.library.settings = msgspec.structs.replace(self.library.settings, folder=str(options.folder))
         return left
@@ -112,6 +114,7 @@ class Daemon:
             if why := self.tunnels.failure():
                 raise UserError(why)
             self.library.tick()
+            self.watchdog.look()
             self.events.tick()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(TICK_S, watchdog_s or TICK_S)):

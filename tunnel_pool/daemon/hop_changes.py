@@ -68,6 +68,21 @@ class HopChanges:
                 await self._move(torrent, torrent.record.hops, labels, False)
         library.tick()
 
+    async def open_anew(self, torrent: Torrent) -> None:
+        """Take the torrent out of its session and put it back, with all that is known of it.
+
+        Raises RequestError and StoreError.
+        """
+        await asyncio.shield(self._open_anew(torrent))
+
+    async def _open_anew(self, torrent: Torrent) -> None:
+        library = self._library
+        async with library.changing:
+            if library.has(torrent) and not torrent.is_between_sessions:
+                self._check_movable(torrent, torrent.record.hops)
+                await self._move(torrent, torrent.record.hops, torrent.record.labels, False)
+        library.tick()
+
     def _check_movable(self, torrent: Torrent, before: int) -> None:
         """Raises RequestError while libtorrent moves files that a change of sessions would interrupt."""
         if torrent.is_moving:
@@ -79,9 +94,8 @@ class HopChanges:
         library = self._library
         lane = torrent.lane
         before = library.sessions.of(lane)
-        is_out_of_plain = torrent.record.hops == PLAIN
         # Whoever knows our own address must not meet us on the other way.
-        with_peers = not is_out_of_plain and hops != PLAIN
+        with_peers = (torrent.record.hops == PLAIN) == (hops == PLAIN)
         kept = torrent.record.peers if with_peers else []
         # What can fail comes first: then all is as it was.
         staying = await self._resume_of_others(torrent) if was_announced else []
@@ -137,6 +151,6 @@ class HopChanges:
         library = self._library
         torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters)
         torrent.hear(torrent.handle.status())
-        torrent.is_between_sessions = False
+        torrent.is_between_sessions, torrent.selections = False, 0
         library.sessions.of(torrent.lane).known(torrent)
         library.apply_limits(torrent)

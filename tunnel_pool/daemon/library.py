@@ -5,7 +5,7 @@ import datetime
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -16,11 +16,12 @@ import msgspec
 from overlay.lanes import Lane
 from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.daemon import disk
 from tunnel_pool.daemon.alerts import AlertReader
 from tunnel_pool.daemon.loading import load_torrents
 from tunnel_pool.daemon.queue import Activity, View, is_done_seeding, plan
 from tunnel_pool.daemon.record import Record
+from tunnel_pool.daemon.room import Room
+from tunnel_pool.daemon.selection import distrust_ends
 from tunnel_pool.daemon.sessions import Sessions
 from tunnel_pool.daemon.settings import Settings, settings_of
 from tunnel_pool.daemon.store import Store, StoreError
@@ -37,7 +38,6 @@ SAVE_TIME_INTERVAL_S = 3600.0  # of a torrent of which nothing changes but for h
 SAVES_AT_ONCE = 64  # a second: all of a thousand within the interval
 RESUME_TIMEOUT_S = 10.0
 RECENT_S = 60.0  # Transmission's "recently active"
-ROOM_TO_GO_ON = 1.5  # times what must be free, before what was paused goes on
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +64,8 @@ class Library:
         self.sessions: Sessions
         self.alerts = AlertReader(self)
         self._tunnels = tunnels
-        self.min_free_bytes = min_free_bytes
+        self.room = Room(min_free_bytes)
         self._settle_s = settle_s
-        self._full: set[str] = set()  # folders without room
         self._next_number = 1
         self._next_save_s = 0.0
         self._unsaved: deque[Torrent] = deque()
@@ -139,6 +138,8 @@ class Library:
         elif left_out := strip(parameters):
             logger.warning("%s", left_out_trackers(left_out))
         parameters.file_priorities = record.file_priorities
+        parameters.piece_priorities = []  # as of the last save, and would hold over the record's
+        distrust_ends(parameters, record.exporting)
         return self.sessions.of(lane).add(parameters)
 
     def known(self, hashes: lt.info_hash_t) -> Torrent | None:
@@ -206,10 +207,10 @@ class Library:
             except RuntimeError as error:
                 logger.error("libtorrent does not take what a torrent is to do: %s", error)
         self._share_rates()
+        self._look_at_disks()
         self.sessions.connect_peers()
         if now_s >= self._next_save_s:
             self._next_save_s = now_s + SAVE_INTERVAL_S
-            self.spawn(self._look_at_disks())
             self._unsaved = deque(t for t in self.torrents.values() if _wants_save(t, now_s))
         if self._unsaved:
             some = [self._unsaved.popleft() for _ in range(min(SAVES_AT_ONCE, len(self._unsaved)))]
@@ -223,7 +224,7 @@ class Library:
         return View(
             torrent.record,
             torrent.is_finished,
-            torrent.record.folder not in self._full,
+            self.room.is_in(torrent.record.folder),
             marks.all_time_upload / given_for if given_for else 0.0,
             now_s - torrent.active_s,
         )
@@ -241,6 +242,8 @@ class Library:
         )
         if torrent.is_verifying and not may_run:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
+        if runs and torrent.is_uploading_only:
+            torrent.handle.unset_flags(lt.torrent_flags.upload_mode)  # libtorrent never tries to write again by itself
         if runs and torrent.is_paused:
             torrent.handle.resume()
             torrent.has_run = True
@@ -300,23 +303,18 @@ class Library:
         """Whether it has given what it was to give."""
         return is_done_seeding(self._view(torrent, time.monotonic()), self.settings.queue_limits())
 
-    async def _look_at_disks(self) -> None:
-        for folder in {torrent.record.folder for torrent in self.torrents.values()}:
-            try:
-                free = await asyncio.to_thread(disk.free_bytes, folder)
-            except OSError:
-                continue
-            if free < self.min_free_bytes:
-                if folder not in self._full:
-                    logger.warning("A disk is nearly full: what downloads to it waits until there is room")
-                self._full.add(folder)
-            elif folder in self._full and free >= ROOM_TO_GO_ON * self.min_free_bytes:
-                self._full.discard(folder)
+    def _look_at_disks(self) -> None:
+        rates: Counter[str] = Counter()
+        for torrent in self.torrents.values():
+            if torrent.activity in (Activity.RUNNING, Activity.NO_ROOM) and not torrent.is_finished:
+                rates[torrent.record.folder] += torrent.down_rate
+        self.spawn(self.room.look(rates))
 
     def disk_is_full(self, torrent: Torrent) -> None:
         """libtorrent found no room before we did."""
-        self._full.add(torrent.record.folder)
+        self.room.found_none(torrent.record.folder)
         torrent.is_verifying = False
+        torrent.activity = Activity.NO_ROOM
         self.run_or_stand(torrent)
 
     # What is kept

@@ -35,6 +35,7 @@ class Record(msgspec.Struct):
     stopped: bool = False
     started_now: bool = False  # past the queue
     file_priorities: list[int] = []  # libtorrent's; those of files past the end are normal
+    exporting: list[int] = []  # files wanted of late, whose first and last bytes libtorrent may hold elsewhere yet
     download_limit_kb: int = 100
     download_limited: bool = False
     upload_limit_kb: int = 100

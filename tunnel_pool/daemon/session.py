@@ -72,6 +72,20 @@ class DaemonSession(LibtorrentSession):
             if not torrent.status.is_finished and not torrent.status.num_peers and not self._stopped:
                 torrent.handle.force_dht_announce()
 
+    def reconsider_peers(self, torrent: Torrent) -> None:
+        """Have libtorrent count anew which of a torrent's known peers it may connect to.
+
+        A finished torrent lets its seeders go and has no candidates left. libtorrent counts them again only while it
+        connects to one, or when `max_failcount` changes: without that, the torrent stands still when more of it is
+        wanted.
+        """
+        most = self._session.get_settings()["max_failcount"]
+        for value in (most + 1, most):
+            self._session.apply_settings({"max_failcount": value})
+        connections = torrent.handle.max_connections()
+        for value in (connections + 1, connections):  # has libtorrent look whether it wants peers
+            torrent.handle.set_max_connections(value)
+
     def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
         """Destinations have lost their circuit: peers among them are dropped and asked for again."""
         if self._stopped:

@@ -13,7 +13,9 @@ from overlay.lanes import Lane
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.disk import real_files
 from tunnel_pool.daemon.queue import Activity
-from tunnel_pool.daemon.record import NORMAL, UNWANTED, Record
+from tunnel_pool.daemon.record import UNWANTED, Record
+from tunnel_pool.daemon.selection import priority_of
+from tunnel_pool.daemon.standstill import Standstill
 from tunnel_pool.daemon.store import StoreError
 
 S = lt.torrent_status
@@ -21,6 +23,7 @@ CHECKING = (S.checking_files, S.checking_resume_data)
 PEERS_FOR_S = 1.0
 MEASURE_S = 0.9
 PAUSED = int(lt.torrent_flags.paused)
+UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 
 
 class Marks(NamedTuple):
@@ -89,7 +92,7 @@ class Count:
         self.value = 0
 
 
-SEEN = frozenset(("record", "marks", "activity", "error", "is_verifying", "peers", "down_rate", "up_rate"))
+SEEN = frozenset(("record", "marks", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate"))
 
 
 @dataclass(slots=True)
@@ -104,10 +107,12 @@ class Torrent:
     is_checking: bool = field(init=False)
     is_finished: bool = field(init=False)  # whether all that is wanted is there
     is_paused: bool = field(init=False)  # by libtorrent's account
+    is_uploading_only: bool = field(init=False)  # libtorrent could not write, and does not try again
     is_private: bool = field(init=False)
     changed: int = field(init=False)  # what `count` was after the last change in any of SEEN
     activity: Activity = Activity.STOPPED
     error: str = ""
+    standing: str = ""  # why nothing comes, and what was tried
     peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
     hidden: bool | None = None  # as what it is in its hidden swarm: True a seeder, None not at all
     resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
@@ -121,6 +126,8 @@ class Torrent:
     is_verifying: bool = False  # whoever stopped it asked for it
     saved: tuple[int, ...] = ()  # the `kept` of when it was saved last
     saved_s: float = 0.0  # monotonic
+    standstill: Standstill = field(default_factory=lambda: Standstill(time.monotonic()))
+    selections: int = 0  # of its files, that libtorrent has not carried out yet
     resumes_put: int = 0  # with a change of its record
     payload_bytes: int = 0  # both ways, as of `active_s`
     active_s: float = 0.0  # monotonic, when something was last sent or received
@@ -153,6 +160,7 @@ class Torrent:
         self.is_checking = marks.state in CHECKING
         self.is_finished = bool(marks.has_metadata and marks.finished and not self.is_checking)
         self.is_paused = bool(marks.flags & PAUSED)
+        self.is_uploading_only = bool(marks.flags & UPLOAD_MODE)
         self.is_private = self.info is not None and self.info.priv()
 
     def measure(self, now_s: float) -> None:
@@ -266,8 +274,7 @@ class Torrent:
 
     def priority(self, index: int) -> int:
         """libtorrent's, of a file."""
-        priorities = self.record.file_priorities
-        return priorities[index] if index < len(priorities) else NORMAL
+        return priority_of(self.record.file_priorities, index)
 
     def is_wanted(self, index: int) -> bool:
         return self.priority(index) != UNWANTED

@@ -31,13 +31,13 @@ class Seeder:
         self.folder = folder
         host = host or unused_host()
         self._session = open_session(seeder_settings(host, port, 4_000_000))
-        self._address = HostPort(host, self._session.listen_port())
+        self.address = HostPort(host, self._session.listen_port())
         self.links, self.names = {}, {}
 
     def seed(self, name):
         parameters = lt.load_torrent_buffer(make_torrent(self.folder, name, FILES))
         infohash = str(parameters.info_hashes.v1)
-        self.links[infohash] = link_of(parameters, self._address)
+        self.links[infohash] = link_of(parameters, self.address)
         self.names[infohash] = name
         self.start(parameters)
 

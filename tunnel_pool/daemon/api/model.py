@@ -40,6 +40,7 @@ class Torrent(Model):
     hops: Hops
     state: TorrentState
     error: str
+    standstill: Annotated[str, msgspec.Meta(description="why nothing comes of a download; empty while it moves")]
     progress: Annotated[Share, msgspec.Meta(description="of what is wanted")]
     size_bytes: Annotated[int, msgspec.Meta(description="that are wanted; 0 until it is known")]
     downloaded_bytes: int

@@ -45,7 +45,7 @@ function makeItem(infohash) {
       left,
     ];
     texts.forEach((text, place) => setText(facts[place], text));
-    setText(failed, torrent.error);
+    setText(failed, torrent.error || torrent.standstill);
     setText(pause, stands(torrent) ? "Resume" : "Pause");
     pause.setAttribute("aria-label", `${pause.textContent} ${torrent.name}`);
     remove.setAttribute("aria-label", `Remove ${torrent.name}`);
