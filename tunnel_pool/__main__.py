@@ -4,9 +4,11 @@ A child must stay small and know nothing of the main process, so the switches
 run the package `child` before anything else of tunnel_pool is imported.
 """
 
+import os
 import signal
 import sys
 
+from rpc.lifeline import die_with_parent
 from tunnel_pool import CHILD_SWITCH, TEMPLATE_SWITCH
 
 MODULES = {CHILD_SWITCH: "child", TEMPLATE_SWITCH: "child.template"}
@@ -16,6 +18,7 @@ def main() -> int:
     """Entry of the console script; returns the exit code."""
     if module := MODULES.get("".join(sys.argv[1:2])):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
+        die_with_parent(os.getppid())  # before the imports, which take a while
         import runpy
 
         runpy.run_module(module, run_name="__main__", alter_sys=False)

@@ -297,10 +297,21 @@ class ProcessPool:
             self._policy.ended(slot, f"cannot start a process: {error.strerror or error}", time.monotonic())
             return
         self._children[slot] = child
-        created = child.call("create", self._create_message(slot), START_TIMEOUT_S)
-        created.add_done_callback(lambda future: self._on_created(child, future))
+        alive = child.call("heartbeat", pb.Heartbeat(), START_TIMEOUT_S)
+        alive.add_done_callback(lambda future: self._on_alive(child, future))
 
-    def _on_created(self, child: ChildProcess, future: "asyncio.Future[pb.Created]") -> None:
+    def _on_alive(self, child: ChildProcess, future: "asyncio.Future[pb.HeartbeatReply]") -> None:
+        """Give the child its key and its sockets, now that it ends when we do, even while it is stopped.
+
+        One that was stopped before would keep the node's port after we were killed.
+        """
+        if future.exception() is not None:
+            self._on_created(child, future)
+        elif self._children.get(child.slot) is child and self.records[child.slot].state is ChildState.STARTING:
+            created = child.call("create", self._create_message(child.slot), START_TIMEOUT_S)
+            created.add_done_callback(lambda future: self._on_created(child, future))
+
+    def _on_created(self, child: ChildProcess, future: "asyncio.Future[Any]") -> None:
         error = future.exception()
         if self._children.get(child.slot) is not child:
             return
