@@ -12,6 +12,8 @@ from tunnel_pool.errors import UserError
 
 MAX_TORRENT_FILE_BYTES = 64 << 20
 MAX_LINK_PEERS = 100  # of x.pe in a magnet link, which may be as long as it likes
+MAX_TRACKERS = 200  # of a torrent, however many it names
+MAX_WEB_SEEDS = 100
 _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 
@@ -33,12 +35,31 @@ def parse_link(what: str) -> lt.add_torrent_params | None:
     return None
 
 
+def read_metainfo(data: bytes) -> lt.add_torrent_params:
+    """Return the parameters to add a .torrent file's content with. Raises RuntimeError."""
+    parameters = lt.load_torrent_buffer(data)
+    _bound(parameters)
+    return parameters
+
+
+def _bound(parameters: lt.add_torrent_params) -> None:
+    """Leave out trackers, web seeds and peers past the most that a torrent may have."""
+    parameters.peers = list(dict.fromkeys(parameters.peers))[:MAX_LINK_PEERS]
+    if len(parameters.trackers) > MAX_TRACKERS:
+        parameters.trackers = parameters.trackers[:MAX_TRACKERS]
+        parameters.tracker_tiers = parameters.tracker_tiers[:MAX_TRACKERS]
+        parameters.flags |= lt.torrent_flags.override_trackers
+    if len(parameters.url_seeds) > MAX_WEB_SEEDS:
+        parameters.url_seeds = parameters.url_seeds[:MAX_WEB_SEEDS]
+        parameters.flags |= lt.torrent_flags.override_web_seeds
+
+
 def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
     try:
         parameters = lt.parse_magnet_uri(link)
     except RuntimeError as error:
         raise UserError(f"not a magnet link: {what[:100]} ({_reason(error)})") from None
-    parameters.peers = list(dict.fromkeys(parameters.peers))[:MAX_LINK_PEERS]
+    _bound(parameters)
     return parameters
 
 
@@ -48,7 +69,7 @@ def _parse_file(path: Path) -> lt.add_torrent_params:
             raise UserError(f"no torrent file, magnet link or infohash: {path} (not a file)")
         if path.stat().st_size > MAX_TORRENT_FILE_BYTES:
             raise UserError(f"{path} is too large for a torrent file")
-        return lt.load_torrent_buffer(path.read_bytes())
+        return read_metainfo(path.read_bytes())
     except OSError as error:
         raise UserError(f"no torrent file, magnet link or infohash: {path} ({error.strerror})") from None
     except RuntimeError as error:

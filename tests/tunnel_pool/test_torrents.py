@@ -1,8 +1,16 @@
+import libtorrent as lt
 import pytest
 
 from tunnel_pool.errors import UserError
 from tunnel_pool.swarm import make_random_file, same_bytes, write_torrent
-from tunnel_pool.torrents import MAX_LINK_PEERS, infohash_of, parse_torrent
+from tunnel_pool.torrents import (
+    MAX_LINK_PEERS,
+    MAX_TRACKERS,
+    MAX_WEB_SEEDS,
+    infohash_of,
+    parse_torrent,
+    read_metainfo,
+)
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -52,3 +60,19 @@ def test_a_magnet_link_names_only_so_many_peers():
     peers = [("1.2.3.4", 1000 + number) for number in range(2 * MAX_LINK_PEERS)]
     named = "".join(f"&x.pe={host}:{port}" for host, port in [peers[0], *peers])
     assert parse_torrent(f"magnet:?xt=urn:btih:{'ab' * 20}{named}").peers == peers[:MAX_LINK_PEERS]
+
+
+def test_a_torrent_has_only_so_many_trackers_and_web_seeds():
+    trackers = [f"udp://192.0.2.1:{port}/" for port in range(1, 10_001)]
+    info = {b"name": b"x", b"piece length": 16384, b"length": 1, b"pieces": bytes(20)}
+    web_seeds = [b"http://192.0.2.1:%d/x" % port for port in range(1, 1000)]
+    metainfo = lt.bencode(
+        {b"info": info, b"announce-list": [[url.encode()] for url in trackers], b"url-list": web_seeds}
+    )
+    parameters = read_metainfo(metainfo)
+    session = lt.session({"listen_interfaces": "127.0.0.1:0", "enable_dht": False, "enable_lsd": False})
+    parameters.save_path = "."
+    parameters.flags |= lt.torrent_flags.paused
+    handle = session.add_torrent(parameters)
+    assert sorted(entry["url"] for entry in handle.trackers()) == sorted(trackers[:MAX_TRACKERS])
+    assert len(handle.url_seeds()) == MAX_WEB_SEEDS

@@ -7,13 +7,13 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.errors import UserError
-from tunnel_pool.torrents import parse_link, parse_torrent
+from tunnel_pool.torrents import parse_link, parse_torrent, read_metainfo
 
 
 def of_metainfo(text: str) -> lt.add_torrent_params:
     """A .torrent file in base64."""
     try:
-        return lt.load_torrent_buffer(base64.b64decode(text))
+        return read_metainfo(base64.b64decode(text))
     except (RuntimeError, binascii.Error, ValueError) as error:
         raise _invalid(error) from None
 

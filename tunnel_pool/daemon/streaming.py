@@ -6,7 +6,7 @@ and tells the piece's bytes when it has them (read_piece_alert).
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from tunnel_pool.daemon.torrent import Torrent
 
 AHEAD_BYTES = 8 << 20
 MIN_AHEAD = 2  # pieces, however large
+MAX_AHEAD = 512  # pieces, however small
 ENDS_BYTES = 1 << 20  # of the file's end, where many formats have their index
 STEP_MS = 50  # from a piece's deadline to the next one's
 ENDS_MS = 500
@@ -68,25 +69,23 @@ class Reader:
     async def read(self, start: int, end: int, is_read: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
         """From `start` up to `end`, while `is_read`. Raises GoneError."""
         last = (self._offset + end - 1) // self._piece_bytes
-        ahead = max(MIN_AHEAD, AHEAD_BYTES // self._piece_bytes)
+        ahead = min(max(MIN_AHEAD, AHEAD_BYTES // self._piece_bytes), MAX_AHEAD)
+        unasked = (self._offset + start) // self._piece_bytes
         waiting: dict[int, asyncio.Future[bytes]] = {}
         if start == 0:
             self._want_ends()
         try:
             for piece in pieces_of(self._offset + start, self._offset + end, self._piece_bytes):
-                self._ask(range(piece.number, min(piece.number + ahead, last + 1)), waiting)
+                asked_up_to = min(piece.number + ahead, last + 1)
+                for number in range(unasked, asked_up_to):
+                    waiting[number] = self._torrent.expect_piece(number)
+                    self._set_deadline(number, (number - piece.number) * STEP_MS)
+                unasked = asked_up_to
                 data = await self._wait(piece.number, waiting[piece.number], is_read)
                 del waiting[piece.number]
                 yield data[piece.skip : piece.stop]
         finally:
             self._leave(waiting)
-
-    def _ask(self, numbers: Sequence[int], waiting: dict[int, "asyncio.Future[bytes]"]) -> None:
-        """Raises GoneError."""
-        for nth, number in enumerate(numbers):
-            if number not in waiting:
-                waiting[number] = self._torrent.expect_piece(number)
-                self._set_deadline(number, nth * STEP_MS)
 
     def _set_deadline(self, number: int, milliseconds: int, flags: int = TELL) -> None:
         """Raises GoneError."""
@@ -99,7 +98,8 @@ class Reader:
         """Players look at the end of a file before they go on at its beginning. Raises GoneError."""
         if not self._torrent.is_finished and self.size:
             end = self._offset + self.size
-            for piece in pieces_of(max(self._offset, end - ENDS_BYTES), end, self._piece_bytes):
+            from_here = max(self._offset, end - min(ENDS_BYTES, MAX_AHEAD * self._piece_bytes))
+            for piece in pieces_of(from_here, end, self._piece_bytes):
                 if not self._torrent.is_expected(piece.number):  # its alert would be forgotten with the deadline before
                     self._set_deadline(piece.number, ENDS_MS, 0)
 

@@ -16,7 +16,7 @@ from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.store import StoreError
 from tunnel_pool.errors import UserError
-from tunnel_pool.torrents import MAX_TORRENT_FILE_BYTES, parse_torrent
+from tunnel_pool.torrents import MAX_TORRENT_FILE_BYTES, parse_torrent, read_metainfo
 
 INTERVAL_S = 2.0
 WRITTEN_AFTER_S = 2.0  # without a change
@@ -86,7 +86,7 @@ def _parse(path: Path) -> lt.add_torrent_params:
     """Raises UserError, RuntimeError, UnicodeDecodeError, OSError."""
     with path.open("rb") as file:
         if path.suffix.lower() == ".torrent":
-            return lt.load_torrent_buffer(file.read(MAX_TORRENT_FILE_BYTES))
+            return read_metainfo(file.read(MAX_TORRENT_FILE_BYTES))
         link = file.read(MAX_MAGNET_BYTES).decode().strip()
     if not link.startswith("magnet:"):
         raise UserError("no magnet link")

@@ -18,6 +18,7 @@ METHODS = [
     "torrent-set-location", "torrent-rename-path", "queue-move-top", "queue-move-up", "queue-move-down",
     "queue-move-bottom", "free-space", "port-test", "blocklist-update",
 ]  # fmt: skip
+MANY_TRACKERS = [f"udp://192.0.2.1:{port}/" for port in range(1, 1000)]
 
 
 async def test_both_forms_of_the_rpc(tmp_path):
@@ -209,6 +210,14 @@ async def trackers_are_edited(rpc):
     (torrent,) = (await rpc.call("torrent_get", {"fields": ["trackers", "tracker_stats"], "ids": number}))["torrents"]
     assert [entry["announce"] for entry in torrent["trackers"]] == ["udp://192.0.2.1:2/b", "http://192.0.2.1/c"]
     assert len(torrent["tracker_stats"]) == 2
+    await rpc.call("torrent_remove", {"ids": number})
+    plain = MAGNET.format(80, 80) + "&tr=wss://192.0.2.1/w"  # which nobody may add, but a torrent may have
+    added = await rpc.call("torrent_add", {"filename": plain, "paused": True, "hops": 0})
+    number = added["torrent_added"]["id"]
+    await classic(rpc, "torrent-set", ids=number, trackerAdd=["http://192.0.2.1/c"])
+    (torrent,) = (await rpc.call("torrent_get", {"fields": ["trackers"], "ids": number}))["torrents"]
+    assert [entry["announce"] for entry in torrent["trackers"]] == ["wss://192.0.2.1/w", "http://192.0.2.1/c"]
+    assert "most" in await refusal(rpc, "torrent_set", ids=number, tracker_list="\n".join(MANY_TRACKERS))
     await rpc.call("torrent_remove", {"ids": number})
 
 

@@ -1,9 +1,12 @@
 """Files of torrents over HTTP, whole and in parts, while they come and when they are there."""
 
 import asyncio
+import hashlib
 import itertools
+import os
 
 import aiohttp
+import libtorrent as lt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +66,22 @@ async def test_parts_of_a_file_that_is_there(tmp_path):
         assert (await asyncio.to_thread(client.get_torrent, added.id)).percent_done == 1.0
         for missing in (f"{stream}/3", f"{stream}/x", f"{stream}/-1", f"http://{address}/stream/{'0' * 40}/0"):
             assert (await get(http, missing))[0] == 404
+
+
+@pytest.mark.slow
+async def test_pieces_of_one_byte_do_not_hold_up_others(tmp_path):
+    """With the work for each piece in proportion to their number this would take a minute, and the loop with it."""
+    content = os.urandom(100_000)
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/odd.mp4").write_bytes(content)
+    hashes = b"".join(hashlib.sha1(bytes([byte])).digest() for byte in content)
+    info = {b"name": b"odd.mp4", b"piece length": 1, b"length": len(content), b"pieces": hashes}
+    async with daemon(tmp_path, "--workers=0") as (_, address), aiohttp.ClientSession() as http:
+        client = await connected(address)
+        added = await asyncio.to_thread(client.add_torrent, lt.bencode({b"info": info}))
+        await seen(client, added.id, lambda torrent: torrent.percent_done == 1)
+        async with asyncio.timeout(25):
+            assert (await get(http, f"http://{address}/stream/{added.hash_string}/0"))[:2] == (200, content)
 
 
 @pytest.mark.slow

@@ -195,10 +195,10 @@ class Methods:
         """What is no field of its record."""
         if "tracker_list" in arguments:
             tiers = _typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
-            await self._changes.set_trackers(torrent, trackers.checked([tier.split() for tier in tiers]))
+            await self._changes.set_trackers(torrent, trackers.checked([tier.split() for tier in tiers], torrent))
         elif not arguments.keys().isdisjoint(trackers.EDITS):
             tiers = trackers.edited(trackers.tiers_of(torrent), arguments)
-            await self._changes.set_trackers(torrent, trackers.checked(tiers))
+            await self._changes.set_trackers(torrent, trackers.checked(tiers, torrent))
         if "queue_position" in arguments:
             await self._changes.queue_to(torrent, _typed(arguments["queue_position"], int, "queue_position"))
         if "location" in arguments:

@@ -6,6 +6,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.torrent import Torrent
+from tunnel_pool.torrents import MAX_TRACKERS
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
 SCHEMES = ("http", "https", "udp")
@@ -88,9 +89,18 @@ def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> list[li
     return [*kept.values(), *([url] for url in add)]
 
 
-def checked(tiers: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Without empty tiers. Raises RequestError."""
-    for url in (url for urls in tiers for url in urls):
+def checked(tiers: Sequence[Sequence[str]], torrent: Torrent) -> list[list[str]]:
+    """Return the tiers that are not empty; those that the torrent has already may be of any kind.
+
+    Raises RequestError.
+    """
+    urls = [url for urls in tiers for url in urls]
+    known = {entry["url"] for entry in torrent.handle.trackers()}
+    if len(urls) > max(MAX_TRACKERS, len(known)):
+        raise RequestError(f"invalid argument: {MAX_TRACKERS} trackers are the most")
+    for url in urls:
+        if isinstance(url, str) and url in known:
+            continue
         parts = _split(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in SCHEMES or not parts.hostname:
             raise RequestError(f"invalid argument: a tracker's URL begins with one of {', '.join(SCHEMES)}")
