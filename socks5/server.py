@@ -73,6 +73,7 @@ class Association(DatagramProtocol):
         self._client: tuple[str, int] | None = None
         self._announced = client
         self._counters = counters
+        self._ended = False
 
     def startProtocol(self) -> None:
         if self.group is None:
@@ -85,6 +86,7 @@ class Association(DatagramProtocol):
         self._accept((LOOPBACK, port))
 
     def stopProtocol(self) -> None:
+        self._ended = True
         self._server.association_closed(self)
         self._consumer.association_closed(self)
         if self.group is not None:
@@ -116,7 +118,7 @@ class Association(DatagramProtocol):
     def _accept(self, addr: tuple[str, int]) -> bool:
         """The first datagram tells the client's port, unless the request did (libtorrent's does not)."""
         known_port = self._announced.kind is not AddressType.DOMAIN and self._announced.port
-        if self._client is not None or (known_port and addr[1] != known_port) or addr[0] != LOOPBACK:
+        if self._ended or self._client is not None or (known_port and addr[1] != known_port) or addr[0] != LOOPBACK:
             return False
         self._client = addr
         self._consumer.client_known(self)

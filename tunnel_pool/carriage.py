@@ -240,6 +240,8 @@ class SteeredCarrier:
         steered.refused_until_s[slot] = time.monotonic() + ASK_AGAIN_S
 
     def _attach_program(self, steered: _Steered) -> None:
+        if self._steered.get(steered.association.id) is not steered:
+            return  # it was closed meanwhile, and its sockets with it
         owners = steered.table.owners
         indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
         try:

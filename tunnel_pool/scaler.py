@@ -147,7 +147,7 @@ def keep_scaled(community: PooledTunnelCommunity, workers: WorkerRange, circuits
     """Give a community that has started a Scaler, or the one that it has another range."""
     if community.scaler is not None:
         community.scaler.workers = workers
-    elif community.pool.running():  # it may have been stopped meanwhile
+    elif not community.pool.stopping:
         community.scaler = Scaler(community, ScalingPolicy(workers), circuits_follow)
 
 

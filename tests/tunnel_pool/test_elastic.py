@@ -14,10 +14,13 @@ from overlay.config import HostPort, slot_of
 from overlay.lanes import Lane
 from rpc import control_pb2 as pb
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
+from tunnel_pool.daemon.api.model import Workers
+from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
 from tunnel_pool.scaler import Scaler
+from tunnel_pool.tunnels import NodeOptions
 
 NOWHERE = ("0.0.0.0", 0)
 INFOHASH = b"e" * 20
@@ -39,6 +42,17 @@ async def test_a_child_that_comes_late_has_circuits_soon():
         # Its share, beside all those that were there.
         await until(lambda: sum(slot_of(circuit.circuit_id) == 1 for circuit in client.find_circuits(hops=1)) == 2)
         assert sum(slot_of(circuit.circuit_id) == 0 for circuit in client.find_circuits(hops=1)) == 4
+
+
+async def test_another_number_of_children_is_kept_though_none_is_at_work(tmp_path):
+    """An operator who changes `workers` while the only child is being replaced is heard."""
+    async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=4) as client:
+        control = PoolControl(client, NodeOptions(WorkerRange(1, 1), tmp_path, circuits=4))
+        os.kill(client.pool.pid(0), signal.SIGKILL)
+        await until(lambda: not client.pool.running())
+        control.scale(2, 2)
+        assert control.workers() == Workers(least=2, most=2)
+        await until(lambda: client.pool.running() == [0, 1])
 
 
 async def test_a_draining_child_carries_on_but_gets_nothing_new():

@@ -3,14 +3,14 @@
 import asyncio
 import os
 import signal
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from overlay.lanes import Lane
 from socks5.address import encode_address
 from socks5.messages import UDP_HEADER_START, split_udp_request
-from socks5.server import Socks5Server
+from socks5.server import MAX_ASSOCIATIONS, Socks5Server
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.socks5.test_server import associate, udp_socket
@@ -146,6 +146,18 @@ async def test_what_nobody_asked_for_is_for_the_usual_client(engine, kind, worke
             stranger.sock.sendto(dht_like(b"and on"), source)
             assert await setup.hears(dht_like(b"and on"))
         assert not await other.hears(dht_like(b"and on"), 0.2)
+
+
+async def test_many_clients_that_end_at_once_trouble_nobody(engine, caplog):
+    async with client_of("pooled", 2, True) as setup:
+        setup.listen_as_the_usual_one()
+        for pause_s in (0, 0.05, 0.2):
+            async with AsyncExitStack() as stack:
+                others = [await stack.enter_async_context(setup.another_client()) for _ in range(MAX_ASSOCIATIONS - 2)]
+                await asyncio.gather(*(other.ask(setup.echoes[0], b"asked", pause_s) for other in others))
+        await until(lambda: len(setup.server.connections) == 1)
+        assert await setup.everybody_answers(b"and on")
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
 async def test_the_main_process_sees_no_datagram_once_the_buckets_are_given_out(engine):

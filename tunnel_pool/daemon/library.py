@@ -120,7 +120,9 @@ class Library:
 
     def leave_lane(self, lane: Lane, record: Record) -> None:
         """A torrent is no longer in this lane; its session ends with its last torrent."""
-        if self.isolator.leave(lane, record.infohash):
+        if lane.hops == PLAIN:
+            self.sessions.close_plain_later(lambda: not self.torrents_of(PLAIN))
+        elif self.isolator.leave(lane, record.infohash):
             self.spawn(self.sessions.close(lane))
 
     def hand_over(self, record: Record, lane: Lane, parameters: lt.add_torrent_params) -> lt.torrent_handle:

@@ -54,5 +54,5 @@ class PoolControl:
         community = self._pooled()
         keep_scaled(community, workers, circuits_follow=not self._options.circuits)
         if community.scaler is None:
-            raise RequestError("no child is at work now: ask again")
+            raise RequestError("the daemon is ending")
         return community.scaler

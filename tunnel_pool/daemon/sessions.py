@@ -17,6 +17,7 @@ from tunnel_pool.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.session_settings import anonymous_settings, plain_settings
 
 PLAIN_LANE = Lane(PLAIN)
+PLAIN_LINGERS_S = 5.0  # after its last torrent: the next one may be on its way
 FIRST_CIRCUITS_POLL_S = 0.05
 FIRST_CIRCUITS_S = 10.0  # so long it is looked for more often than the library does
 ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
@@ -45,6 +46,7 @@ class Sessions:
         self._tasks: dict[Lane, list[asyncio.Task[None]]] = {}
         self._limits: dict[Lane, tuple[int, int]] = {}
         self._newcomers = 0, 0
+        self._closing: asyncio.Task[None] | None = None  # of the plain session
         self._lockdown = open_lockdown(options.lockdown)
         self._servers = LaneServers(tunnels, options.steering, self._lockdown)
 
@@ -120,6 +122,15 @@ class Sessions:
         """Dropped datagrams by reason."""
         return self._servers.dropped()
 
+    def close_plain_later(self, is_unused: Callable[[], bool]) -> None:
+        """End the plain session in a while, with its DHT and its open port, unless it is used by then."""
+
+        def close_if_unused() -> None:
+            if PLAIN_LANE in self._sessions and is_unused():
+                self._closing = asyncio.get_running_loop().create_task(self.close(PLAIN_LANE))
+
+        asyncio.get_running_loop().call_later(PLAIN_LINGERS_S, close_if_unused)
+
     async def close(self, lane: Lane) -> None:
         """End a session whose torrents were taken out of it; nothing is sent in its name when this returns."""
         session = self._sessions.pop(lane, None)
@@ -134,6 +145,8 @@ class Sessions:
         for tasks in self._tasks.values():
             for task in tasks:
                 task.cancel()
+        if self._closing is not None:
+            await self._closing
         await asyncio.gather(*(session.stop() for session in self._sessions.values()))
         await self._servers.close()
         if self._lockdown is not None:

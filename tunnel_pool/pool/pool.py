@@ -112,6 +112,11 @@ class ProcessPool:
     def records(self) -> Mapping[int, SlotRecord]:
         return self._policy.slots
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._policy.stopping
+
     def running(self) -> list[int]:
         """The children that new work is given to."""
         return self.in_state(ChildState.RUNNING)

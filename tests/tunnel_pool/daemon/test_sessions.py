@@ -7,9 +7,10 @@ import pytest
 from overlay.config import HostPort
 from overlay.lanes import Lane
 from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
+from tunnel_pool.daemon import sessions as daemon_sessions
 from tunnel_pool.daemon.changes import Wish
 from tunnel_pool.daemon.daemon import DaemonOptions, running
-from tunnel_pool.daemon.sessions import SessionOptions, Sessions
+from tunnel_pool.daemon.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.daemon.web import WebOptions
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrents import parse_torrent
@@ -33,6 +34,24 @@ async def test_it_is_told_when_peers_can_be_reached(kind):
             assert not sessions.is_reachable(Lane(2))
         finally:
             await sessions.stop()
+
+
+async def test_the_plain_session_ends_after_its_last_torrent(tmp_path, monkeypatch):
+    monkeypatch.setattr(daemon_sessions, "PLAIN_LINGERS_S", 0.1)
+    node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)
+    sessions = SessionOptions(plain_listen=HostPort(unused_host(), 0))
+    options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)), sessions)
+    async with running(options) as daemon:
+        opened = daemon.library.sessions
+        torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), Wish(hops=0))
+        port = opened.plain_port()
+        assert port
+        await daemon.changes.remove([torrent], delete_files=False)
+        await until(lambda: PLAIN_LANE not in opened._sessions)
+        await daemon.changes.add(parse_torrent(INFOHASH), Wish(hops=0))
+        assert PLAIN_LANE in opened._sessions
+        await asyncio.sleep(0.3)
+        assert PLAIN_LANE in opened._sessions
 
 
 async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_look(tmp_path):
