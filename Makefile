@@ -13,6 +13,7 @@ help:
 	@echo "make demo       download a file anonymously through a swarm of real parts on this machine"
 	@echo "make test       run the tests (under 5 minutes)"
 	@echo "make test-slow  run the tests with whole swarms"
+	@echo "make test-lowest  run the demo and the tests with the lowest versions that setup.py allows"
 	@echo "make lint       ruff     make types  mypy     make proto  generate rpc/control_pb2.py"
 	@echo "make guard      what HEAD costs more than BASE, the last release or the commit before"
 	@echo "make lock       write requirements/ anew: what is installed, with hashes"
@@ -54,7 +55,7 @@ else
 	@echo "no cargo: the packet engine is neither checked nor built"
 endif
 
-# A crate that does not compile is skipped in silence by the install.
+# Where the crate does not compile, what is installed goes without it.
 engine-there: $(VENV)/run.stamp
 ifneq ($(CARGO),)
 	@$(BIN)/python -c 'import packet_engine._native' || { \
@@ -88,7 +89,9 @@ $(VENV)/run.stamp: $(VENV)/bin/python setup.py requirements/build.txt requiremen
 	@echo "Installing what is needed to run (once) ..." >&2
 	@$(PIP) install --require-hashes -r requirements/build.txt
 	@$(INSTALL) --require-hashes -r requirements/run.txt
-	@$(INSTALL) --no-deps -e .
+	@$(INSTALL) --no-deps -e . || { \
+	  echo "The packet engine does not build (see above): installing without it, which is slower." >&2; \
+	  TUNNEL_POOL_BUILD_ENGINE=python $(INSTALL) --no-deps -e .; }
 	@$(BIN)/python -m packet_engine
 	@touch $@
 
@@ -97,15 +100,35 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.txt
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@touch $@
 
+# The lowest versions that setup.py allows, in an environment of their own: what it says has to hold.
+LOWEST := $(VENV)-lowest
+.PHONY: test-lowest
+test-lowest: $(LOWEST)/stamp
+	@$(LOWEST)/bin/tunnel-pool demo --size 50
+	@$(LOWEST)/bin/python -m pytest -q
+
+$(LOWEST)/stamp: $(VENV)/dev.stamp requirements/lowest.txt
+	@echo "Setting up $(LOWEST) (once) ..." >&2
+	@$(BIN)/python -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/build.txt
+	@$(LOWEST)/bin/python -m pip --disable-pip-version-check --quiet install --no-build-isolation --require-hashes -r requirements/dev.txt
+	@$(LOWEST)/bin/python -m pip --disable-pip-version-check --quiet install --no-build-isolation --no-deps --require-hashes -r requirements/lowest.txt
+	@TUNNEL_POOL_BUILD_ENGINE=python $(LOWEST)/bin/python -m pip --disable-pip-version-check --quiet install --no-build-isolation --no-deps -e .
+	@touch $@
+
 # The versions are those of constraints.txt, where setup.py allows them; the hashes are of all files that PyPI has of each.
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	-c constraints.txt
+
+LOWEST_LOCK := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct \
+	--generate-hashes --no-annotate --no-header
 
 lock: $(VENV)/bin/python
 	@$(PIP) install uv
 	@$(LOCK) requirements/build.in -o requirements/build.txt
 	@$(LOCK) setup.py -o requirements/run.txt
 	@$(LOCK) setup.py --extra dev -o requirements/dev.txt
+	@$(LOWEST_LOCK) setup.py -o requirements/lowest.txt
 
 clean:
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

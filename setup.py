@@ -1,6 +1,15 @@
-"""Packaging. Ranges here, the exact versions that CI runs with in constraints.txt."""
+"""Packaging. Ranges here, the exact versions that CI runs with in constraints.txt.
 
+The packet engine is built where cargo is. TUNNEL_POOL_BUILD_ENGINE=python leaves it out, and the slower Python engine
+runs; TUNNEL_POOL_BUILD_ENGINE=native has an installation without it fail. What is built without the engine is a wheel
+for any machine, so that nobody takes it for one that has it.
+"""
+
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
@@ -19,6 +28,48 @@ EXPERIMENTS = [
     "scipy>=1.12,<2",
     "simpy>=4.1,<5",
 ]
+
+
+def engine() -> list[RustExtension]:
+    """Return the packet engine, if it is wanted and can be built here. Ends the program when it must be and can't."""
+    wanted = os.environ.get("TUNNEL_POOL_BUILD_ENGINE", "auto")
+    if wanted not in ("auto", "native", "python"):
+        sys.exit(f"TUNNEL_POOL_BUILD_ENGINE is {wanted!r}: it has to be auto, native or python")
+    why_not = "" if wanted == "python" else why_no_engine()
+    if why_not and wanted == "native":
+        sys.exit(f"The packet engine can't be built: {why_not}")
+    if why_not:
+        print(f"warning: tunnel-pool is built without its packet engine, which is faster: {why_not}", file=sys.stderr)
+    if why_not or wanted == "python":
+        return []
+    return [
+        RustExtension(
+            "packet_engine._native",
+            path="packet_engine/Cargo.toml",
+            binding=Binding.PyO3,
+            features=["python"],
+            args=["--locked"],
+            py_limited_api=True,
+            debug=False,
+        )
+    ]
+
+
+def why_no_engine() -> str:
+    """Return why this machine can't build the engine, empty when it can."""
+    needed = tomllib.loads((HERE / "packet_engine/Cargo.toml").read_text())["package"]["rust-version"]
+    try:
+        said = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout
+        subprocess.run(["cargo", "--version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return f"there is no Rust here (rustc and cargo, {needed} or newer)"
+    found = re.search(r"(\d+)\.(\d+)", said)
+    if found is None or tuple(map(int, found.groups())) < tuple(map(int, needed.split(".")[:2])):
+        return f"it needs Rust {needed} or newer, and this is {said.strip()}"
+    return ""
+
+
+ENGINE = engine()
 
 setup(
     name="tunnel-pool",
@@ -57,19 +108,8 @@ setup(
         "packet_engine": ["_native.pyi"],
         "rpc": ["control.proto", "control_pb2.pyi"],
     },
-    rust_extensions=[
-        RustExtension(
-            "packet_engine._native",
-            path="packet_engine/Cargo.toml",
-            binding=Binding.PyO3,
-            features=["python"],
-            args=["--locked"],
-            py_limited_api=True,
-            debug=False,
-            # Without cargo the install goes through, and the Python engine runs.
-            optional=True,
-        )
-    ],
+    rust_extensions=ENGINE,
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if ENGINE else {},
     entry_points={"console_scripts": ["tunnel-pool = tunnel_pool.__main__:main"]},
     install_requires=[
         "aiohttp>=3.9,<4",

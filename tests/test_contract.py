@@ -91,6 +91,16 @@ async def test_no_circuit_without_candidates_or_through_ourselves(kind):
         assert client.circuits == {}
 
 
+async def test_no_circuit_of_several_hops_while_no_exit_is_known(kind):
+    """py-ipv8 would build it with an exit of the first hop's choice, who would then have chosen both ends."""
+    async with network(exits=0, relays=2) as nodes, tunnels(kind, map(address_of, nodes)) as client:
+        await until(lambda: len(client.get_candidates(PEER_FLAG_RELAY)) == 2)
+        assert client.create_circuit(2) is None
+        client.build_tunnels(2)
+        client.do_circuits()
+        assert client.circuits == {}
+
+
 async def test_datagrams_leave_at_the_exit_and_come_back(kind):
     async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
         circuit = await ready_circuit(client)

@@ -1,7 +1,13 @@
 """What is installed is what was chosen, to the byte."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -36,3 +42,52 @@ def test_what_builds_is_what_the_project_says():
 def test_what_runs_is_tested_in_the_same_version():
     run, dev = pins("requirements/run.txt"), pins("requirements/dev.txt")
     assert run.items() <= dev.items()
+
+
+BUILT = (".git", ".venv*", "target", "*.so", "*.egg-info", "__pycache__", "results", ".*_cache")
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The source as it is checked out, without what was built of it."""
+    shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(*BUILT), symlinks=True)
+    return tmp_path / "source"
+
+
+def build(source, what, **environment):
+    """The file that setuptools makes of the source: `what` is sdist or wheel."""
+    program = f"from setuptools import build_meta; build_meta.build_{what}('dist')"
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "packet_engine" / "target"), **environment}
+    subprocess.run([sys.executable, "-c", program], cwd=source, env=environment, check=True, capture_output=True)
+    (file,) = (source / "dist").iterdir()
+    return file
+
+
+def test_the_source_distribution_holds_the_engine(source):
+    with tarfile.open(build(source, "sdist")) as archive:
+        names = {name.split("/", 1)[-1] for name in archive.getnames()}
+    assert {"packet_engine/Cargo.toml", "packet_engine/Cargo.lock", "packet_engine/src/lib.rs"} <= names
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "packet_engine/src").rglob("*.rs")} <= names
+
+
+def test_a_wheel_without_the_engine_is_for_any_machine(source):
+    without_rust = build(source, "wheel", PATH="/nowhere")
+    assert without_rust.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(without_rust) as archive:
+        assert not [name for name in archive.namelist() if "_native" in name and name.endswith(".so")]
+
+
+def test_an_engine_that_must_be_there_and_can_not_be_is_an_error(source):
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        build(source, "wheel", PATH="/nowhere", TUNNEL_POOL_BUILD_ENGINE="native")
+    assert b"there is no Rust here" in failed.value.stderr
+    assert b"Traceback" not in failed.value.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="there is no cargo")
+def test_a_wheel_with_the_engine_is_for_every_python_of_this_machine(source):
+    wheel = build(source, "wheel")
+    assert "-cp311-abi3-" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.startswith("packet_engine/_native")]
