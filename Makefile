@@ -126,9 +126,9 @@ LOWEST_LOCK := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3
 lock: $(VENV)/bin/python
 	@$(PIP) install uv
 	@$(LOCK) requirements/build.in -o requirements/build.txt
-	@$(LOCK) setup.py -o requirements/run.txt
+	@$(LOCK) setup.py --extra cli -o requirements/run.txt
 	@$(LOCK) setup.py --extra dev -o requirements/dev.txt
-	@$(LOWEST_LOCK) setup.py -o requirements/lowest.txt
+	@$(LOWEST_LOCK) setup.py --extra cli -o requirements/lowest.txt
 
 clean:
 	@rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,6 +18,25 @@ from setuptools_rust import Binding, RustExtension
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "tunnel_pool/__init__.py").read_text())
 assert VERSION is not None
+# What a program needs that embeds the pool.
+EMBEDDED = [
+    "protobuf>=6.31.1,<8",
+    "psutil>=5.9,<8",
+    "pyipv8>=3.2.1,<4",
+]
+TRIBLER = ["libtorrent>=2.0.11,<3"]  # beyond that, what Tribler itself needs
+# What the command `tunnel-pool` needs besides.
+CLI = [
+    "aiohttp>=3.9,<4",
+    "ipv8-rust-tunnels>=0.1.51,<0.2",
+    "libtorrent>=2.0.11,<3",
+    "maxminddb>=2.6,<4",
+    "msgspec>=0.19,<1",
+    "platformdirs>=4,<5",
+    "prometheus-client>=0.20,<1",
+    "rich>=13,<16",
+    "Twisted>=24.7",
+]
 EXPERIMENTS = [
     "jinja2>=3.1,<4",
     "matplotlib>=3.8,<4",
@@ -111,24 +130,14 @@ setup(
     rust_extensions=ENGINE,
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if ENGINE else {},
     entry_points={"console_scripts": ["tunnel-pool = tunnel_pool.__main__:main"]},
-    install_requires=[
-        "aiohttp>=3.9,<4",
-        "ipv8-rust-tunnels>=0.1.51,<0.2",
-        "libtorrent>=2.0.11,<3",
-        "maxminddb>=2.6,<4",
-        "msgspec>=0.19,<1",
-        "platformdirs>=4,<5",
-        "prometheus-client>=0.20,<1",
-        "protobuf>=6.31.1,<8",
-        "psutil>=5.9,<8",
-        "pyipv8>=3.2.1,<4",
-        "rich>=13,<16",
-        "Twisted>=24.7",
-    ],
+    install_requires=EMBEDDED,
     extras_require={
-        "bench": ["matplotlib>=3.8,<4"],
-        "experiments": EXPERIMENTS,
+        "cli": CLI,
+        "tribler": TRIBLER,
+        "bench": [*CLI, "matplotlib>=3.8,<4"],
+        "experiments": [*CLI, *EXPERIMENTS],
         "dev": [
+            *CLI,
             *EXPERIMENTS,
             "axe-core-python==0.1.0",  # carries axe-core, which judges the page
             "grpcio-tools==1.76.0",  # writes rpc/control_pb2.py; decides which protobuf can read it

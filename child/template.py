@@ -19,7 +19,7 @@ from child.__main__ import main as be_child
 from packet_engine import is_built
 from rpc.descriptors import ALL, REQUESTS
 from rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, encode_reply
-from rpc.lifeline import die_with_parent
+from rpc.lifeline import close_other_descriptors, die_with_parent
 
 ABOVE_ALL = len(ALL)
 MAX_PID_DIGITS = 20
@@ -84,7 +84,7 @@ def _become_child(descriptors: Sequence[int]) -> NoReturn:
         out_of_the_way = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, ABOVE_ALL) for descriptor in descriptors]
         for number, descriptor in zip(sorted(ALL), out_of_the_way, strict=True):
             os.dup2(descriptor, number)
-        os.closerange(ABOVE_ALL, os.sysconf("SC_OPEN_MAX"))
+        close_other_descriptors()
         gc.enable()
         be_child()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Ending with the process that started us, however it ends."""
+"""What a child does first: end with the process that started it, however that ends, and keep nothing else of it."""
 
 import contextlib
 import ctypes
@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+
+from rpc.descriptors import ALL
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -27,6 +29,11 @@ def die_with_parent(parent_pid: int) -> None:
         threading.Thread(target=_poll, args=(parent_pid,), name="lifeline", daemon=True).start()
     if os.getppid() != parent_pid:
         os._exit(EXIT_CODE_ORPHANED)
+
+
+def close_other_descriptors() -> None:
+    """Close what a library of the main process left open over exec; only the streams are a child's."""
+    os.closerange(len(ALL), os.sysconf("SC_OPEN_MAX"))
 
 
 def adopt_orphans() -> None:

@@ -1,4 +1,7 @@
-"""The Twisted shell: a loopback listener and one UDP socket per association."""
+"""The server: a listener on loopback, and one UDP socket for each association.
+
+Who moves the bytes is a `Network`: Twisted (twisted_network.py), or asyncio alone (asyncio_network.py).
+"""
 
 import asyncio
 import ipaddress
@@ -6,13 +9,8 @@ import itertools
 import logging
 import socket
 from collections import Counter
-from typing import Protocol, cast
-
-from twisted.internet.defer import maybeDeferred
-from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IReactorSocket, IReactorTCP, IReactorUDP, ITransport
-from twisted.internet.protocol import DatagramProtocol, Factory
-from twisted.internet.protocol import Protocol as StreamProtocol
+from collections.abc import Callable
+from typing import Protocol
 
 from socks5.address import Address, AddressType, Socks5Error
 from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
@@ -21,7 +19,6 @@ from steering.group import OWN_SOCKET, OpenIn, ReusePortGroup, SteeringError, en
 
 LOOPBACK = "127.0.0.1"
 MAX_ASSOCIATIONS = 64
-MAX_DATAGRAM_BYTES = 65535
 SPEAKS_WITHIN_S = 1.0  # of its association, a client that has something to ask
 
 logger = logging.getLogger(__name__)
@@ -30,8 +27,43 @@ logger = logging.getLogger(__name__)
 _ids = itertools.count(1)
 
 
-class Reactor(IReactorTCP, IReactorUDP, IReactorSocket):
-    """Offers what the server asks of Twisted's reactor."""
+class CannotListenError(Exception):
+    """The port can't be had; the message says why."""
+
+
+class Stream(Protocol):
+    """A client's TCP connection, as the server writes to it."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        """Close it when all is written."""
+
+
+class Datagrams(Protocol):
+    """A UDP socket that is read."""
+
+    @property
+    def port(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def send(self, datagram: bytes, to: tuple[str, int]) -> None:
+        """Raises OSError when the socket does not take it."""
+
+    def stop_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """Moves bytes between sockets and the server; it takes the sockets, which are bound and do not block, over."""
+
+    def listen(self, sock: socket.socket, connected: Callable[[Stream], "Connection"]) -> Callable[[], None]:
+        """Accept connections; what is returned ends that. Raises OSError."""
+
+    def receive(self, sock: socket.socket, association: "Association") -> Datagrams:
+        """Give an association what comes, from the next turn of the loop on. Raises OSError."""
 
 
 class Consumer(Protocol):
@@ -57,7 +89,7 @@ class Consumer(Protocol):
         """A datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
 
 
-class Association(DatagramProtocol):
+class Association:
     """One UDP association. Only its client, once known, may use it.
 
     With a `group`, the consumer may have others serve the same port.
@@ -73,11 +105,12 @@ class Association(DatagramProtocol):
         self._client: tuple[str, int] | None = None
         self._announced = client
         self._counters = counters
+        self._datagrams: Datagrams | None = None
         self._ended = False
 
-    def startProtocol(self) -> None:
-        if self.group is None:
-            enlarge_buffers(cast(socket.socket, self.transport.getHandle()))
+    def opened(self, datagrams: Datagrams) -> None:
+        """Begin: the socket is there."""
+        self._datagrams = datagrams
         self._consumer.association_opened(self)
         self._server.association_opened(self)
 
@@ -85,10 +118,13 @@ class Association(DatagramProtocol):
         """Take this for the client's port, if it has not said its own: it may wait for others to speak first."""
         self._accept((LOOPBACK, port))
 
-    def stopProtocol(self) -> None:
+    def close(self) -> None:
         self._ended = True
-        self._server.association_closed(self)
-        self._consumer.association_closed(self)
+        if self._datagrams is not None:
+            self._server.association_closed(self)
+            self._consumer.association_closed(self)
+            self._datagrams.close()
+            self._datagrams = None
         if self.group is not None:
             self.group.close()
 
@@ -97,14 +133,23 @@ class Association(DatagramProtocol):
         """Known from its first datagram on, if not before."""
         return self._client
 
+    @property
+    def port(self) -> int:
+        """Where the client sends its datagrams."""
+        return self._open_datagrams().port
+
     def fileno(self) -> int:
-        return cast(int, self.transport.fileno())
+        return self._open_datagrams().fileno()
 
     def stop_reading(self) -> None:
-        """Somebody else reads the socket from now on."""
-        self.transport.stopReading()
+        """Leave the socket to somebody else from now on."""
+        self._open_datagrams().stop_reading()
 
-    def datagramReceived(self, datagram: bytes, addr: tuple[str, int]) -> None:
+    def _open_datagrams(self) -> Datagrams:
+        assert self._datagrams is not None, "the association is closed"
+        return self._datagrams
+
+    def datagram_received(self, datagram: bytes, addr: tuple[str, int]) -> None:
         if addr != self._client and not self._accept(addr):
             self._counters["socks5_foreign_source"] += 1
             return
@@ -127,44 +172,45 @@ class Association(DatagramProtocol):
 
     def send(self, address: bytes, payload: bytes) -> None:
         """Give the client a datagram that came from `address` (encoded)."""
-        if self._client is None or self.transport is None:
+        if self._client is None or self._datagrams is None:
             self._counters["socks5_no_client"] += 1
             return
         try:
-            self.transport.write(join_udp_request(address, payload), self._client)
+            self._datagrams.send(join_udp_request(address, payload), self._client)
         except OSError:
             self._counters["socks5_client_full"] += 1
 
 
-class Connection(StreamProtocol):
+class Connection:
     """A client's TCP connection; the association lives exactly as long (section 7)."""
 
-    def __init__(self, server: "Socks5Server") -> None:
+    def __init__(self, server: "Socks5Server", stream: Stream) -> None:
         self._server = server
+        self._stream = stream
         self._handshake = Handshake(server.secret)
-        self._udp: IListeningPort | None = None
+        self._association: Association | None = None
         self._requesting: asyncio.Task[None] | None = None
+        server.connections.add(self)
 
-    def dataReceived(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         self._perform(self._handshake.receive(data))
 
-    def connectionLost(self, reason: object = None) -> None:
+    def lost(self) -> None:
         self._server.connections.discard(self)
-        if self._udp is not None:
-            self._udp.stopListening()
-            self._udp = None
+        if self._association is not None:
+            self._association.close()
+            self._association = None
         if self._requesting is not None:
             self._requesting.cancel()
 
-    def connectionMade(self) -> None:
-        self._server.connections.add(self)
+    def close(self) -> None:
+        self._stream.close()
 
     def _perform(self, steps: list[Step]) -> None:
-        transport = cast(ITransport, self.transport)
         for step in steps:
             match step:
                 case Send(data):
-                    transport.write(data)
+                    self._stream.write(data)
                 case Associate(client):
                     self._perform(self._associate(client))
                 case Connect(address):
@@ -174,20 +220,19 @@ class Connection(StreamProtocol):
                     self._requesting = asyncio.get_running_loop().create_task(self._request(address, request))
                 case Close(why):
                     logger.info("SOCKS5 client turned away: %s", why)
-                    transport.loseConnection()
+                    self._stream.close()
 
     async def _request(self, address: Address, request: bytes) -> None:
         answer = await self._server.consumer.http_request(address, request)
-        transport = cast(ITransport, self.transport)
-        transport.write(answer)
-        transport.loseConnection()
+        self._stream.write(answer)
+        self._stream.close()
 
     def _associate(self, client: Address) -> list[Step]:
         try:
-            self._udp = self._server.open_association(client)
-        except (CannotListenError, Socks5Error) as error:
+            self._association = self._server.open_association(client)
+        except Socks5Error as error:
             return self._handshake.failed(str(error))
-        return self._handshake.associated(LOOPBACK, self._udp.getHost().port)
+        return self._handshake.associated(LOOPBACK, self._association.port)
 
 
 def _bound_socket() -> socket.socket:
@@ -202,7 +247,7 @@ class Socks5Server:
 
     def __init__(
         self,
-        reactor: Reactor,
+        network: Network,
         consumer: Consumer,
         steering: bool = False,
         secret: Secret | None = None,
@@ -216,9 +261,10 @@ class Socks5Server:
         self._steering = steering
         self._open_in = open_in
         self.secret = secret
-        self._reactor = reactor
+        self._network = network
         self.consumer = consumer
-        self._port: IListeningPort | None = None
+        self.address: tuple[str, int] = (LOOPBACK, 0)  # where it listens
+        self._stop_listening: Callable[[], None] | None = None
         self._usual_client: int | None = None
         self._associations: list[Association] = []
         self.connections: set[Connection] = set()
@@ -238,7 +284,7 @@ class Socks5Server:
     def association_opened(self, association: Association) -> None:
         """Presume whose it is, in a while where there are others: it may be another client's, which has time to speak.
 
-        Not before Twisted reads the socket, which others may take over then.
+        Not before the network reads the socket, which others may take over then.
         """
         self._associations.append(association)
         asyncio.get_running_loop().call_later(SPEAKS_WITHIN_S if len(self._associations) > 1 else 0, self._presume)
@@ -263,19 +309,18 @@ class Socks5Server:
             newest.presume_client(self._usual_client)
 
     def listen(self, port: int = 0) -> int:
-        """Start listening; returns the port. Raises twisted's CannotListenError."""
-        factory = Factory.forProtocol(Connection)
-        factory.buildProtocol = lambda addr: Connection(self)
+        """Start listening; returns the port. Raises CannotListenError."""
         try:
-            with self._open_in(lambda: socket.create_server((LOOPBACK, port))) as listening:
-                listening.setblocking(False)
-                self._port = self._reactor.adoptStreamPort(listening.fileno(), socket.AF_INET, factory)
+            listening = self._open_in(lambda: socket.create_server((LOOPBACK, port)))
+            listening.setblocking(False)
+            self.address = listening.getsockname()
+            self._stop_listening = self._network.listen(listening, lambda stream: Connection(self, stream))
         except OSError as error:
-            raise CannotListenError(LOOPBACK, port, error) from None
-        return cast(int, self._port.getHost().port)
+            raise CannotListenError(f"Couldn't listen on {LOOPBACK}:{port}: {error.strerror}") from None
+        return self.address[1]
 
-    def open_association(self, client: Address) -> IListeningPort:
-        """A UDP socket for `client`. Raises Socks5Error, CannotListenError."""
+    def open_association(self, client: Address) -> Association:
+        """Open a UDP socket for `client`. Raises Socks5Error."""
         if len(self.connections) > MAX_ASSOCIATIONS:
             raise Socks5Error(f"more than {MAX_ASSOCIATIONS} associations")
         if client.kind is not AddressType.DOMAIN:
@@ -285,15 +330,14 @@ class Socks5Server:
         group = self._open_group() if self._steering else None
         association = Association(self, client, self.counters, group)
         try:
-            if group is not None:
-                own = group.sockets[OWN_SOCKET].fileno()
-                return self._reactor.adoptDatagramPort(own, socket.AF_INET, association, MAX_DATAGRAM_BYTES)
-            with self._open_in(_bound_socket) as sock:
-                return self._reactor.adoptDatagramPort(sock.fileno(), socket.AF_INET, association, MAX_DATAGRAM_BYTES)
+            sock = group.sockets[OWN_SOCKET].dup() if group is not None else self._open_in(_bound_socket)
+            if group is None:
+                enlarge_buffers(sock)
+            association.opened(self._network.receive(sock, association))
         except OSError as error:
-            if group is not None:
-                group.close()
+            association.close()
             raise Socks5Error(f"no socket for an association: {error.strerror}") from None
+        return association
 
     def _open_group(self) -> ReusePortGroup | None:
         try:
@@ -304,9 +348,8 @@ class Socks5Server:
 
     async def close(self) -> None:
         """Stop listening and end every association."""
-        if self._port is not None:
-            stopped = maybeDeferred(self._port.stopListening)
-            self._port = None
-            await stopped.asFuture(asyncio.get_running_loop())
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
         for connection in list(self.connections):
-            cast(ITransport, connection.transport).loseConnection()
+            connection.close()

@@ -21,6 +21,7 @@ from socks5.server import Socks5Server
 from tests.plain_node import is_rust, open_plain
 from tunnel_pool import runner
 from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.framework import own_network
 from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.session import TorrentSession
 from tunnel_pool.torrents import parse_torrent, swarm_hash_of
@@ -45,8 +46,6 @@ async def name_usual_client(endpoint, hops, ports):
 
 async def take_part(role, host, hops, files, nodes):
     torrent, folder = files
-    from twisted.internet import reactor
-
     use_mask(0)  # py-ipv8's own addresses of circuits are their ids
     community = await open_plain(host, set(), PlainHidden, HiddenTunnelSettings)
     if is_rust():
@@ -57,7 +56,7 @@ async def take_part(role, host, hops, files, nodes):
     else:
         dispatcher = Dispatcher(community, Lane(hops))
         connect(community, [dispatcher])
-        server = Socks5Server(reactor, dispatcher)
+        server = Socks5Server(own_network(), dispatcher)
         session = TorrentSession(server.listen(), folder / "resume")
         session.on_listening = server.set_usual_client
     session.start()

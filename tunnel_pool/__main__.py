@@ -8,20 +8,24 @@ import os
 import signal
 import sys
 
-from rpc.lifeline import die_with_parent
-from tunnel_pool import CHILD_SWITCH, TEMPLATE_SWITCH
+from rpc.lifeline import close_other_descriptors, die_with_parent
+from tunnel_pool import switches
 
-MODULES = {CHILD_SWITCH: "child", TEMPLATE_SWITCH: "child.template"}
+
+def be(module: str) -> None:
+    """Run what a switch asked for, until the main process ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
+    die_with_parent(os.getppid())  # before the imports, which take a while
+    close_other_descriptors()
+    import runpy
+
+    runpy.run_module(module, run_name="__main__", alter_sys=False)
 
 
 def main() -> int:
     """Entry of the console script; returns the exit code."""
-    if module := MODULES.get("".join(sys.argv[1:2])):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
-        die_with_parent(os.getppid())  # before the imports, which take a while
-        import runpy
-
-        runpy.run_module(module, run_name="__main__", alter_sys=False)
+    if module := switches.module_for("".join(sys.argv[1:2])):
+        be(module)
         return 0
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports last: end, without a traceback

@@ -23,6 +23,7 @@ from socks5.server import Association, Socks5Server
 from steering.group import open_here
 from tunnel_pool.carriage import Carrier, OnLost, carrier_for
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.framework import own_network
 from tunnel_pool.tracker_answers import AnswerRefusedError, rewritten
 
 logger = logging.getLogger(__name__)
@@ -183,12 +184,10 @@ def serve_session(
     Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
     there alone.
     """
-    from twisted.internet import reactor
-
     carrier = carrier_for(tunnels, lane, on_lost) if steering else None
     dispatcher = Dispatcher(tunnels, lane, on_lost, carrier)
     open_in = open_here if lockdown is None else lockdown.call
-    return dispatcher, Socks5Server(reactor, dispatcher, steering, secret, open_in)
+    return dispatcher, Socks5Server(own_network(), dispatcher, steering, secret, open_in)
 
 
 def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:

@@ -7,9 +7,6 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from twisted.internet import asyncioreactor
-from twisted.internet.process import reapAllProcesses
-
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENCE_S = 1.0
 
@@ -24,6 +21,9 @@ def install() -> asyncio.AbstractEventLoop:
     """
     global _loop  # noqa: PLW0603 - a process has one reactor
     if _loop is None:
+        from twisted.internet import asyncioreactor
+        from twisted.internet.process import reapAllProcesses
+
         _loop = asyncio.new_event_loop()
         asyncio.set_event_loop(_loop)
         asyncioreactor.install(_loop)
@@ -46,12 +46,13 @@ class Ended(NamedTuple):
         return 128 + self.signal if self.signal is not None else None
 
 
-def run(main: Coroutine[Any, Any, Any]) -> Ended:
-    """Run to its end. SIGINT, SIGTERM and SIGHUP cancel it; it may clean up and return something all the same.
+def run(main: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None) -> Ended:
+    """Run to its end, on the reactor's loop unless another is given.
 
-    Who asks again a second later does not want to wait for the cleaning up.
+    SIGINT, SIGTERM and SIGHUP cancel it; it may clean up and return something all the same. A second signal after
+    a second or more ends the process at once.
     """
-    loop = install()
+    loop = loop or install()
     task = loop.create_task(main)
     received: list[tuple[signal.Signals, float]] = []
 

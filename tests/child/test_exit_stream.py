@@ -7,16 +7,19 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from rpc import control_pb2 as pb
-from rpc.descriptors import ALL
+from rpc.descriptors import ALL, CONTROL_IN, EXIT_IN
 from rpc.exit import EXIT_CODES, ExitKind
 from tests.network import make_config, tunnels, until
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher, AsyncioProcess
 from tunnel_pool.pool.command import child_environment
 from tunnel_pool.pool.policy import EXIT_GRACE_S
 from tunnel_pool.pool.process import ChildProcess
 from tunnel_pool.pool.program import own_command
+from tunnel_pool.pool.twisted_launcher import TwistedLauncher
 
 HERE = Path(__file__).parent
 ROOT = str(HERE.parent.parent)
@@ -44,13 +47,34 @@ class Watcher:
         self.ended.append(how)
 
 
-def spawn(loop, command):
-    from twisted.internet import reactor
+@pytest.fixture(params=[TwistedLauncher, AsyncioLauncher])
+def spawn(request, loop):
+    """Start a child, by each of those that can."""
 
-    watcher = Watcher()
-    child = ChildProcess(0, watcher, loop)
-    child.spawn(reactor, command, child_environment(os.environ, ROOT))
-    return child, watcher
+    def start(command):
+        watcher = Watcher()
+        child = ChildProcess(0, watcher, loop)
+        launcher, environment = request.param(), child_environment(os.environ, ROOT)
+        child.start(lambda descriptors, events: launcher.launch(command, environment, descriptors, events))
+        return child, watcher
+
+    return start
+
+
+def unsent_bytes(process):
+    """Return how much of the control stream waits in the main process."""
+    if isinstance(process, AsyncioProcess):
+        return len(process._writers[CONTROL_IN]._waiting)
+    pipe = process._transport.pipes[CONTROL_IN]
+    return len(pipe.dataBuffer) + len(pipe._tempDataBuffer)
+
+
+def close_stream(process, descriptor):
+    """Close the main process' end."""
+    if isinstance(process, AsyncioProcess):
+        process._writers[descriptor].close()
+    else:
+        process._transport.closeChildFD(descriptor)
 
 
 def create_message(**more):
@@ -65,12 +89,12 @@ def create_message(**more):
     )
 
 
-async def test_a_child_has_its_streams_and_no_other_descriptor(loop, caplog):
+async def test_a_child_has_its_streams_and_no_other_descriptor(spawn, caplog):
     caplog.set_level("INFO")
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
     for fd in held:
         os.set_inheritable(fd, True)
-    child, watcher = spawn(loop, [sys.executable, "-S", str(HERE / "list_descriptors.py")])
+    child, watcher = spawn([sys.executable, "-S", str(HERE / "list_descriptors.py")])
     await until(lambda: "descriptors" in caplog.text)
     child.request_exit("that was all")
     await until(lambda: watcher.ended)
@@ -79,8 +103,8 @@ async def test_a_child_has_its_streams_and_no_other_descriptor(loop, caplog):
         os.close(fd)
 
 
-async def test_it_ends_in_order_when_asked(loop):
-    child, watcher = spawn(loop, own_command())
+async def test_it_ends_in_order_when_asked(spawn):
+    child, watcher = spawn(own_command())
     await child.call("create", create_message())
     child.request_exit("the test is over")
     await until(lambda: watcher.ended)
@@ -88,22 +112,22 @@ async def test_it_ends_in_order_when_asked(loop):
     assert watcher.lost == []
 
 
-async def test_it_ends_while_control_is_stuffed_and_the_loop_is_blocked(loop, caplog):
+async def test_it_ends_while_control_is_stuffed_and_the_loop_is_blocked(spawn, caplog):
     caplog.set_level("INFO")
-    child, watcher = spawn(loop, [sys.executable, str(HERE / "blocked_child.py")])
+    child, watcher = spawn([sys.executable, str(HERE / "blocked_child.py")])
     await child.call("create", create_message())
     blocked = child.call("heartbeat", pb.Heartbeat())
     await until(lambda: "blocked" in caplog.text)
     stuffing = pb.Monitor(swarms=[pb.Swarm(infohash=bytes(20))] * 2000)
     stuffed = [child.call("monitor", stuffing) for _ in range(50)]
     await asyncio.sleep(0)
-    assert len(child.transport.pipes[3].dataBuffer) + len(child.transport.pipes[3]._tempDataBuffer) > 0
+    assert unsent_bytes(child._process) > 0
     asked_s = time.monotonic()
     child.request_exit("end now")
     await until(lambda: watcher.ended, 20)
     assert time.monotonic() - asked_s < 10
     assert watcher.ended[0].startswith("stuck")
-    assert child.transport.status == EXIT_CODES[ExitKind.STUCK] << 8
+    assert child.exit_code == EXIT_CODES[ExitKind.STUCK]
     for future in [blocked, *stuffed]:
         assert "stuck" in str(future.exception())
 
@@ -120,17 +144,17 @@ async def test_a_child_that_ignores_it_is_killed(loop):
     await starting
 
 
-async def test_a_child_dies_with_its_streams(loop):
+async def test_a_child_dies_with_its_streams(spawn):
     """What it sees when the main process is gone: end of file on the exit stream."""
-    child, watcher = spawn(loop, own_command())
+    child, watcher = spawn(own_command())
     await child.call("create", create_message())
-    child.transport.closeChildFD(7)
+    close_stream(child._process, EXIT_IN)
     await until(lambda: watcher.ended, 15)
     assert "exit code 70" in watcher.ended[0]
 
 
-async def test_unknown_calls_and_bad_requests_are_answered(loop):
-    child, watcher = spawn(loop, own_command())
+async def test_unknown_calls_and_bad_requests_are_answered(spawn):
+    child, watcher = spawn(own_command())
     refusals = {
         "monitor": (pb.Monitor(), pb.ERROR_NOT_READY),
         "circuit": (pb.BuildCircuit(circuit_id=1, goal_hops=1), pb.ERROR_NOT_READY),

@@ -4,12 +4,14 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 
-from twisted.internet.error import CannotListenError
+import pytest
 
 from socks5 import server as own
 from socks5.address import decode_address, encode_address
+from socks5.asyncio_network import AsyncioNetwork
 from socks5.messages import ReplyCode
-from socks5.server import Socks5Server
+from socks5.server import CannotListenError, Socks5Server
+from socks5.twisted_network import TwistedNetwork
 from tests.network import until
 
 PEER = encode_address("1.2.3.4", 6881)
@@ -48,12 +50,19 @@ class Consumer:
         self.received.append((address, payload))
 
 
+@pytest.fixture(autouse=True, params=[TwistedNetwork, AsyncioNetwork])
+def network(request, monkeypatch):
+    """Run each test on both who move the bytes."""
+    monkeypatch.setattr("tests.socks5.test_server.used_network", request.param)
+
+
+used_network = TwistedNetwork
+
+
 @asynccontextmanager
 async def serving():
-    from twisted.internet import reactor
-
     consumer = Consumer()
-    server = Socks5Server(reactor, consumer)
+    server = Socks5Server(used_network(), consumer)
     port = server.listen()
     try:
         yield consumer, server, port
@@ -227,15 +236,13 @@ async def test_a_client_that_spoke_before_it_is_known_as_the_usual_one_is_so_the
 
 async def test_it_listens_on_loopback_alone():
     async with serving() as (consumer, server, port):
-        assert server._port.getHost().host == "127.0.0.1"
+        assert server.address == ("127.0.0.1", port)
 
 
 async def test_a_port_in_use_is_an_error():
-    from twisted.internet import reactor
-
     async with serving() as (consumer, server, port):
         try:
-            Socks5Server(reactor, Consumer()).listen(port)
+            Socks5Server(used_network(), Consumer()).listen(port)
         except CannotListenError:
             pass
         else:

@@ -17,6 +17,7 @@ from tests.commands import command
 from tests.network import until, unused_host
 from tests.socks5.test_server import Consumer
 from tunnel_pool.errors import UserError
+from tunnel_pool.framework import own_network
 from tunnel_pool.reach import ANSWER_S
 from tunnel_pool.session import TorrentSession
 from tunnel_pool.swarm import LocalSwarm, same_bytes
@@ -53,9 +54,7 @@ class Outside:
 
 @asynccontextmanager
 async def session_over(consumer, resume_dir):
-    from twisted.internet import reactor
-
-    server = Socks5Server(reactor, consumer)
+    server = Socks5Server(own_network(), consumer)
     session = TorrentSession(server.listen(), resume_dir)
     session.start()
     try:
@@ -149,7 +148,7 @@ async def test_a_stranger_at_libtorrents_own_port_is_not_answered(loop, tmp_path
         session.add(parse_torrent(INFOHASH), tmp_path)
         await until(lambda: consumer.associations)
         (association,) = consumer.associations
-        (port,) = udp_ports_but(known | {association.transport.getHost().port})
+        (port,) = udp_ports_but(known | {association.port})
         assert await answers(loop, port) is None
 
 

@@ -16,6 +16,7 @@ from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.socks5.test_server import associate, udp_socket
 from tunnel_pool.carriage import carrier_for
 from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.framework import own_network
 
 DESTINATIONS = 12
 
@@ -37,7 +38,7 @@ class Setup:
     @asynccontextmanager
     async def another_client(self):
         """Another client of the same server, with an association of its own."""
-        writer, relay = await associate(self.server._port.getHost().port)
+        writer, relay = await associate(self.server.address[1])
         with udp_socket() as sock:
             yield Setup(self.tunnel, self.dispatcher, sock, relay, self.echoes, server=self.server)
         writer.close()
@@ -78,15 +79,13 @@ class Setup:
 
 @asynccontextmanager
 async def client_of(kind, workers, steering):
-    from twisted.internet import reactor
-
     lost = []
     async with network(exits=2) as nodes, tunnels(kind, map(address_of, nodes), workers, circuits=4) as tunnel:
         carrier = carrier_for(tunnel, Lane(1), lost.append) if steering else None
         dispatcher = Dispatcher(tunnel, Lane(1), lost.append, carrier)
         dispatcher.lost = lost
         connect(tunnel, [dispatcher])
-        server = Socks5Server(reactor, dispatcher, steering)
+        server = Socks5Server(own_network(), dispatcher, steering)
         writer, relay = await associate(server.listen())
         echoes = [Echo() for _ in range(DESTINATIONS)]
         try:

@@ -41,6 +41,7 @@ from steering.group import BUFFER_BYTES
 from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.framework import own_network
 from tunnel_pool.log import set_up_logging
 from tunnel_pool.session import TorrentSession
 from tunnel_pool.torrents import parse_torrent
@@ -125,14 +126,12 @@ async def socks_port(community: TunnelCommunity, arguments: argparse.Namespace) 
     """Its own SOCKS5 server where the endpoint has one; else ours, in front of pyipv8's."""
     if arguments.kind == "rust":
         return int(community.endpoint.create_socks5_server(0, arguments.hops))
-    from twisted.internet import reactor
-
     community.on_circuit_removed = lambda circuit, reason: None
     community.on_orphans = lambda hops, destinations: None
     community.circuits_for_new_peers = lambda hops, group: community.find_circuits(hops=hops)
     dispatcher = Dispatcher(community, Lane(arguments.hops))
     connect(community, [dispatcher])
-    return Socks5Server(reactor, dispatcher).listen()
+    return Socks5Server(own_network(), dispatcher).listen()
 
 
 async def download(arguments: argparse.Namespace) -> dict[str, Any]:

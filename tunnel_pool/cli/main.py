@@ -6,6 +6,7 @@
 
 import argparse
 import importlib
+import importlib.util
 import io
 import json
 import logging
@@ -44,11 +45,24 @@ COMMANDS = {
 }
 # Those that are not in a module of their name.
 MODULES = dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote")
+# What a program that embeds the pool need not have installed (setup.py).
+OF_THE_COMMAND = {
+    "aiohttp",
+    "libtorrent",
+    "maxminddb",
+    "msgspec",
+    "platformdirs",
+    "prometheus_client",
+    "rich",
+    "twisted",
+}
 SEEDER = "seeder"  # started by the demo, not by people
 
 
 def module_of(command: str) -> Any:
     """Imported for the command that runs alone: what each needs takes a second in all."""
+    if importlib.util.find_spec("twisted") is None:  # it is imported when the command runs
+        raise ModuleNotFoundError(name="twisted")
     return importlib.import_module(f"tunnel_pool.cli.{MODULES.get(command, command)}")
 
 
@@ -67,6 +81,16 @@ def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 def run(argv: list[str]) -> int:
     """Run one command; returns the exit code."""
+    try:
+        return _run(argv)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in OF_THE_COMMAND:
+            raise
+        print(f"tunnel-pool: {error.name} is not installed: pip install 'tunnel-pool[cli]'", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _run(argv: list[str]) -> int:
     # A program that was started without them would fail where it prints.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
 from overlay.guards import FIRST_LAYER
 from packet_engine import EngineChoice
@@ -281,6 +279,8 @@ def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = 
 
 def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
     """What says where the node is; a private swarm has other defaults, None standing for its own."""
+    from platformdirs import user_state_path  # which a host of the pool need not have
+
     add_engine_option(parser)
 
     def default(usual: Any, own: Any, text: str, own_text: str) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
         type=folder,
         metavar="DIR",
         **default(
-            platformdirs.user_state_path("tunnel-pool"),
+            user_state_path("tunnel-pool"),
             None,
             "where key and resume data are kept (default: %(default)s)",
             "where the downloader's key and resume data are kept (default: removed at the end)",

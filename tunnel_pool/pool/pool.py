@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -14,7 +15,9 @@ from rpc.errors import RemoteError
 from rpc.sockets import HasDescriptor, give
 from rpc.sync import CarriedState, SyncState
 from tunnel_pool.errors import UserError
+from tunnel_pool.framework import own_launcher
 from tunnel_pool.pool.command import StartMethod, only_for_children
+from tunnel_pool.pool.launching import Descriptors, ProcessEvents, RunningProcess
 from tunnel_pool.pool.policy import (
     ALIVE_STATES,
     FINAL_STATES,
@@ -91,8 +94,8 @@ class ProcessPool:
         self._listener = listener
         self._command = list(command) if command is not None else own_command()
         self._environment = only_for_children(own_environment())
-        self._loop = asyncio.get_running_loop()
         self._start_method = start_method
+        self._launcher = own_launcher()
         self._nice = nice
         self._template: Template | None = None
         self._policy = PoolPolicy()
@@ -159,13 +162,7 @@ class ProcessPool:
         """What all children relay and exit for others, their predecessors' bytes included."""
         states = [picture.carried for picture in self.pictures.values()]
         past = [carried for _, carried in self._before_restart.values()]
-        return CarriedState(
-            relays=sum(state.relays for state in states),
-            exits=sum(state.exits for state in states),
-            relayed_bytes=sum(state.relayed_bytes for state in [*states, *past]),
-            exited_bytes=sum(state.exited_bytes for state in [*states, *past]),
-            joined=sum(state.joined for state in [*states, *past]),
-        )
+        return reduce(CarriedState.plus, [*states, *past], CarriedState())
 
     # Its life
 
@@ -176,7 +173,7 @@ class ProcessPool:
         """
         if self._start_method is StartMethod.FORKSERVER:
             try:
-                self._template = Template(template_command(), self._environment, self._loop, self._tick, self._nice)
+                self._template = Template(template_command(), self._environment, self._launcher, self._tick, self._nice)
             except OSError as error:
                 raise UserError(f"the start method forkserver does not work here: {error.strerror}") from None
         self._tick()
@@ -253,7 +250,7 @@ class ProcessPool:
         """Decide and do, and be back soon, whatever goes wrong with who listens."""
         if self._ticker is not None:
             self._ticker.cancel()
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         now_s = time.monotonic()
         for child in self._children.values():
             child.expire_calls(now_s)
@@ -271,7 +268,7 @@ class ProcessPool:
             self._all_final.set()
         if states <= FINAL_STATES | WORKING_STATES:
             self._ticker.cancel()
-            self._ticker = self._loop.call_later(CALM_TICK_S, self._tick)
+            self._ticker = asyncio.get_running_loop().call_later(CALM_TICK_S, self._tick)
 
     def _perform(self, command: Command) -> None:
         child = self._children.get(command.slot)
@@ -293,17 +290,18 @@ class ProcessPool:
         return not self._policy.stopping and not self.records[slot].unwanted
 
     def _spawn(self, slot: int) -> None:
-        from twisted.internet import reactor
-
-        child = ChildProcess(slot, self, self._loop, self._nice)
+        child = ChildProcess(slot, self, asyncio.get_running_loop(), self._nice)
         try:
-            child.spawn(self._template or reactor, self._command, self._environment)
+            child.start(self._template.fork if self._template is not None else self._launch)
         except OSError as error:
             self._policy.ended(slot, f"cannot start a process: {error.strerror or error}", time.monotonic())
             return
         self._children[slot] = child
         alive = child.call("heartbeat", pb.Heartbeat(), START_TIMEOUT_S)
         alive.add_done_callback(lambda future: self._on_alive(child, future))
+
+    def _launch(self, descriptors: Descriptors, events: ProcessEvents) -> RunningProcess:
+        return self._launcher.launch(self._command, self._environment, descriptors, events)
 
     def _on_alive(self, child: ChildProcess, future: "asyncio.Future[pb.HeartbeatReply]") -> None:
         """Give the child its key and its sockets, now that it ends when we do, even while it is stopped.
@@ -390,11 +388,7 @@ class ProcessPool:
         picture = self.pictures[child.slot]
         counters.update(picture.counters)
         counters["data_stream_full"] += child.datagrams.dropped
-        carried = carried._replace(
-            relayed_bytes=carried.relayed_bytes + picture.carried.relayed_bytes,
-            exited_bytes=carried.exited_bytes + picture.carried.exited_bytes,
-            joined=carried.joined + picture.carried.joined,
-        )
+        carried = carried.plus(picture.carried.ended())
         self._before_restart[child.slot] = (counters, carried)
         picture.clear()
         self._listener.candidates_changed()

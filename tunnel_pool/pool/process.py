@@ -1,18 +1,14 @@
-"""One spawned child: Twisted's process, its three streams, its log."""
+"""One child: its process, its three streams, its log."""
 
 import asyncio
 import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
-from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IReactorProcess
-from twisted.internet.protocol import ProcessProtocol
-from twisted.python.failure import Failure
 
 from rpc.calls import Answered, Called, ControlChannel, Failed, Notified, settle
 from rpc.descriptors import CONTROL_IN, CONTROL_OUT, EXIT_IN, EXIT_OUT, STDERR, STDOUT
@@ -21,6 +17,7 @@ from rpc.exit import ExitDecoder, ExitFrame, ExitKind, encode
 from rpc.sockets import socket_pair
 from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from tunnel_pool.pool.command import descriptor_map
+from tunnel_pool.pool.launching import Descriptors, ProcessEvents, RunningProcess, describe_end
 from tunnel_pool.pool.log import ChildLog
 from tunnel_pool.priority import make_yield
 
@@ -45,13 +42,18 @@ class ChildListener(Protocol):
         """The process is gone, and every pending call has failed. Once."""
 
 
-class ChildProcess(ProcessProtocol):
-    """A child from its spawn to its end."""
+Start = Callable[[Descriptors, ProcessEvents], RunningProcess]
+"""Starts a process of the pool's, with these descriptors. Raises OSError."""
+
+
+class ChildProcess:
+    """A child from its start to its end."""
 
     def __init__(self, slot: int, listener: ChildListener, loop: asyncio.AbstractEventLoop, nice: int = 0) -> None:
         self.slot = slot
         self._nice = nice
-        self.pid = 0
+        self.exit_code: int | None = None  # once it has ended; -N for signal N
+        self._process: RunningProcess | None = None
         self._listener = listener
         self._loop = loop
         self._channel = ControlChannel()
@@ -64,7 +66,7 @@ class ChildProcess(ProcessProtocol):
         self._losing: asyncio.TimerHandle | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    def spawn(self, reactor: IReactorProcess, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def start(self, start: Start) -> None:
         """Start the process. Raises OSError when there are no descriptors or processes left."""
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as the_childs:
             null = os.open(os.devnull, os.O_RDONLY)
@@ -78,17 +80,16 @@ class ChildProcess(ProcessProtocol):
             self.sockets, taking = socket_pair()
             the_childs.callback(taking.close)
             ours.callback(self.sockets.close)
-            reactor.spawnProcess(
-                self,
-                command[0],
-                args=list(command),
-                env=dict(environment),
-                childFDs=descriptor_map(null, child_in, child_out, taking.fileno()),
-            )
+            self._process = start(descriptor_map(null, child_in, child_out, taking.fileno()), self)
             ours.pop_all()
+        make_yield(self.pid, self._nice)
         enlarge_pipe(data_out)
         self.datagrams = DatagramWriter(data_out, self._loop)
         self._reader = DatagramReader(data_in, self._loop, self._datagram_received, self._data_lost)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
 
     # Calls and requests
 
@@ -108,46 +109,43 @@ class ChildProcess(ProcessProtocol):
         self._write(EXIT_IN, encode(ExitKind.REQUEST, reason))
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessExitedAlready):
-            self.transport.signalProcess("KILL")
+        if self._process is not None:
+            self._process.kill()
 
     def expire_calls(self, now_s: float) -> None:
         for failed in self._channel.expire(now_s):
             settle(failed)
 
-    def _write(self, fd: int, data: bytes) -> None:
-        if self.transport is not None and fd in self.transport.pipes:
-            self.transport.writeToChild(fd, data)
+    def _write(self, descriptor: int, data: bytes) -> None:
+        if self._process is not None:
+            self._process.write(descriptor, data)
 
-    # What Twisted tells
+    # What the process does (ProcessEvents)
 
-    def connectionMade(self) -> None:
-        self.pid = self.transport.pid
-        make_yield(self.pid, self._nice)
-
-    def childDataReceived(self, childFD: int, data: bytes) -> None:
+    def received(self, descriptor: int, data: bytes) -> None:
         try:
-            if childFD == CONTROL_OUT:
+            if descriptor == CONTROL_OUT:
                 self._control_received(data)
-            elif childFD == EXIT_OUT:
+            elif descriptor == EXIT_OUT:
                 for frame in self._exit_decoder.feed(data):
                     self._report = frame
-            elif childFD in (STDOUT, STDERR):
+            elif descriptor in (STDOUT, STDERR):
                 self._log.received(data)
         except BrokenStreamError as error:
             self._listener.child_lost(self, str(error))
 
-    def childConnectionLost(self, childFD: int) -> None:
-        if childFD == EXIT_OUT and self._report is None:
+    def closed(self, descriptor: int) -> None:
+        if descriptor == EXIT_OUT and self._report is None:
             self._lose_soon("end of file on its exit stream")
 
-    def processEnded(self, reason: Failure) -> None:
+    def ended(self, code: int) -> None:
+        self.exit_code = code
         if self._losing is not None:
             self._losing.cancel()
         self._log.ended()
         for answering in self._answering:
             answering.cancel()
-        how = self._how_it_ended(reason)
+        how = self._how_it_ended(code)
         for failed in self._channel.close(f"child {self.slot} ended: {how}"):
             settle(failed)
         self.datagrams.close()
@@ -156,14 +154,10 @@ class ChildProcess(ProcessProtocol):
             self._reader.close()
         self._listener.child_ended(self, how)
 
-    def _how_it_ended(self, reason: Failure) -> str:
+    def _how_it_ended(self, code: int) -> str:
         if self._report is not None:
             return f"{self._report.kind.name.lower()} {self._report.text}".strip()
-        signal_number = getattr(reason.value, "signal", None)
-        if signal_number is not None:
-            return f"killed by signal {signal_number}"
-        code = getattr(reason.value, "exitCode", None)
-        return f"exit code {code}: {self._log.last_line}"
+        return describe_end(code) if code < 0 else f"{describe_end(code)}: {self._log.last_line}"
 
     # The streams
 

@@ -5,26 +5,34 @@ import sys
 from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 
 import tunnel_pool
-from tunnel_pool import CHILD_SWITCH, TEMPLATE_SWITCH
+from tunnel_pool import switches
 from tunnel_pool.pool.command import child_environment, executable_again
 
 
+def is_frozen() -> bool:
+    """Return whether the executable is the program itself, and no Python."""
+    return bool(getattr(sys, "frozen", False))
+
+
 def own_executable() -> list[str]:
-    """How to run it, whatever for."""
-    frozen = bool(getattr(sys, "frozen", False))
-    return executable_again(sys.argv[0], sys.executable, _args_from_interpreter_flags(), frozen)
+    """Return how to run this program, whatever for."""
+    return executable_again(sys.argv[0], sys.executable, _args_from_interpreter_flags(), is_frozen())
 
 
 def own_command() -> list[str]:
-    """How to start a child."""
-    return [*own_executable(), CHILD_SWITCH]
+    """Return how to start a child."""
+    return _command_for("child", switches.CHILD)
 
 
 def template_command() -> list[str]:
-    """How to start what children are forked of."""
-    return [*own_executable(), TEMPLATE_SWITCH]
+    """Return how to start what children are forked of."""
+    return _command_for("child.template", switches.TEMPLATE)
+
+
+def _command_for(module: str, switch: str) -> list[str]:
+    return [*own_executable(), switches.of_a_host(module) if is_frozen() else switch]
 
 
 def own_environment() -> dict[str, str]:
-    """What whoever runs it is to find around it."""
+    """Return what whoever runs this program again is to find around it."""
     return child_environment(os.environ, os.path.dirname(os.path.dirname(tunnel_pool.__file__)))

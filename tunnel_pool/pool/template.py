@@ -6,18 +6,14 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import psutil
-from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.process import Process, reapProcessHandlers
-from twisted.internet.protocol import ProcessProtocol
-from twisted.python.failure import Failure
 
 from rpc.descriptors import REQUESTS, STDERR, STDIN, STDOUT
 from rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, decode_reply
 from rpc.lifeline import adopt_orphans
 from rpc.sockets import socket_pair
+from tunnel_pool.pool.launching import Descriptors, Launcher, ProcessEvents, RunningProcess, describe_end
 from tunnel_pool.pool.log import ChildLog
 from tunnel_pool.pool.policy import MAX_START_FAILURES, START_TIMEOUT_S, restart_delay_s
 from tunnel_pool.priority import make_yield
@@ -27,40 +23,31 @@ FORK_TIMEOUT_S = 2.0
 logger = logging.getLogger(__name__)
 
 
-class ForkedProcess(Process):
-    """Twisted's process, forked of the template instead of us; it becomes our child all the same."""
-
-    def __init__(self, reactor: Any, fork: Callable[[Sequence[int]], int], protocol: ProcessProtocol, **more: Any):
-        self._fork_of_template = fork
-        super().__init__(reactor, executable="", args=(), environment={}, path=None, proto=protocol, **more)
-
-    def _fork(self, *arguments: object, fdmap: Mapping[int, int], **more: object) -> None:
-        self.pid = self._fork_of_template([fdmap[number] for number in sorted(fdmap)])
-
-
-def reap_strangers() -> None:
+def reap_strangers(launcher: Launcher) -> None:
     """End the zombies that we have adopted and nobody waits for, as of a template that was killed while it forked."""
     for child in psutil.Process().children():
         with contextlib.suppress(OSError, psutil.Error):
-            if child.pid not in reapProcessHandlers and child.status() == psutil.STATUS_ZOMBIE:
+            if not launcher.waits_for(child.pid) and child.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
-class Template(ProcessProtocol):
-    """In place of Twisted's reactor, as far as `ChildProcess.spawn` needs one, while `is_ready`."""
+class Template:
+    """The process that children are forked of, while `is_ready`."""
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        loop: asyncio.AbstractEventLoop,
+        launcher: Launcher,
         on_changed: Callable[[], object],
         nice: int = 0,
     ) -> None:
         """`on_changed` is called when it is ready, and when it is given up (`failure`). Raises OSError."""
         self._command = command
         self._environment = environment
-        self._loop = loop
+        self._launcher = launcher
+        self._loop = asyncio.get_running_loop()
+        self._process: RunningProcess | None = None
         self._on_changed = on_changed
         self._nice = nice
         self._requests: socket.socket | None = None
@@ -77,21 +64,11 @@ class Template(ProcessProtocol):
 
     @property
     def pid(self) -> int | None:
-        return self.transport.pid if self.transport is not None else None
+        return self._process.pid if self._process is not None else None
 
-    def spawnProcess(
-        self,
-        processProtocol: ProcessProtocol,
-        executable: str,
-        args: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        *,
-        childFDs: Mapping[int, int | str],
-    ) -> ForkedProcess:
-        """As IReactorProcess has it; program and environment are the template's. Raises OSError."""
-        from twisted.internet import reactor
-
-        return ForkedProcess(reactor, self._ask_for_child, processProtocol, childFDs=childFDs)
+    def fork(self, descriptors: Descriptors, events: ProcessEvents) -> RunningProcess:
+        """Start a child, which becomes ours though the template forks it. Raises OSError."""
+        return self._launcher.adopt(self._ask_for_child, descriptors, events)
 
     async def stop(self) -> None:
         """It has nothing to put in order."""
@@ -103,8 +80,6 @@ class Template(ProcessProtocol):
         await self._ended.wait()
 
     def _start(self) -> None:
-        from twisted.internet import reactor
-
         self._ended.clear()
         with contextlib.ExitStack() as its:
             try:
@@ -112,16 +87,12 @@ class Template(ProcessProtocol):
                 its.callback(taking.close)
                 null = os.open(os.devnull, os.O_RDONLY)
                 its.callback(os.close, null)
-                reactor.spawnProcess(
-                    self,
-                    self._command[0],
-                    args=list(self._command),
-                    env=dict(self._environment),
-                    childFDs={STDIN: null, STDOUT: "r", STDERR: "r", REQUESTS: taking.fileno()},
-                )
+                descriptors: Descriptors = {STDIN: null, STDOUT: "r", STDERR: "r", REQUESTS: taking.fileno()}
+                self._process = self._launcher.launch(self._command, self._environment, descriptors, self)
             except OSError as error:
                 self._ended_with(f"cannot start a process: {error.strerror or error}")
             else:
+                make_yield(self._process.pid, self._nice)  # its forks have threads before we hear of them
                 self._loop.add_reader(self._requests, self._told)
                 self._next = self._loop.call_later(START_TIMEOUT_S, self._kill)
 
@@ -152,9 +123,8 @@ class Template(ProcessProtocol):
             raise
 
     def _kill(self) -> None:
-        if self.transport is not None:
-            with contextlib.suppress(ProcessExitedAlready):
-                self.transport.signalProcess("KILL")
+        if self._process is not None:
+            self._process.kill()
 
     def _close_requests(self) -> None:
         """The template ends when it sees this."""
@@ -164,18 +134,18 @@ class Template(ProcessProtocol):
             self._requests.close()
             self._requests = None
 
-    # What Twisted tells
+    # What the process does (ProcessEvents)
 
-    def connectionMade(self) -> None:
-        make_yield(self.transport.pid, self._nice)  # its forks have threads before we hear of them
-
-    def childDataReceived(self, childFD: int, data: bytes) -> None:
+    def received(self, descriptor: int, data: bytes) -> None:
         self._log.received(data)
 
-    def processEnded(self, reason: Failure) -> None:
+    def closed(self, descriptor: int) -> None:
+        """The end of the process follows."""
+
+    def ended(self, code: int) -> None:
         self._log.ended()
-        reap_strangers()
-        self._ended_with(f"{reason.getErrorMessage()} {self._log.last_line}")
+        reap_strangers(self._launcher)
+        self._ended_with(f"{describe_end(code)}: {self._log.last_line}")
 
     def _ended_with(self, how: str) -> None:
         self._failures += not self.is_ready

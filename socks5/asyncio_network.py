@@ -1,0 +1,95 @@
+"""asyncio moves the bytes of the SOCKS5 server, in a program that embeds the pool and runs no Twisted."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+from socks5.server import Association, Connection, Stream
+
+MAX_DATAGRAM_BYTES = 65535
+DATAGRAMS_A_TURN = 64  # of one socket, then the loop's other work has its turn
+BACKLOG = 100
+
+
+class AsyncioNetwork:
+    """A Network over the running loop."""
+
+    def __init__(self) -> None:
+        self._accepting: set[asyncio.Task[object]] = set()  # asyncio itself keeps no task
+
+    def listen(self, sock: socket.socket, connected: Callable[[Stream], Connection]) -> Callable[[], None]:
+        sock.listen(BACKLOG)
+        loop = asyncio.get_running_loop()
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                accepted, _ = sock.accept()
+                accepted.setblocking(False)
+                serving = loop.create_task(loop.connect_accepted_socket(lambda: _StreamProtocol(connected), accepted))
+                self._accepting.add(serving)
+                serving.add_done_callback(self._accepting.discard)
+
+        def stop() -> None:
+            loop.remove_reader(sock)
+            sock.close()
+
+        loop.add_reader(sock, accept)
+        return stop
+
+    def receive(self, sock: socket.socket, association: Association) -> "AsyncioDatagrams":
+        return AsyncioDatagrams(sock, association)
+
+
+class AsyncioDatagrams:
+    """Datagrams of a socket that the running loop watches."""
+
+    def __init__(self, sock: socket.socket, association: Association) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._association = association
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._readable)
+
+    @property
+    def port(self) -> int:
+        return int(self._sock.getsockname()[1])
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def send(self, datagram: bytes, to: tuple[str, int]) -> None:
+        self._sock.sendto(datagram, to)
+
+    def stop_reading(self) -> None:
+        self._loop.remove_reader(self._sock)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+    def _readable(self) -> None:
+        for _ in range(DATAGRAMS_A_TURN):
+            try:
+                datagram, source = self._sock.recvfrom(MAX_DATAGRAM_BYTES)
+            except OSError:
+                return
+            self._association.datagram_received(datagram, source)
+
+
+class _StreamProtocol(asyncio.Protocol):
+    def __init__(self, connected: Callable[[Stream], Connection]) -> None:
+        self._connected = connected
+        self._connection: Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._connection = self._connected(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._connection is not None:
+            self._connection.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connection is not None:
+            self._connection.lost()

@@ -1,0 +1,35 @@
+"""Who does the I/O of the main process: Twisted, where its reactor runs, else the asyncio loop alone.
+
+Our own commands run Twisted (runner.py). A program that embeds the pool need not have it.
+"""
+
+import sys
+
+from socks5.server import Network
+from tunnel_pool.pool.launching import Launcher
+
+
+def _has_reactor() -> bool:
+    return "twisted.internet.reactor" in sys.modules
+
+
+def own_launcher() -> Launcher:
+    """Return what starts the children."""
+    if _has_reactor():
+        from tunnel_pool.pool.twisted_launcher import TwistedLauncher
+
+        return TwistedLauncher()
+    from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher
+
+    return AsyncioLauncher()
+
+
+def own_network() -> Network:
+    """Return what listens for SOCKS5 clients."""
+    if _has_reactor():
+        from socks5.twisted_network import TwistedNetwork
+
+        return TwistedNetwork()
+    from socks5.asyncio_network import AsyncioNetwork
+
+    return AsyncioNetwork()
