@@ -38,7 +38,10 @@ def rewritten(response: bytes, url: str) -> bytes:
     except ValueError as error:
         raise AnswerRefusedError(str(error)) from None
     if answer.status in REDIRECTIONS:
-        target = urljoin(url, answer.headers.get(b"location", b"").decode("latin-1"))
+        try:
+            target = urljoin(url, answer.headers.get(b"location", b"").decode("latin-1"))
+        except ValueError as error:
+            raise AnswerRefusedError(f"a redirection to what is no URL: {error}") from None
         if not target.startswith("http:") or not is_allowed_tracker(target):
             raise AnswerRefusedError("a redirection to what can't be asked through the tunnels")
         return _response(b"302 Found", b"", f"Location: {target}\r\n".encode())

@@ -140,7 +140,9 @@ def test_a_redirection_within_http(location, target):
     assert answer == b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % target
 
 
-@pytest.mark.parametrize("location", [b"https://b.example/", b"ws://b.example/", b"udp://b.example:1", b"file:///etc"])
+@pytest.mark.parametrize(
+    "location", [b"https://b.example/", b"ws://b.example/", b"udp://b.example:1", b"file:///etc", b"//[", b"//[]"]
+)
 def test_a_redirection_elsewhere_is_refused(location):
     with pytest.raises(AnswerRefusedError):
         rewritten(response(b"", b"301 Moved", b"Location: " + location), URL)
