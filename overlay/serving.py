@@ -195,7 +195,7 @@ class ServingTunnels(HttpTunnels):
         return exit_socket
 
     def carried(self) -> CarriedState:
-        """What we relay and exit for others: routes open now, bytes since the start."""
+        """Return what we relay and exit for others, and what our socket sent and received."""
         # Two routes, one each way, make a relayed circuit.
         relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
         exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
@@ -205,4 +205,6 @@ class ServingTunnels(HttpTunnels):
             relayed_bytes=self._carried_before["relayed_bytes"] + relayed,
             exited_bytes=self._carried_before["exited_bytes"] + exited,
             joined=self._carried_before["joined"],
+            sent_bytes=self.endpoint.bytes_up,
+            received_bytes=self.endpoint.bytes_down,
         )

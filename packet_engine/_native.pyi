@@ -135,6 +135,9 @@ class Engine:
     def take_events(self, limit: int) -> list[_Event]:
         """The oldest; `fileno` stays readable while there are more."""
 
+    def wire_bytes(self) -> tuple[int, int]:
+        """Return the payload bytes of all datagrams sent and received by the tunnels' socket."""
+
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None:
         """Carry out what was asked before, then end the thread."""

@@ -77,7 +77,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         CryptoEndpoint.__init__(self)
         Endpoint.__init__(self)
         self.sock = sock
-        self.bytes_up = self.bytes_down = 0
+        self._reset_at = (0, 0)
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda lane, destinations: None
         self.on_stream_lost: Callable[[str], object] = lambda why: None
         self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
@@ -212,7 +212,6 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
 
     def send(self, socket_address: tuple[str, int], packet: bytes) -> None:
         self._send(lambda: self.engine.send(socket_address, packet))
-        self.bytes_up += len(packet)
 
     def _send(self, command: Callable[[], None]) -> None:
         if not self._open:
@@ -226,7 +225,6 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         for event in self.engine.take_events(EVENTS_PER_WAKE_UP):
             match event:
                 case ("packet", source, packet):
-                    self.bytes_down += len(packet)
                     self._deliver((UDPv4Address(*source), packet))
                 case ("orphans", lane, destinations):
                     self.on_orphans(lane, destinations)
@@ -256,7 +254,17 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         return self._address
 
     def reset_byte_counters(self) -> None:
-        self.bytes_up = self.bytes_down = 0
+        self._reset_at = self.engine.wire_bytes()
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes of all datagrams sent by the tunnels' socket since `reset_byte_counters`."""
+        return self.engine.wire_bytes()[0] - self._reset_at[0]
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes of all datagrams received by the tunnels' socket since `reset_byte_counters`."""
+        return self.engine.wire_bytes()[1] - self._reset_at[1]
 
     def close(self) -> None:
         """Send what was asked to be sent, then close the socket."""

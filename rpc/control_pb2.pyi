@@ -1523,12 +1523,17 @@ class Carried(google.protobuf.message.Message):
     RELAYED_BYTES_FIELD_NUMBER: builtins.int
     EXITED_BYTES_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
+    SENT_BYTES_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: builtins.int
     relays: builtins.int
     exits: builtins.int
     relayed_bytes: builtins.int
     exited_bytes: builtins.int
     joined: builtins.int
     """circuits"""
+    sent_bytes: builtins.int
+    """of all datagrams of the tunnels' socket, our own traffic included"""
+    received_bytes: builtins.int
     def __init__(
         self,
         *,
@@ -1537,8 +1542,10 @@ class Carried(google.protobuf.message.Message):
         relayed_bytes: builtins.int = ...,
         exited_bytes: builtins.int = ...,
         joined: builtins.int = ...,
+        sent_bytes: builtins.int = ...,
+        received_bytes: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exited_bytes", b"exited_bytes", "exits", b"exits", "joined", b"joined", "relayed_bytes", b"relayed_bytes", "relays", b"relays"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exited_bytes", b"exited_bytes", "exits", b"exits", "joined", b"joined", "received_bytes", b"received_bytes", "relayed_bytes", b"relayed_bytes", "relays", b"relays", "sent_bytes", b"sent_bytes"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Carried: typing_extensions.TypeAlias = Carried

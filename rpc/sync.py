@@ -45,13 +45,22 @@ class CircuitState:
 
 
 class CarriedState(NamedTuple):
-    """What a child relays and exits for others: routes open now, bytes since it started."""
+    """What a child relays and exits for others, and what its socket sent and received, since it started."""
 
-    relays: int = 0
-    exits: int = 0
+    relays: int = 0  # open now
+    exits: int = 0  # open now
     relayed_bytes: int = 0
     exited_bytes: int = 0
-    joined: int = 0  # circuits, since it started
+    joined: int = 0  # circuits
+    sent_bytes: int = 0  # our own traffic included
+    received_bytes: int = 0
+
+    def ended(self) -> "CarriedState":
+        """Return what is left of it when all routes are closed."""
+        return self._replace(relays=0, exits=0)
+
+    def plus(self, other: "CarriedState") -> "CarriedState":
+        return CarriedState(*map(sum, zip(self, other, strict=True)))
 
 
 NOTHING_CARRIED = CarriedState()

@@ -367,6 +367,11 @@ impl Engine {
         Ok(events)
     }
 
+    fn wire_bytes(&self) -> (u64, u64) {
+        let (sent, received, _) = self.shared.wire.read();
+        (sent, received)
+    }
+
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
         for (name, value) in self.shared.counters.all() {

@@ -28,13 +28,15 @@ impl Sender {
         Self { sends_trains, postman: Postman::default(), narrow: NarrowPaths::default(), trains: Vec::new(), turn: 0 }
     }
 
-    /// Send everything, or count why not. The entries are sorted; `socket_for` knows the sockets.
+    /// Send everything, or count why not; return the bytes that left by the tunnels' socket.
+    /// The entries are sorted; `socket_for` knows the sockets.
     pub fn send_all(
         &mut self,
         mail: &Mail<'_>,
         counters: &Counters,
         socket_for: impl Fn(Via, SocketAddr) -> Option<RawFd>,
-    ) {
+    ) -> usize {
+        let mut bytes = 0;
         let mut batch = std::mem::take(&mut self.trains);
         batch.clear();
         let limit = |to: SocketAddr| if self.sends_trains { self.narrow.limit(to.ip()) } else { 0 };
@@ -51,26 +53,38 @@ impl Sender {
             // When the socket takes no more, it is not always the same who lose; nobody's own order changes.
             now.rotate_left(first_of_a_destination(mail.entries, now, self.turn));
             match socket_for(first.via, first.to) {
-                Some(fd) => self.send(fd, mail, counters, now),
+                Some(fd) => {
+                    let sent = self.send(fd, mail, counters, now);
+                    if first.via == Via::Tunnel {
+                        bytes += sent;
+                    }
+                }
                 None => refuse(counters, Drop::UdpSendError, now),
             }
             rest = later;
         }
         self.trains = batch;
+        bytes
     }
 
-    fn send(&mut self, fd: RawFd, mail: &Mail<'_>, counters: &Counters, mut batch: &[Train]) {
+    /// Send trains by one socket; return the bytes that left.
+    fn send(&mut self, fd: RawFd, mail: &Mail<'_>, counters: &Counters, mut batch: &[Train]) -> usize {
+        let mut bytes = 0;
         while let Some((first, others)) = batch.split_first() {
             match self.postman.send(fd, mail, batch) {
-                Ok(sent) => batch = batch.get(sent.max(1)..).unwrap_or(&[]),
+                Ok(sent) => {
+                    let (left, rest) = batch.split_at(sent.clamp(1, batch.len()));
+                    bytes += left.iter().map(|train| bytes_of(mail, train)).sum::<usize>();
+                    batch = rest;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     refuse(counters, Drop::UdpSendFull, batch);
-                    return;
+                    return bytes;
                 }
                 Err(error) => {
                     if first.entries.len() > 1 {
-                        self.send_apart(fd, mail, counters, first, &error);
+                        bytes += self.send_apart(fd, mail, counters, first, &error);
                     } else {
                         refuse(counters, Drop::UdpSendError, std::slice::from_ref(first));
                     }
@@ -78,22 +92,39 @@ impl Sender {
                 }
             }
         }
+        bytes
     }
 
-    /// A train was refused: its segments are larger than the path takes, or its device can't cut.
-    fn send_apart(&mut self, fd: RawFd, mail: &Mail<'_>, counters: &Counters, train: &Train, error: &io::Error) {
+    /// Send the datagrams of a train that was refused one by one: its segments are larger than the path takes, or
+    /// its device can't cut. Return the bytes that left.
+    fn send_apart(
+        &mut self,
+        fd: RawFd,
+        mail: &Mail<'_>,
+        counters: &Counters,
+        train: &Train,
+        error: &io::Error,
+    ) -> usize {
         let narrower = match error.raw_os_error() {
             Some(libc::EINVAL | libc::EMSGSIZE) => train.segment_bytes.saturating_sub(1),
             Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => 0,
-            _ => return refuse(counters, Drop::UdpSendError, std::slice::from_ref(train)),
+            _ => {
+                refuse(counters, Drop::UdpSendError, std::slice::from_ref(train));
+                return 0;
+            }
         };
         if let Some(first) = mail.entries.get(train.entries.start) {
             self.narrow.learn(first.to.ip(), narrower);
         }
-        for number in train.entries.clone() {
-            self.send(fd, mail, counters, &[Train { entries: number..number + 1, segment_bytes: train.segment_bytes }]);
-        }
+        let alone = |number| [Train { entries: number..number + 1, segment_bytes: train.segment_bytes }];
+        train.entries.clone().map(|number| self.send(fd, mail, counters, &alone(number))).sum()
     }
+}
+
+/// All segments of a train are of one size, but the last, which may be shorter.
+fn bytes_of(mail: &Mail<'_>, train: &Train) -> usize {
+    let last = mail.entries.get(train.entries.end.wrapping_sub(1)).map_or(0, |entry| entry.at.len());
+    train.entries.len().saturating_sub(1) * train.segment_bytes + last
 }
 
 /// Where a destination's trains begin, `turn` trains on or later; 0 when none begins there.

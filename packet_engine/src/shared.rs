@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clients::Association;
 use crate::core::{Event, Settings};
-use crate::counters::{Counters, Drop};
+use crate::counters::{Counters, Drop, RouteStats};
 use crate::routes::{Circuit, Exit, Relay};
 use crate::rules::ExitRules;
 use crate::sys::{Bell, SharedWords};
@@ -71,6 +71,8 @@ pub enum Command {
 /// Between the engine's thread and Python's.
 pub struct Shared {
     pub counters: Arc<Counters>,
+    /// Payload bytes of all datagrams of the tunnels' socket; `up` is sent.
+    pub wire: RouteStats,
     /// Nobody carries commands out any more.
     ended: AtomicBool,
     commands: Mutex<Vec<Command>>,
@@ -118,6 +120,7 @@ impl Shared {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             counters: Arc::default(),
+            wire: RouteStats::default(),
             ended: AtomicBool::new(false),
             commands: Mutex::default(),
             notices: Mutex::default(),

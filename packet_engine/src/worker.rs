@@ -194,7 +194,8 @@ impl Worker {
                 }
             }
             Token::Tunnel => {
-                self.receive(self.tunnel.as_raw_fd(), Core::tunnel_received);
+                let bytes = self.receive(self.tunnel.as_raw_fd(), Core::tunnel_received);
+                self.shared.wire.received(bytes);
             }
             Token::Exit4(id) | Token::Exit6(id) => {
                 let sockets = self.exits.get(&id);
@@ -222,8 +223,10 @@ impl Worker {
         Ok(())
     }
 
-    /// One batch from a socket, each datagram to `handle` with its place in the inbox.
-    fn receive(&mut self, fd: RawFd, handle: impl Fn(&mut Core, SocketAddr, &mut [u8], usize)) {
+    /// Receive one batch from a socket and give each datagram to `handle` with its place in the inbox.
+    /// Return the bytes of all.
+    fn receive(&mut self, fd: RawFd, handle: impl Fn(&mut Core, SocketAddr, &mut [u8], usize)) -> usize {
+        let mut bytes = 0;
         if self.core.gate.outbox.uses_inbox() {
             self.flush();
         }
@@ -233,6 +236,7 @@ impl Worker {
                     let Some((from, datagrams)) = self.inbox.message(index) else { continue };
                     for at in datagrams {
                         self.served += 1;
+                        bytes += at.len();
                         self.make_room();
                         if let Some(datagram) = self.inbox.datagram(at.clone()) {
                             handle(&mut self.core, from, datagram, at.start);
@@ -243,6 +247,7 @@ impl Worker {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => self.core.counters.count(Drop::UdpReceiveError),
         }
+        bytes
     }
 
     fn make_room(&mut self) {
@@ -408,7 +413,8 @@ impl Worker {
             Via::Exit(id) => exits.get(&id)?.towards(to).map(AsRawFd::as_raw_fd),
         };
         let mail = self.core.gate.outbox.sorted(self.inbox.bytes());
-        self.sender.send_all(&mail, &self.core.counters, socket_for);
+        let sent = self.sender.send_all(&mail, &self.core.counters, socket_for);
+        self.shared.wire.sent(sent);
         self.core.gate.outbox.clear();
     }
 
