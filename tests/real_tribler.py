@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,15 @@ def source():
     folder = Path(os.environ.get("TRIBLER_SOURCE") or ROOT.parent / "shared" / "tribler-8.4.3").resolve()
     if not (folder / "src" / "run_tribler.py").exists():
         raise MissingError(f"no Tribler in {folder}: name its folder in TRIBLER_SOURCE")
+    return folder
+
+
+def patched_source(folder):
+    """Return a copy of Tribler, made in this folder, that our patch was applied to."""
+    shutil.copytree(source() / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
+    subprocess.run(["git", "apply", "-v", ROOT / "contrib" / "tribler" / "workers.patch"], cwd=folder, check=True)
     return folder
 
 

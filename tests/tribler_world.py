@@ -1,12 +1,6 @@
-"""The real Tribler on our pool, in a network namespace that has loopback alone: `unshare -n` made it.
+"""The real Tribler in a network namespace that has loopback alone: its process, its REST interface, who it meets.
 
-tribler_world.py FOLDER HOPS COUNT [kill]
-
-Downloads that many torrents one after another, by REST, as its user would. Prints one JSON object: of each download
-its progress, its seconds and whether the bytes are right; and what went over the circuits of each child.
-
-With `kill`, that many at the same time, slowly; a child is killed meanwhile. Prints the longest time that each download
-stood after that.
+With `plain`, its own tunnels run; else ours, over two children.
 """
 
 import asyncio
@@ -14,28 +8,27 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import aiohttp
 import libtorrent as lt
+import psutil
 
-from overlay.config import TRIBLER_COMMUNITY_ID, slot_of
+from overlay.config import TRIBLER_COMMUNITY_ID
 from tests import real_tribler
 from tests.commands import ROOT, command
+from tunnel_pool.exit_cache import pack_exits
 from tunnel_pool.libtorrent_session import open_session
 from tunnel_pool.seeder import seeder_settings
-from tunnel_pool.swarm import LocalSwarm, make_random_file, same_bytes, write_torrent
+from tunnel_pool.swarm import LocalSwarm, make_random_file, write_torrent
 
 KEY = "secret"
 PORT = 52194
 HOST = "127.9.9.9"
-SIZE_BYTES = 8 << 20
-DOWNLOAD_TIMEOUT_S = 60.0
-SLOW_BYTES, SLOW_BYTES_S = 64 << 20, 1 << 20
-WATCHED_S = 15.0
+READY_WITHIN_S = 60.0
+ENDS_WITHIN_S = 30.0
+OURS = ["--workers=2", f"--listen={HOST}:0", "--bootstrap=none", "--allow-private"]
 
 
 def default_configuration(python, source, folder):
@@ -57,46 +50,107 @@ def default_configuration(python, source, folder):
     return config
 
 
+class Tribler:
+    """A running one, asked by REST as its page would ask."""
+
+    def __init__(self, running, session):
+        self.running = running
+        self._session = session
+
+    async def ask(self, method, path, **body):
+        """Return what it answers, JSON or text."""
+        async with self._session.request(method, f"http://127.0.0.1:{PORT}/api/{path}", json=body or None) as answer:
+            text = await answer.text()
+            assert answer.status == 200, (method, path, answer.status, text)
+            return json.loads(text) if text.startswith(("{", "[")) else text
+
+    async def until_ready(self, holds=lambda: True):
+        """Wait until it answers, and this holds."""
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, AssertionError):
+                await self.ask("GET", "downloads")
+                if holds():
+                    return
+            assert self.running.process.returncode is None, self.running.lines[-20:]
+            assert time.monotonic() < deadline_s, self.running.lines[-20:]
+            await asyncio.sleep(0.2)
+
+    async def add(self, uri, saved, hops):
+        """Return the infohash that it knows the torrent by."""
+        more = {"anon_hops": hops, "safe_seeding": True, "destination": str(saved)}
+        return (await self.ask("PUT", "downloads", uri=uri, **more))["infohash"]
+
+    async def downloads(self):
+        """Return what it says of each torrent, by infohash."""
+        return {known["infohash"]: known for known in (await self.ask("GET", "downloads"))["downloads"]}
+
+    async def until(self, infohash, holds, timeout_s):
+        """Return what it says of the torrent when this holds of that, or the time is over."""
+        deadline_s, known = time.monotonic() + timeout_s, {}
+        while not holds(known) and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.2)
+            known = (await self.downloads()).get(infohash, {})
+        return known
+
+    async def until_done(self, infohash, timeout_s):
+        return await self.until(infohash, lambda known: known.get("progress") == 1, timeout_s)
+
+    async def circuits(self):
+        return (await self.ask("GET", "ipv8/tunnel/circuits"))["circuits"]
+
+
 @contextlib.asynccontextmanager
-async def tribler(swarm, folder):
-    """Yield the running command, and an asker of its REST interface."""
+async def tribler(swarm, folder, plain=False, patched=False):
+    """Yield a running Tribler that knows the swarm's nodes by its exit cache; it has to end in order.
+
+    With `plain` it runs its own tunnels, with `patched` it was given our patch instead of our launcher.
+    """
     python, source = real_tribler.python(), real_tribler.source()
+    if patched:
+        source = real_tribler.patched_source(folder / "patched")
     state = folder / "tribler"
     (state / "git").mkdir(parents=True)
     (state / "git" / "configuration.json").write_text(json.dumps(default_configuration(python, source, state)))
-    environment = {"TSTATEDIR": str(state), "PYTHONPATH": os.pathsep.join([str(source / "src"), str(ROOT)])}
-    where = ",".join(map(str, swarm.nodes))
-    arguments = ["--workers=2", f"--listen={HOST}:0", f"--bootstrap={where}", "--allow-private", "-s"]
-    program = [str(python), "-m", "tunnel_pool.tribler"]
+    (state / "git" / "exitnode_cache.dat").write_bytes(pack_exits(swarm.nodes))
+    itself = [str(source / "src" / "run_tribler.py")]
+    program, paths = {
+        "plain": (itself, [source / "src"]),
+        "patched": ([*itself, "--workers=2"], [source / "src", ROOT]),
+        "launched": (["-m", "tunnel_pool.tribler", *OURS], [source / "src", ROOT]),
+    }["plain" if plain else "patched" if patched else "launched"]
+    environment = {"TSTATEDIR": str(state), "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    theirs = ["-s", "--log-level", "WARNING"]
     async with (
-        command(*arguments, program=program, environment=environment) as running,
+        command(*theirs, program=[str(python), *program], environment=environment) as running,
         aiohttp.ClientSession(headers={"X-Api-Key": KEY}) as session,
     ):
-
-        async def ask(method, path, **body):
-            async with session.request(method, f"http://127.0.0.1:{PORT}/api/{path}", json=body or None) as answer:
-                return await answer.json()
-
-        deadline_s = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(aiohttp.ClientError):
-                await ask("GET", "downloads")
-                break
-            assert running.process.returncode is None, running.lines[-20:]
-            assert time.monotonic() < deadline_s, running.lines[-20:]
-            await asyncio.sleep(0.2)
-        yield running, ask
+        started = Tribler(running, session)
+        await started.until_ready()
+        yield started
+        family = running.family()
         running.process.terminate()
-        await asyncio.wait_for(running.process.wait(), 30)
+        await asyncio.wait_for(running.process.wait(), ENDS_WITHIN_S)
+        left = [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        assert not left, left
 
 
-def make_torrents(folder, count, size_bytes=SIZE_BYTES, speed=0):
+@contextlib.asynccontextmanager
+async def nodes_of_tribler(exits=3, relays=3):
+    """Yield a swarm of exits and relays that are of Tribler's network."""
+    async with LocalSwarm(
+        1 << 20, seeders=0, exits=exits, relays=relays, log_level="error", community_id=TRIBLER_COMMUNITY_ID
+    ) as swarm:
+        yield swarm
+
+
+def make_torrents(folder, count, size_bytes, speed=0, net=1):
     """Return (session, torrent handle, file, magnet link) of each; each has an address, and so a child, of its own."""
     made = []
     for number in range(count):
-        host = f"127.77.1.{number + 1}"
+        host = f"127.77.{net}.{number + 1}"
         session = open_session(seeder_settings(host, speed=speed))
-        file, torrent = folder / f"file{number}", folder / f"file{number}.torrent"
+        file, torrent = folder / f"file{net}-{number}", folder / f"file{net}-{number}.torrent"
         make_random_file(file, size_bytes)
         write_torrent(file, torrent)
         parameters = lt.add_torrent_params()
@@ -105,80 +159,3 @@ def make_torrents(folder, count, size_bytes=SIZE_BYTES, speed=0):
         link = f"{lt.make_magnet_uri(parameters.ti)}&x.pe={host}:{session.listen_port()}"
         made.append((session, session.add_torrent(parameters), file, link))
     return made
-
-
-async def add(ask, link, saved, hops):
-    """Return the infohash that Tribler knows it by."""
-    added = await ask("PUT", "downloads", uri=link, anon_hops=hops, safe_seeding=True, destination=str(saved))
-    return added["infohash"]
-
-
-async def known_downloads(ask):
-    return {known["infohash"]: known for known in (await ask("GET", "downloads"))["downloads"]}
-
-
-async def download(ask, link, file, saved, hops):
-    began_s = time.monotonic()
-    infohash, known = await add(ask, link, saved, hops), {}
-    while time.monotonic() < began_s + DOWNLOAD_TIMEOUT_S:
-        known = (await known_downloads(ask)).get(infohash, {})
-        if known.get("progress") == 1:
-            break
-        await asyncio.sleep(0.2)
-    return {
-        "progress": known.get("progress"),
-        "status": known.get("status"),
-        "seconds": round(time.monotonic() - began_s, 1),
-        "same": same_bytes(file, saved / file.name),
-    }
-
-
-async def one_after_another(ask, torrents, saved, hops):
-    downloads = [await download(ask, link, file, saved, hops) for _, _, file, link in torrents]
-    carried = Counter()
-    for circuit in (await ask("GET", "ipv8/tunnel/circuits"))["circuits"]:
-        carried[slot_of(int(circuit["circuit_id"]))] += circuit["bytes_down"]
-    return {"downloads": downloads, "carried": carried}
-
-
-async def with_a_killed_child(running, ask, torrents, saved, hops):
-    for *_, link in torrents:
-        await add(ask, link, saved, hops)
-    deadline_s = time.monotonic() + DOWNLOAD_TIMEOUT_S
-    while not all(known["progress"] > 0.05 for known in (await known_downloads(ask)).values()):
-        assert time.monotonic() < deadline_s, await known_downloads(ask)
-        await asyncio.sleep(0.2)
-    killed = running.pool_children()[0]
-    killed.kill()
-    killed_s = time.monotonic()
-    sent, moved_s, stood_s = [0] * len(torrents), [killed_s] * len(torrents), [0.0] * len(torrents)
-    while (now_s := time.monotonic()) < killed_s + WATCHED_S:
-        for number, (_, handle, _, _) in enumerate(torrents):
-            stood_s[number] = max(stood_s[number], now_s - moved_s[number])
-            if (bytes_now := handle.status().total_payload_upload) != sent[number]:
-                sent[number], moved_s[number] = bytes_now, now_s
-        await asyncio.sleep(0.05)
-    children = [child.pid for child in running.pool_children() if child.pid != killed.pid]
-    return {"stood_s": sorted(round(seconds, 1) for seconds in stood_s), "children": len(children)}
-
-
-async def main(folder, hops, count, kills):
-    saved = folder / "downloads"
-    saved.mkdir()
-    torrents = make_torrents(folder, count, *((SLOW_BYTES, SLOW_BYTES_S) if kills else ()))
-    async with (
-        LocalSwarm(
-            1 << 20, seeders=0, exits=3, relays=3, log_level="error", community_id=TRIBLER_COMMUNITY_ID
-        ) as swarm,
-        tribler(swarm, folder) as (running, ask),
-    ):
-        if kills:
-            seen = await with_a_killed_child(running, ask, torrents, saved, hops)
-        else:
-            seen = await one_after_another(ask, torrents, saved, hops)
-    print(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "kill" in sys.argv[4:]))

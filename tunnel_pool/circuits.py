@@ -43,7 +43,7 @@ class PooledCircuits(GroupedCircuits):
     on_circuit_removed: Callable[[Circuit, str], None]
     port: SharedPort | None
     _children_changed: Callable[[], None]
-    _loop: asyncio.AbstractEventLoop
+    register_anonymous_task: Callable[..., "asyncio.Future[Any]"]
 
     def __init__(self) -> None:
         self.circuits: dict[int, Circuit] = {}
@@ -129,18 +129,22 @@ class PooledCircuits(GroupedCircuits):
         circuit = self.circuits.get(circuit_id)
         if circuit is None:
             logger.warning("Cannot remove unknown circuit %08x", circuit_id)
-            done = self._loop.create_future()
+            done = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
         circuit.close(additional_info)
-        return self._loop.create_task(self._remove_circuit(circuit, additional_info, int(destroy)))
+        removal = self._remove_circuit(circuit, additional_info, remove_now, int(destroy))
+        return self.register_anonymous_task("remove_circuit", asyncio.ensure_future(removal))
 
-    async def _remove_circuit(self, circuit: Circuit, reason: str, destroy_reason: int) -> None:
+    async def _remove_circuit(self, circuit: Circuit, reason: str, remove_now: bool, destroy_reason: int) -> None:
+        """Have the child remove it; where no child has it, wait as long as py-ipv8 would."""
         message = pb.RemoveCircuit(circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason)
         try:
             await self.pool.call(slot_of(circuit.circuit_id), "remove_circuit", message)
         except (CallError, KeyError) as error:
             logger.info("Circuit %08x is removed here alone: %s", circuit.circuit_id, error)
+            if not remove_now:
+                await asyncio.sleep(self.settings.remove_tunnel_delay)
         self._forget_circuit(circuit.circuit_id, reason)
 
     def set_max_circuits(self, most: int) -> None:
@@ -172,7 +176,7 @@ class PooledCircuits(GroupedCircuits):
 
     def _build_regularly(self) -> None:
         self.do_circuits()
-        self._builder = self._loop.call_later(BUILD_INTERVAL_S, self._build_regularly)
+        self._builder = asyncio.get_running_loop().call_later(BUILD_INTERVAL_S, self._build_regularly)
 
     def _slot_for_circuit(self, exit_flags: set[int], required_exit: Peer | None, goal_hops: int) -> int | None:
         """Return the least loaded of the children that know an exit to use, and enough nodes for the hops before."""

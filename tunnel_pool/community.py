@@ -1,6 +1,5 @@
 """A TunnelCommunity whose circuits live in the children of a pool."""
 
-import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -114,13 +113,13 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
         self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
+        self._presumed_address = UDPv4Address(*NOWHERE)
         self.port: SharedPort | None = None
         self._shares_port = shares_port
         self._limits = limits
         self._as_database = as_database  # of AS numbers
         self._guards = guards  # of children that share a port
         self.scaler: Scaler | None = None  # when there is one, it is stopped with us
-        self._loop = asyncio.get_running_loop()
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
         self._told_share = self._admission_message()
 
@@ -155,7 +154,8 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         return self.pool.dropped() + self.drops + (self.port.dropped() if self.port is not None else Counter())
 
     def carried(self) -> CarriedState:
-        return self.pool.carried()
+        carried = self.pool.carried()
+        return carried if self.port is None else carried.plus(self.port.front.carried())
 
     def failure(self) -> str | None:
         return self.pool.failure()
@@ -333,13 +333,22 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
     def get_peers(self) -> list[Peer]:
         return list(self.candidates)
 
+    def walk_to(self, address: tuple[str, int]) -> None:
+        """Ask a node for its neighbours, where the children share a port; with ports of their own they find nodes."""
+        if self.port is not None:
+            self.port.front.walk_to(UDPv4Address(*address))
+
     @property
     def my_estimated_wan(self) -> UDPv4Address:
-        """For py-ipv8's REST views."""
+        """The node's address as others see it; until children run, what a caller has set."""
         if self.port is not None:
             return UDPv4Address(*self.port.front.my_estimated_wan)
         addresses = [address for slot in self.pool.working() if (address := self.pool.listen_address(slot))]
-        return UDPv4Address(*addresses[0]) if addresses else UDPv4Address(*NOWHERE)
+        return UDPv4Address(*addresses[0]) if addresses else self._presumed_address
+
+    @my_estimated_wan.setter
+    def my_estimated_wan(self, address: tuple[str, int]) -> None:
+        self._presumed_address = UDPv4Address(*address)
 
     my_estimated_lan = my_estimated_wan
     global_time = 0

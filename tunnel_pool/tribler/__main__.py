@@ -7,12 +7,12 @@ import sys
 from typing import Any
 
 from packet_engine import EngineChoice
+from rpc.sync import NOTHING_CARRIED, CarriedState
 from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.cli.parser import OneLineParser
 from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.pool.command import StartMethod
-from tunnel_pool.session_settings import OVER_CIRCUITS
 from tunnel_pool.tribler.community import AdoptionOptions, adopt
 from tunnel_pool.tunnels import ANYWHERE
 
@@ -97,30 +97,39 @@ class Adoption:
             def get_socks5_statistics(self) -> list[dict[str, int]]:
                 return list(adoption.socks5_endpoint(super()).get_socks5_statistics())
 
+        class AllEndpoints(core.IPv8Endpoint):
+            """Counts the bytes of the tunnels, too."""
+
+            @property
+            def bytes_up(self) -> int:
+                return int(super().bytes_up) + adoption.carried().sent_bytes
+
+            @property
+            def bytes_down(self) -> int:
+                return int(super().bytes_down) + adoption.carried().received_bytes
+
         class Session(core.Session):
             def __init__(self, config: Any) -> None:
                 super().__init__(config)
                 adoption.session = self
-
-        class Downloads(core.DownloadManager):
-            def create_session(self, hops: int = 0, *arguments: Any, **options: Any) -> Any:
-                session = super().create_session(hops, *arguments, **options)
-                if hops > 0:
-                    session.apply_settings(OVER_CIRCUITS)
-                return session
 
         # Walking and bootstrapping are the children's.
         components.TunnelComponent.get_walk_strategies = lambda self: []
         components.TunnelComponent.get_bootstrappers = lambda self, session: []
         tunnel.TriblerTunnelCommunity = community_class
         core.RustEndpoint = Endpoint
-        core.DownloadManager = Downloads
+        core.IPv8Endpoint = AllEndpoints
         core.Session = self.program.Session = Session
 
     def socks5_endpoint(self, otherwise: Any) -> Any:
         """Who serves SOCKS5: Tribler's own endpoint, when its configuration has no tunnels."""
         community = getattr(self.session, "tunnel_community", None)
         return otherwise if community is None else community.crypto_endpoint
+
+    def carried(self) -> CarriedState:
+        """Return what the children have sent and received, nothing when the configuration has no tunnels."""
+        community = getattr(self.session, "tunnel_community", None)
+        return community.carried() if community is not None else NOTHING_CARRIED
 
     async def run(self) -> bool:
         """Tribler's main; being cancelled shuts it down in order. Returns whether it wants to be started again."""
@@ -140,14 +149,18 @@ def main(argv: list[str]) -> int:
     parser = make_parser()
     arguments, theirs = parser.parse_known_args(argv)
     sys.argv = ["tribler", *theirs]
-    runner.install()
     try:
         adoption = Adoption(adoption_options(arguments))
     except UserError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return error.exit_code
     while True:
-        ended = runner.run(adoption.run())
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            ended = runner.run(adoption.run(), loop)
+        finally:
+            loop.close()
         if ended.signal is not None or not ended.result:
             return ended.exit_code or 0
 

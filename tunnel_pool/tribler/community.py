@@ -5,39 +5,33 @@ class is made of it, whose `super()` is PooledTunnelCommunity instead of py-ipv8
 downloads and seeds need (monitor_downloads and what follows from it) is Tribler's own code.
 """
 
-import contextlib
+import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from overlay.config import HostPort, OverlayConfig
-from overlay.lanes import Lane
 from packet_engine import EngineChoice
-from socks5.server import Socks5Server
 from tunnel_pool.circuits import PooledCircuits
 from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.contract import Address
-from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits
 from tunnel_pool.hidden import PooledHiddenServices
-from tunnel_pool.lost_peers import drop_and_reconnect
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import keep_scaled
-from tunnel_pool.speed_test import PooledEndpoint
+from tunnel_pool.tribler.neighbours import Neighbours
+from tunnel_pool.tribler.socks5 import Socks5Endpoint
 from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key, shares_port
 
+ENDPOINT_LOOK_S = 0.05
+TUNE_INTERVAL_S = 1.0
 KEYS = "tunnel-pool"  # a folder beside Tribler's exit cache
 
 logger = logging.getLogger(__name__)
-
-
-OnLostOfHops = Callable[[int, Callable[[Address], bool]], None]
-"""Hears of which hop count peers lost their circuit, and which, as a predicate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,43 +46,6 @@ class AdoptionOptions:
     bootstrap: tuple[HostPort, ...] = ()
     allow_private: bool = False
     steering: bool = True
-
-
-class Socks5Endpoint(PooledEndpoint):
-    """What Tribler asks of ipv8-rust-tunnels' endpoint about SOCKS5, by hop count."""
-
-    def __init__(self, community: PooledTunnelCommunity, on_lost: OnLostOfHops, steering: bool) -> None:
-        super().__init__(community)
-        self._on_lost = on_lost
-        self._steering = steering
-        self._dispatchers: dict[int, Dispatcher] = {}
-        self._servers: dict[int, Socks5Server] = {}
-        self._ports: dict[int, int] = {}
-
-    def create_socks5_server(self, port: int, hops: int) -> int:
-        """Listen on loopback for the libtorrent session of this hop count; returns the port."""
-        on_lost = partial(self._on_lost, hops)
-        dispatcher, server = serve_session(self._community, Lane(hops), on_lost, self._steering)
-        self._ports[hops] = server.listen(port)
-        self._dispatchers[hops] = dispatcher
-        self._servers[hops] = server
-        connect(self._community, self._dispatchers.values())
-        return self._ports[hops]
-
-    def get_socks5_statistics(self) -> list[dict[str, int]]:
-        return [
-            {"port": self._ports[hops], "hops": hops, "associates": len(server.connections)}
-            for hops, server in self._servers.items()
-        ]
-
-    def set_udp_associate_default_remote(self, addr: Address, hops: int) -> None:
-        """Where the libtorrent session of this hop count listens: it does not say so itself."""
-        if hops in self._servers and addr[1]:
-            self._servers[hops].set_usual_client(addr[1])
-
-    async def close(self) -> None:
-        for server in self._servers.values():
-            await server.close()
 
 
 class PooledFromSettings(PooledTunnelCommunity):
@@ -110,8 +67,12 @@ class PooledFromSettings(PooledTunnelCommunity):
             shares_port=shares_port(options.workers, options.steering),
         )
         self.settings = settings
-        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, self._on_lost, options.steering)
+        self.crypto_endpoint = self._socks5 = Socks5Endpoint(self, settings.download_manager, options.steering)
+        self._neighbours = Neighbours(settings.network, self.community_id, settings.my_peer)
         self.register_task("start the pool", self._start_pool)
+        self.register_task("tune libtorrent sessions", self._socks5.tune_sessions, interval=TUNE_INTERVAL_S)
+        # Tribler's own class puts another in its place in the settings.
+        self.register_task("let other overlays hear", self._let_others_hear, settings.endpoint)
         self.watchers.append(self._readd_peers)
 
     def _config_of(self, settings: Any, member_key: bytes) -> OverlayConfig:
@@ -126,7 +87,7 @@ class PooledFromSettings(PooledTunnelCommunity):
             community_id=self.community_id,
             bootstrap_default=self.options.bootstrap_default,
             bootstrap=self.options.bootstrap,
-            known_peers=read_exits(Path(settings.exitnode_cache)) if settings.exitnode_cache else (),
+            known_peers=_cached_exits(settings),
             allow_private=self.options.allow_private,
             engine=self.options.engine,
         )
@@ -139,9 +100,27 @@ class PooledFromSettings(PooledTunnelCommunity):
             return
         keep_scaled(self, self.options.workers)
 
+    async def _let_others_hear(self, endpoint: Any) -> None:
+        """Have Tribler's endpoint hand out packets of the other overlays.
+
+        ipv8-rust-tunnels forgets which overlays there are when it is opened, until it is set up for tunnels or one
+        of its listeners changes. In Tribler the tunnels set it up; over a pool they don't.
+        """
+        while not endpoint.is_open():  # noqa: ASYNC110 - py-ipv8 tells nobody
+            await asyncio.sleep(ENDPOINT_LOOK_S)
+        endpoint.remove_listener(self)
+
     async def unload(self) -> None:
         await self._socks5.close()
         await super().unload()
+
+    def restore_exits(self) -> None:
+        """Let Tribler's other overlays meet the exits of the last run; the children start with their addresses."""
+        self._neighbours.let_walk_to(_cached_exits(self.settings))
+
+    def candidates_changed(self) -> None:
+        super().candidates_changed()
+        self._neighbours.show(self.candidates)
 
     def _forget_circuit(self, circuit_id: int, reason: str) -> None:
         circuit = self.circuits.get(circuit_id)
@@ -149,26 +128,13 @@ class PooledFromSettings(PooledTunnelCommunity):
         if circuit is not None:
             self.settings.notifier.notify(self.circuit_removed, circuit=circuit, additional_info=reason)
 
-    def _on_lost(self, hops: int, is_lost: Callable[[Address], bool]) -> None:
-        """Peers have lost their circuit: the libtorrent session of this hop count drops them and asks again."""
-        manager = self.settings.download_manager
-        if not manager.has_session(hops):
-            return
-        opened = manager.get_session(hops)
-        if opened.done() and not opened.cancelled() and opened.exception() is None:
-            ours = [download for download in manager.get_downloads() if download.config.get_hops() == hops]
-            handles = [download.handle for download in ours if download.handle and download.handle.is_valid()]
-            # libtorrent may let go of a torrent meanwhile.
-            with contextlib.suppress(RuntimeError):
-                drop_and_reconnect(opened.result(), handles, is_lost)
-
     def _readd_peers(self) -> None:
         if self.find_circuits():
             self.readd_bittorrent_peers()
 
 
 def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object) -> type:
-    """Tribler's class over a pool; `circuit_removed` is the topic of its notifications."""
+    """Return Tribler's class over a pool; `circuit_removed` is the topic of its notifications."""
     return type(
         tribler_class.__name__,
         (tribler_class, PooledFromSettings),
@@ -180,13 +146,27 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
             "remove_circuit": PooledCircuits.remove_circuit,
             "remove_relay": PooledHiddenServices.remove_relay,
             "remove_exit_socket": PooledHiddenServices.remove_exit_socket,
-            # The children start with these addresses.
-            "restore_exitnodes_from_disk": lambda self: None,
+            "restore_exitnodes_from_disk": PooledFromSettings.restore_exits,
         },
     )
 
 
 def _own_keys(settings: Any, workers: int) -> dict[int, bytes]:
-    """Others know a key at one port: Tribler's is its other overlays', the first of these is that of a shared port."""
-    folder = Path(settings.exitnode_cache).parent if settings.exitnode_cache else None
-    return {slot: load_member_key(folder / KEYS, slot) if folder else new_member_key() for slot in range(workers)}
+    """Return a key for each slot; others know a key at one port, and Tribler's is its other overlays'.
+
+    The first of these is that of a shared port.
+    """
+    cache = _exit_cache(settings)
+    if cache is None:
+        return {slot: new_member_key() for slot in range(workers)}
+    return {slot: load_member_key(cache.parent / KEYS, slot) for slot in range(workers)}
+
+
+def _cached_exits(settings: Any) -> tuple[HostPort, ...]:
+    cache = _exit_cache(settings)
+    return read_exits(cache) if cache is not None else ()
+
+
+def _exit_cache(settings: Any) -> Path | None:
+    """Return the file that Tribler keeps exits in; None where there is none, as in Tribler's own tests."""
+    return Path(settings.exitnode_cache) if isinstance(settings.exitnode_cache, str | os.PathLike) else None

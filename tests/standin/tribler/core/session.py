@@ -2,12 +2,17 @@ from asyncio import Event
 from pathlib import Path
 
 from ipv8.loader import IPv8CommunityLoader
+from ipv8.messaging.interfaces.dispatcher.endpoint import DispatcherEndpoint
 from ipv8_rust_tunnels import Endpoint as RustEndpoint
 from ipv8_service import IPv8
 
 from tribler.core.components import TunnelComponent
 from tribler.core.download_manager import DownloadManager
 from tribler.core.notifier import Notifier
+
+
+class IPv8Endpoint(DispatcherEndpoint):
+    pass
 
 
 class Session:
