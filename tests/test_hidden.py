@@ -20,7 +20,7 @@ from tunnel_pool.client import TorrentClient
 from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm, same_bytes
-from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+from tunnel_pool.torrents import hidden_hashes_of, make_torrent, parse_torrent, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions
 
 PLAIN = [sys.executable, "-m", "tests.plain_hidden"]
@@ -305,3 +305,13 @@ def test_the_hash_that_is_looked_up_is_triblers():
     infohash = bytes(range(20))
     expected = hashlib.sha1(b"tribler anonymous download" + binascii.hexlify(infohash)).digest()
     assert lookup_hash(infohash) == expected
+
+
+def test_a_hybrid_is_hidden_under_both_hashes_as_tribler_takes_one_or_the_other(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    hybrid = lt.load_torrent_buffer(
+        make_torrent(tmp_path / "file", lambda piece, pieces: None, hybrid=True)
+    ).info_hashes
+    assert hidden_hashes_of(hybrid) == [hybrid.v1.to_bytes(), hybrid.v2.to_bytes()]
+    assert hidden_hashes_of(lt.info_hash_t(hybrid.v1)) == [hybrid.v1.to_bytes()]
+    assert hidden_hashes_of(lt.info_hash_t(hybrid.v2)) == [hybrid.v2.to_bytes()]

@@ -27,7 +27,7 @@ from tunnel_pool.isolation import Isolation, Isolator
 from tunnel_pool.lane_servers import LaneServer, LaneServers
 from tunnel_pool.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
-from tunnel_pool.torrents import infohash_of, swarm_hash_of
+from tunnel_pool.torrents import hidden_hashes_of, infohash_of
 from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
 
 RESUME_DIR = "resume"
@@ -152,15 +152,16 @@ class TorrentClient:
         lane = self._isolator.enter(infohash, self.hops)
         self._open_lane(lane).waiting.append(_Download(parameters, save_dir, tuple(peers)))
         on_linked = partial(self._on_linked, lane, infohash)
-        swarm = lookup_hash(swarm_hash_of(parameters))
-        self.tunnels.join_swarm(swarm, lane.hops, on_linked, seeding=False, group=lane.group)
+        for hidden_hash in hidden_hashes_of(parameters.info_hashes):
+            swarm = lookup_hash(hidden_hash)
+            self.tunnels.join_swarm(swarm, lane.hops, on_linked, seeding=False, group=lane.group)
 
     def seed(self, parameters: lt.add_torrent_params, folder: Path) -> None:
         """Seed hidden what lies complete in the folder. Raises UserError."""
         lane = self._isolator.enter(infohash_of(parameters), self.hops)
         self._open_lane(lane).session.add(parameters, folder, seed=True)
-        swarm = lookup_hash(swarm_hash_of(parameters))
-        self.tunnels.join_swarm(swarm, lane.hops, seeding=True, group=lane.group)
+        for infohash in hidden_hashes_of(parameters.info_hashes):
+            self.tunnels.join_swarm(lookup_hash(infohash), lane.hops, seeding=True, group=lane.group)
 
     def _on_linked(self, lane: Lane, infohash: str, peer: Address) -> None:
         self._lanes[lane].linked.setdefault(infohash, set()).add(peer)

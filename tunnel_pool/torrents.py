@@ -136,6 +136,16 @@ def infohash_of(parameters: lt.add_torrent_params) -> str:
 
 
 def swarm_hash_of(parameters: lt.add_torrent_params) -> bytes:
-    """The 20 bytes by which trackers, the DHT and hidden services know the swarm: v1's hash, else v2's cut short."""
+    """Return the 20 bytes by which trackers and the DHT know the swarm: v1's hash, else v2's cut short."""
     hashes = parameters.info_hashes
     return bytes.fromhex(str(hashes.v1 if hashes.has_v1() else hashes.v2))[:20]
+
+
+def hidden_hashes_of(hashes: lt.info_hash_t) -> list[bytes]:
+    """Return the hashes that the names of a torrent's hidden swarms are made of (tunnel_pool.hidden.lookup_hash).
+
+    Tribler takes v2's whole hash of a torrent that has one, and v1's of others, as of a hybrid whose v2 hash it does
+    not know yet (best_info_hash in its src/tribler/core/libtorrent/torrentdef.py): so a hybrid has two swarms.
+    """
+    known = [hashes.v1] if hashes.has_v1() else []
+    return [bytes.fromhex(str(each)) for each in [*known, *([hashes.v2] if hashes.has_v2() else [])]]

@@ -26,10 +26,8 @@ from tunnel_pool.daemon.sessions import Sessions
 from tunnel_pool.daemon.settings import Settings, settings_of
 from tunnel_pool.daemon.store import Store, StoreError
 from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
-from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.isolation import MOST_LANES, PLAIN, Isolation, Isolator, share_limit
 from tunnel_pool.lost_peers import is_end_to_end
-from tunnel_pool.torrents import swarm_hash_of
 
 TICK_S = 1.0
 SOON_S = 0.05
@@ -107,7 +105,7 @@ class Library:
         except RuntimeError:
             self.leave_lane(lane, record)
             raise
-        torrent = Torrent(self.seen, record, lane, swarm_hash_of(parameters), handle, handle.status())
+        torrent = Torrent(self.seen, record, lane, handle, handle.status())
         torrent.has_run = parameters.active_time > 0
         torrent.active_s = torrent.changed_s = time.monotonic()
         # Also of one that was added before a restart.
@@ -261,22 +259,24 @@ class Library:
         return known
 
     def _take_part(self, torrent: Torrent, may_run: bool) -> None:
-        """Seeding or downloading in its hidden swarm, or not at all."""
+        """Seed or download in its hidden swarms, or leave them."""
         if torrent.record.hops == PLAIN or torrent.is_private or not may_run:
             self.part(torrent)
             return
-        part = torrent.is_finished
-        if not torrent.is_checking and part is not torrent.hidden:
-            on_linked = None if part else partial(self._on_linked, torrent)
-            swarm = lookup_hash(torrent.swarm_hash)
+        part, swarms = torrent.is_finished, torrent.known_swarms
+        if torrent.is_checking or (part is torrent.hidden and swarms == torrent.swarms):
+            return
+        on_linked = None if part else partial(self._on_linked, torrent)
+        for swarm in swarms if part is not torrent.hidden else swarms - torrent.swarms:
             self._tunnels.join_swarm(swarm, torrent.lane.hops, on_linked, seeding=part, group=torrent.lane.group)
-            torrent.hidden = part
+        torrent.hidden, torrent.swarms = part, swarms
 
     def part(self, torrent: Torrent) -> None:
-        """From its hidden swarm."""
+        """Leave its hidden swarms."""
         if torrent.hidden is not None:
-            self._tunnels.leave_swarm(lookup_hash(torrent.swarm_hash))
-            torrent.hidden = None
+            for swarm in torrent.swarms:
+                self._tunnels.leave_swarm(swarm)
+            torrent.hidden, torrent.swarms = None, frozenset()
             torrent.peers = frozenset()
 
     def _on_linked(self, torrent: Torrent, peer: Address) -> None:

@@ -17,6 +17,8 @@ from tunnel_pool.daemon.record import UNWANTED, Record
 from tunnel_pool.daemon.selection import priority_of
 from tunnel_pool.daemon.standstill import Standstill
 from tunnel_pool.daemon.store import StoreError
+from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.torrents import hidden_hashes_of
 
 S = lt.torrent_status
 CHECKING = (S.checking_files, S.checking_resume_data)
@@ -100,7 +102,6 @@ class Torrent:
     count: Count  # of changes in any of SEEN
     record: Record
     lane: Lane  # in whose session it is
-    swarm_hash: bytes  # by which hidden services know it
     handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
     status: lt.torrent_status  # change it by `hear`
     marks: Marks = field(init=False)
@@ -114,7 +115,8 @@ class Torrent:
     error: str = ""
     standing: str = ""  # why nothing comes, and what was tried
     peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
-    hidden: bool | None = None  # as what it is in its hidden swarm: True a seeder, None not at all
+    hidden: bool | None = None  # as what it is in its hidden swarms: True a seeder, None not at all
+    swarms: frozenset[bytes] = frozenset()  # its hidden swarms that it is in, by the hash that is looked up
     resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
     reading: dict[int, set["asyncio.Future[bytes]"]] = field(default_factory=dict)  # who waits for a piece's bytes
     moved: "asyncio.Future[str] | None" = None
@@ -224,6 +226,11 @@ class Torrent:
     @property
     def hashes(self) -> set[bytes]:
         return hashes_of(self.status.info_hashes)
+
+    @property
+    def known_swarms(self) -> frozenset[bytes]:
+        """The hidden swarms that it could be in; that of v2's hash is known once the metadata is."""
+        return frozenset(map(lookup_hash, hidden_hashes_of(self.status.info_hashes)))
 
     @property
     def info(self) -> lt.torrent_info | None:

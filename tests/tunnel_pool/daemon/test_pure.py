@@ -125,7 +125,7 @@ def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, want
     told = dict.fromkeys(Marks._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
     told |= {"is_finished": finished, "has_metadata": True, "total_wanted": wanted, "total_wanted_done": done}
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
-    torrent = Torrent(Count(), record, Lane(1), b"", None, SimpleNamespace(**told))
+    torrent = Torrent(Count(), record, Lane(1), None, SimpleNamespace(**told))
     assert (torrent.progress, torrent.left_bytes) == (progress, left)
 
 

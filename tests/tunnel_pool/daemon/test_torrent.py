@@ -20,7 +20,7 @@ def session():
 
 def torrent_of(handle, status):
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
-    return Torrent(Count(), record, Lane(1), b"", handle, status)
+    return Torrent(Count(), record, Lane(1), handle, status)
 
 
 def test_files_are_listed_while_a_new_session_does_not_know_them_yet(session, tmp_path):

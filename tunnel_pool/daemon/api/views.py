@@ -13,7 +13,6 @@ from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.queue import Activity
 from tunnel_pool.daemon.torrent import Torrent
-from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.tunnels import pool_of
 
 NODE_DIGITS = 8
@@ -123,7 +122,7 @@ def _routes(tunnels: Tunnels) -> HiddenTunnelCommunity:
 
 
 def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
-    names = {lookup_hash(torrent.swarm_hash): torrent.record.infohash for torrent in library.torrents.values()}
+    names = {swarm: torrent.record.infohash for torrent in library.torrents.values() for swarm in torrent.swarms}
     return [
         model.Swarm(
             lookup_hash=info_hash.hex(),
