@@ -85,8 +85,12 @@ class Command:
 
 
 def is_pool_child(process):
+    """Whether it is a pool's child: of a program of its own, or forked of a template, which has one thread alone."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE and "--child" in process.cmdline()
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        words = process.cmdline()
+        return "--child" in words or ("--template" in words and process.num_threads() > 1)
     return False
 
 

@@ -5,6 +5,7 @@ list tells an exit from anything else.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -202,6 +203,15 @@ class LocalSwarm:
             for process in processes:
                 if process.returncode is not None:
                     raise UserError(f"one of the swarm's {role} ended by itself (exit code {process.returncode})")
+
+    async def replace_node(self, role: str, index: int, number: int) -> None:
+        """End an exit or a relay by a signal, and start another with the same key at the same address."""
+        process = self._processes[role][index]
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        await process.wait()
+        address, more = (self.exits[index], ["--exit"]) if role == "exits" else (self._relays[index], [])
+        self._processes[role][index] = await self._spawn_node(address, *more)
 
     async def peers_of_seeders(self) -> list[list[str]]:
         """End the seeders; returns the addresses that each saw as peers."""

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import copy
 import random
 import shutil
 import signal
 import socket
-from pathlib import Path
 
 import aiohttp
 import libtorrent as lt
@@ -15,99 +13,10 @@ import pytest
 
 from overlay.config import HostPort
 from tests.network import unused_host
+from tests.tunnel_pool.daemon.owner import FILES, Owner, Seeder, link_of, right_files
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
-from tunnel_pool.libtorrent_session import open_session
-from tunnel_pool.seeder import seeder_settings
-from tunnel_pool.swarm import same_bytes
 
 TORRENTS = 6
-FILES = {"a.bin": 1_500_000, "sub/b.bin": 900_000, "c.txt": 100}
-
-
-class Seeder:
-    """A plain one, in this process, of torrents whose files are whole."""
-
-    def __init__(self, folder, host=None, port=0):
-        self.folder = folder
-        host = host or unused_host()
-        self._session = open_session(seeder_settings(host, port, 4_000_000))
-        self.address = HostPort(host, self._session.listen_port())
-        self.links, self.names = {}, {}
-
-    def seed(self, name):
-        parameters = lt.load_torrent_buffer(make_torrent(self.folder, name, FILES))
-        infohash = str(parameters.info_hashes.v1)
-        self.links[infohash] = link_of(parameters, self.address)
-        self.names[infohash] = name
-        self.start(parameters)
-
-    def start(self, parameters):
-        parameters.save_path = str(self.folder)
-        parameters.flags = lt.torrent_flags.seed_mode
-        self._session.add_torrent(parameters)
-
-
-def link_of(parameters, peer):
-    return f"{lt.make_magnet_uri(parameters)}&x.pe={peer}"
-
-
-class Owner:
-    """Does things at random, and knows what is to be true: of each torrent, one of some states, or None."""
-
-    def __init__(self, links, folders):
-        self.links = links
-        self.folders = folders
-        self.may_be = dict.fromkeys(links)  # infohash -> what it is, as far as is known
-        self.otherwise = {}  # infohash -> what it is instead, if the last request came through
-
-    async def act(self, rpc):
-        infohash = random.choice(list(self.links))
-        before = self.may_be[infohash]
-        if before is None:
-            folder, hops = random.choice(self.folders), random.choice(["hops:0", "hops:0", "hops:1"])
-            after = {"folder": folder, "stopped": False, "labels": ["new"], "hops": hops}
-            call = "torrent_add", {"filename": self.links[infohash], "download_dir": folder, "labels": ["new", hops]}
-        else:
-            after = copy.deepcopy(before)
-            match random.choice(["move", "stop", "start", "label", "remove", "delete"]):
-                case "move":
-                    after["folder"] = random.choice(self.folders)
-                    call = "torrent_set_location", {"location": after["folder"], "move": True}
-                case "stop" | "start" as what:
-                    after["stopped"] = what == "stop"
-                    call = f"torrent_{what}", {}
-                case "label":
-                    after["labels"] = [f"label-{random.randrange(1000)}"]
-                    call = "torrent_set", {"labels": after["labels"]}
-                case "remove" | "delete" as what:
-                    after = None
-                    call = "torrent_remove", {"delete_local_data": what == "delete"}
-            call[1]["ids"] = [infohash]
-        self.otherwise = {infohash: after}
-        _, answer = await rpc.post({"jsonrpc": "2.0", "method": call[0], "params": call[1], "id": 1})
-        if "result" in answer:
-            self.may_be[infohash] = after
-        else:
-            assert answer["error"]["message"] == "it is being moved already"
-        self.otherwise = {}
-
-    async def check(self, rpc):
-        """What is there is what was acknowledged; of the request that was cut off, all or nothing."""
-        there = {}
-        fields = ["hash_string", "download_dir", "status", "labels", "percent_done", "error", "error_string"]
-        for torrent in (await rpc.call("torrent_get", {"fields": fields}))["torrents"]:
-            assert torrent["hash_string"] not in there, "doubled"
-            *labels, hops = torrent["labels"]
-            assert torrent["error"] == 0, torrent
-            there[torrent["hash_string"]] = {
-                "folder": torrent["download_dir"], "stopped": torrent["status"] == 0, "labels": labels, "hops": hops,
-            }  # fmt: skip
-        for infohash, known in self.may_be.items():
-            found = there.pop(infohash, None)
-            assert found in (known, self.otherwise.get(infohash, known)), (infohash, found, known, self.otherwise)
-            self.may_be[infohash] = found
-        assert not there
-        self.otherwise = {}
 
 
 @pytest.mark.timeout(900)
@@ -117,7 +26,7 @@ async def test_a_daemon_killed_at_any_moment_keeps_what_it_said(moments, tmp_pat
     for number in range(TORRENTS):
         seeder.seed(f"torrent-{number}")
     folders = [str(tmp_path / "downloads"), str(tmp_path / "other"), str(tmp_path / "deep/er")]
-    owner = Owner(seeder.links, folders)
+    owner = Owner(seeder, folders)
     arguments = ["--workers=0", f"--listen={unused_host()}:0"]
     for _ in range(moments):
         async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
@@ -174,7 +83,8 @@ async def all_downloaded(rpc, owner, seeder):
     Where the machine stands still for five seconds, the seeder takes its peer to be gone, which that notices by its own
     time-outs, up to two minutes.
     """
-    plain = [infohash for infohash, known in owner.may_be.items() if known and known["hops"] == "hops:0"]
+    plain = [infohash for infohash, (known, *_) in owner.may_be.items() if known and known["hops"] == 0]
+    await rpc.call("torrent_set", {"ids": plain or ["0" * 40], "files_wanted": []})
     await rpc.call("torrent_start_now", {"ids": plain or ["0" * 40]})
     torrents = []
     async with told_when_late(lambda: torrents), asyncio.timeout(200):
@@ -185,6 +95,4 @@ async def all_downloaded(rpc, owner, seeder):
                 break
             await asyncio.sleep(0.2)
     for torrent in torrents:
-        name = seeder.names[torrent["hash_string"]]
-        for path in FILES:
-            assert same_bytes(seeder.folder / name / path, Path(torrent["download_dir"]) / name / path), torrent
+        assert right_files(seeder, torrent), torrent

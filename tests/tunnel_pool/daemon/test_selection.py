@@ -7,8 +7,8 @@ import libtorrent as lt
 import pytest
 
 from tests.network import unused_host
+from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
-from tests.tunnel_pool.daemon.test_kill import Seeder, link_of
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.selection import distrust_ends, newly_wanted
 from tunnel_pool.swarm import same_bytes

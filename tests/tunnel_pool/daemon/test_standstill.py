@@ -10,8 +10,8 @@ import pytest
 
 from overlay.config import HostPort
 from tests.network import COMMUNITY_ID, until, unused_host
+from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
-from tests.tunnel_pool.daemon.test_kill import Seeder, link_of
 from tunnel_pool.daemon import disk, standstill
 from tunnel_pool.daemon.changes import Wish
 from tunnel_pool.daemon.daemon import DaemonOptions, running

@@ -1,0 +1,138 @@
+"""What happens to a node in the world, all at once: each fault is a coroutine of a running World."""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import aiohttp
+import psutil
+
+PAUSED_S = 5.0  # at most; a child that answers no heartbeat for 4 s is replaced
+DISK_FULL_S = 2.0
+BLOCK_BYTES = 1 << 20
+
+
+async def kill_child(world):
+    world.strike(world.random_child(), signal.SIGKILL)
+
+
+async def terminate_child(world):
+    """It means nothing to a child, which ends when the main process asks it to."""
+    world.strike(world.random_child(), signal.SIGTERM)
+
+
+async def pause_child(world):
+    child = world.random_child()
+    world.strike(child, signal.SIGSTOP)
+    await asyncio.sleep(world.random.random() * PAUSED_S)
+    world.strike(child, signal.SIGCONT)
+
+
+async def kill_all_children(world):
+    for child in world.children():
+        world.strike(child, signal.SIGKILL)
+
+
+async def kill_template(world):
+    """What children are forked of, where they are."""
+    for process in world.processes("--template"):
+        world.strike(process, signal.SIGKILL)
+
+
+async def kill_main(world):
+    await world.restart(signal.SIGKILL)
+
+
+async def kill_main_as_it_starts(world):
+    await world.restart(signal.SIGKILL, again_after_s=world.random.random())
+
+
+async def terminate_main(world):
+    await world.restart(signal.SIGTERM)
+
+
+async def interrupt_main(world):
+    await world.restart(signal.SIGINT)
+
+
+async def kill_main_while_a_child_stands_still(world):
+    world.strike(world.random_child(), signal.SIGSTOP)
+    await world.restart(signal.SIGKILL)
+
+
+async def pause_main(world):
+    main = psutil.Process(world.running.pid)
+    world.strike(main, signal.SIGSTOP)
+    await asyncio.sleep(world.random.random() * PAUSED_S / 2)
+    world.strike(main, signal.SIGCONT)
+
+
+async def hang_up(world):
+    """It reads its configuration again."""
+    world.strike(psutil.Process(world.running.pid), signal.SIGHUP)
+
+
+async def scale(world):
+    least = world.random.randint(1, 2)
+    await world.put("/api/pool/workers", {"least": least, "most": world.random.randint(least, 3)})
+
+
+async def drain(world):
+    slots = [child["slot"] for child in (await world.get("/api/pool"))["children"]]
+    if slots:
+        with contextlib.suppress(aiohttp.ClientResponseError):  # it is gone, or drained already
+            await world.post(f"/api/pool/children/{world.random.choice(slots)}/drain")
+
+
+async def kill_node(world):
+    """An exit or a relay of somebody else's, which is started again at the same address."""
+    await world.replace_node(signal.SIGKILL)
+
+
+async def pause_node(world):
+    process = world.random_node()
+    world.strike(process, signal.SIGSTOP)
+    await asyncio.sleep(world.random.random() * PAUSED_S)
+    world.strike(process, signal.SIGCONT)
+
+
+async def pause_seeders(world):
+    for seeder in world.seeders:
+        seeder.session.pause()
+    await asyncio.sleep(world.random.random() * PAUSED_S / 2)
+    for seeder in world.seeders:
+        seeder.session.resume()
+
+
+async def fill_disk(world):
+    """To the last byte, for a moment."""
+    ballast = world.disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(os.urandom(BLOCK_BYTES) if file.tell() == 0 else bytes(BLOCK_BYTES))
+    await asyncio.sleep(world.random.random() * DISK_FULL_S)
+    ballast.unlink()
+
+
+# How often each comes, compared with the others.
+FAULTS = {
+    kill_child: 6,
+    terminate_child: 1,
+    pause_child: 4,
+    kill_all_children: 2,
+    kill_template: 2,
+    kill_main: 6,
+    kill_main_as_it_starts: 3,
+    terminate_main: 2,
+    interrupt_main: 1,
+    kill_main_while_a_child_stands_still: 2,
+    pause_main: 2,
+    hang_up: 2,
+    scale: 4,
+    drain: 2,
+    kill_node: 2,
+    pause_node: 2,
+    pause_seeders: 2,
+    fill_disk: 3,
+}

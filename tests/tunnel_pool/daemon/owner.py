@@ -1,0 +1,156 @@
+"""Somebody who changes a daemon's torrents at random, and knows what has to be true afterwards."""
+
+import random
+from pathlib import Path
+
+import libtorrent as lt
+
+from overlay.config import HostPort
+from tests.network import unused_host
+from tests.tunnel_pool.daemon.running import make_torrent
+from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.seeder import seeder_settings
+from tunnel_pool.swarm import same_bytes
+
+FILES = {"a.bin": 1_500_000, "sub/b.bin": 900_000, "c.txt": 100}
+FIELDS = [
+    "hash_string", "download_dir", "status", "labels", "percent_done", "error", "error_string", "wanted",
+]  # fmt: skip
+
+
+class Seeder:
+    """A plain one, in this process, of torrents whose files are whole."""
+
+    def __init__(self, folder, host=None, port=0, speed=4_000_000):
+        self.folder = folder
+        host = host or unused_host()
+        self.session = open_session(seeder_settings(host, port, speed))
+        self.address = HostPort(host, self.session.listen_port())
+        self.links, self.names = {}, {}
+
+    def seed(self, name):
+        """Return the infohash of a new torrent of this name."""
+        parameters = lt.load_torrent_buffer(make_torrent(self.folder, name, FILES))
+        infohash = str(parameters.info_hashes.v1)
+        self.links[infohash] = link_of(parameters, self.address)
+        self.names[infohash] = name
+        self.start(parameters)
+        return infohash
+
+    def start(self, parameters):
+        parameters.save_path = str(self.folder)
+        parameters.flags = lt.torrent_flags.seed_mode
+        self.session.add_torrent(parameters)
+
+
+def link_of(parameters, peer):
+    return f"{lt.make_magnet_uri(parameters)}&x.pe={peer}"
+
+
+class Owner:
+    """Does things at random; of each torrent it knows the states that may be, None being that it is not there.
+
+    Several may be after a request that was cut off, or refused: it is done whole or not at all.
+    """
+
+    def __init__(self, seeder, folders, hops=(0, 0, 1), rng=None, is_alone=True):
+        """`hops` are those that torrents are added with, and changed to if all have some.
+
+        `is_alone`: nobody else has torrents there, and nothing happens by which a torrent could fail.
+        """
+        self.is_alone = is_alone
+        self.seeder = seeder
+        self.folders = folders
+        self.hops = hops
+        self.acknowledged = 0
+        self.refusals = []
+        self._rng = rng or random.Random()
+        self.may_be = {infohash: [None] for infohash in seeder.links}
+
+    async def act(self, rpc):
+        infohash = self._rng.choice(list(self.may_be))
+        if len(self.may_be[infohash]) > 1:
+            await self.check(rpc)
+        before, *others = self.may_be[infohash]
+        if others:  # which files are wanted is not told before the metadata is known
+            return
+        method, arguments, after = self._add(infohash) if before is None else self._change(before)
+        if before is not None:
+            arguments["ids"] = [infohash]
+        self.may_be[infohash] = [before, after]
+        _, answer = await rpc.post({"jsonrpc": "2.0", "method": method, "params": arguments, "id": 1})
+        if "result" in answer:
+            self.may_be[infohash] = [after]
+            self.acknowledged += 1
+        else:
+            self.refusals.append(answer["error"]["message"])
+
+    def _add(self, infohash):
+        folder, hops = self._rng.choice(self.folders), self._rng.choice(self.hops)
+        after = {"folder": folder, "stopped": False, "labels": ["new"], "hops": hops, "wanted": None}
+        link = self.seeder.links[infohash]
+        return "torrent_add", {"filename": link, "download_dir": folder, "labels": ["new", f"hops:{hops}"]}, after
+
+    def _change(self, before):
+        """Return a request and what is true afterwards."""
+        after = dict(before)
+        kinds = ["move", "stop", "start", "label", "select", "remove", "delete"] + ["hops"] * (0 not in self.hops)
+        match self._rng.choice(kinds):
+            case "move":
+                after["folder"] = self._rng.choice(self.folders)
+                return "torrent_set_location", {"location": after["folder"], "move": True}, after
+            case "stop" | "start" as what:
+                after["stopped"] = what == "stop"
+                return f"torrent_{what}", {}, after
+            case "label":
+                after["labels"] = [f"label-{self._rng.randrange(1000)}"]
+                return "torrent_set", {"labels": after["labels"]}, after
+            case "hops":
+                after["hops"] = self._rng.choice(self.hops)
+                return "torrent_set", {"hops": after["hops"], "confirm_fewer_hops": True}, after
+            case "select":
+                wanted = [self._rng.random() < 0.6 for _ in FILES]
+                after["wanted"] = list(map(int, wanted))
+                chosen = {"files_wanted": [i for i, is_wanted in enumerate(wanted) if is_wanted]}
+                chosen["files_unwanted"] = [i for i, is_wanted in enumerate(wanted) if not is_wanted]
+                return "torrent_set", {name: files for name, files in chosen.items() if files}, after
+            case "remove" | "delete" as what:
+                return "torrent_remove", {"delete_local_data": what == "delete"}, None
+
+    async def check(self, rpc):
+        """What is there is what was acknowledged. Returns the infohashes of all torrents."""
+        there = {}
+        for torrent in (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]:
+            infohash = torrent["hash_string"]
+            assert infohash not in there, "doubled"
+            assert not self.is_alone or torrent["error"] == 0, torrent
+            *labels, hops = torrent["labels"]
+            there[infohash] = {
+                "folder": torrent["download_dir"], "stopped": torrent["status"] == 0, "labels": labels,
+                "hops": int(hops.removeprefix("hops:")), "wanted": torrent["wanted"],
+            }  # fmt: skip
+        assert not self.is_alone or there.keys() <= self.may_be.keys()
+        for infohash, states in self.may_be.items():
+            found = there.get(infohash)
+            held = [state for state in states if self._is(found, state)]
+            assert held, (infohash, found, states)
+            self.may_be[infohash] = held if None not in held else [None]
+        return there
+
+    def _is(self, found, state):
+        """Whether what was found may be this state; which files are wanted is known once the metadata is.
+
+        Where disks are full, a move that was asked for may not come about, at any time.
+        """
+        if found is None or state is None:
+            return found is state
+        same = all(found[name] == state[name] for name in ("stopped", "labels", "hops"))
+        is_there = found["folder"] in ([state["folder"]] if self.is_alone else self.folders)
+        return same and is_there and (state["wanted"] is None or found["wanted"] in (state["wanted"], []))
+
+
+def right_files(seeder, torrent):
+    """Whether a complete torrent's files are the seeder's."""
+    name = seeder.names[torrent["hash_string"]]
+    here, there = seeder.folder / name, Path(torrent["download_dir"]) / name
+    return all(same_bytes(here / path, there / path) for path in FILES)
