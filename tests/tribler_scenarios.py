@@ -47,7 +47,7 @@ async def bytes_by_child(started):
 async def one_after_another(folder, hops, count):
     """Download that many torrents, each when the one before is complete."""
     torrents, saved = make_torrents(folder, count, SIZE_BYTES), folder / "downloads"
-    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as started:
+    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as (running, started):
         downloads = [await download(started, link, file, saved, hops) for _, _, file, link in torrents]
         return {"downloads": downloads, "carried": await bytes_by_child(started)}
 
@@ -56,7 +56,7 @@ async def together(folder, hops, count):
     """Download that many torrents at once, then one of them again over another hop count while it runs."""
     torrents, saved = make_torrents(folder, count, SIZE_BYTES), folder / "downloads"
     (changed,) = make_torrents(folder, 1, SLOW_BYTES, 8 << 20, net=2)
-    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as started:
+    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as (running, started):
         downloads = await asyncio.gather(*(download(started, link, file, saved, hops) for _, _, file, link in torrents))
         infohash = await started.add(changed[3], saved, hops)
         await started.until(infohash, lambda known: 0 < known.get("progress", 0) < 1, DOWNLOAD_TIMEOUT_S)
@@ -72,17 +72,17 @@ async def together(folder, hops, count):
 async def disturbed(folder, hops, count, signal_name):
     """Download that many torrents slowly; a child gets the signal, and the longest stand of each is measured."""
     torrents, saved = make_torrents(folder, count, SLOW_BYTES, SLOW_BYTES_S), folder / "downloads"
-    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as started:
+    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as (running, started):
         for *_, link in torrents:
             await started.add(link, saved, hops)
         deadline_s = time.monotonic() + DOWNLOAD_TIMEOUT_S
         while not all(known["progress"] > 0.05 for known in (await started.downloads()).values()):
             assert time.monotonic() < deadline_s, await started.downloads()
             await asyncio.sleep(0.2)
-        struck = started.running.pool_children()[0]
+        struck = running.pool_children()[0]
         struck.send_signal(signal.Signals[signal_name])
         stood_s = await longest_stands(torrents)
-        children = [child.pid for child in started.running.pool_children() if child.pid != struck.pid]
+        children = [child.pid for child in running.pool_children() if child.pid != struck.pid]
         return {"stood_s": stood_s, "children": len(children)}
 
 
@@ -114,7 +114,7 @@ async def our_seed(swarm, file, hops, state):
 async def hidden_downloads(folder, hops, count):
     """Have Tribler download hidden torrents that our seeders offer, with no exit and no tracker between."""
     saved, seen = folder / "downloads", []
-    async with nodes_of_tribler(exits=1, relays=5) as swarm, tribler(swarm, folder) as started:
+    async with nodes_of_tribler(exits=1, relays=5) as swarm, tribler(swarm, folder) as (running, started):
         for number, (session, handle, file, _) in enumerate(make_torrents(folder, count, SIZE_BYTES)):
             session.remove_torrent(handle)  # nobody is to be found in the open
             async with our_seed(swarm, file, hops, folder / f"seed{number}") as link:
@@ -125,7 +125,7 @@ async def hidden_downloads(folder, hops, count):
 async def hidden_seeds(folder, hops, count):
     """Have Tribler seed hidden torrents, which our downloads find."""
     seen = []
-    async with nodes_of_tribler(exits=1, relays=5) as swarm, tribler(swarm, folder) as started:
+    async with nodes_of_tribler(exits=1, relays=5) as swarm, tribler(swarm, folder) as (running, started):
         for number, (session, handle, file, link) in enumerate(make_torrents(folder, count, SIZE_BYTES)):
             session.remove_torrent(handle)
             infohash = await started.add(file.with_suffix(".torrent").as_uri(), folder, hops)
@@ -145,12 +145,12 @@ async def restarted(folder, hops):
     """Restart Tribler by REST while it downloads: it goes on, with children of its own."""
     ((_, _, file, link),) = make_torrents(folder, 1, SLOW_BYTES, 8 << 20)
     saved = folder / "downloads"
-    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as started:
+    async with nodes_of_tribler() as swarm, tribler(swarm, folder) as (running, started):
         infohash = await started.add(link, saved, hops)
         await started.until(infohash, lambda known: known.get("progress", 0) > 0.1, DOWNLOAD_TIMEOUT_S)
-        before = {child.pid for child in started.running.pool_children()}
+        before = {child.pid for child in running.pool_children()}
         await started.ask("PUT", "shutdown?restart=1")
-        await started.until_ready(lambda: not before & {child.pid for child in started.running.pool_children()})
+        await started.until_ready(lambda: None, lambda: not before & {child.pid for child in running.pool_children()})
         known = await started.until_done(infohash, 2 * DOWNLOAD_TIMEOUT_S)
         return {"progress": known.get("progress"), "same": same_bytes(file, saved / file.name)}
 
@@ -166,7 +166,7 @@ REST = (
 async def rest(folder, plain):
     """Ask everything that Tribler's page asks of tunnels, after a download and with a hidden seed."""
     ((_, _, file, link),) = make_torrents(folder, 1, SIZE_BYTES)
-    async with nodes_of_tribler() as swarm, tribler(swarm, folder, plain=plain) as started:
+    async with nodes_of_tribler() as swarm, tribler(swarm, folder, plain=plain) as (_, started):
         await download(started, link, file, folder / "downloads", 1)
         deadline_s = time.monotonic() + DOWNLOAD_TIMEOUT_S
         while time.monotonic() < deadline_s:
@@ -185,9 +185,9 @@ async def rest(folder, plain):
 async def patched(folder, hops, count):
     """Run Tribler with our patch instead of our launcher."""
     torrents, saved = make_torrents(folder, count, SIZE_BYTES), folder / "downloads"
-    async with nodes_of_tribler() as swarm, tribler(swarm, folder, patched=True) as started:
+    async with nodes_of_tribler() as swarm, tribler(swarm, folder, patched=True) as (running, started):
         downloads = [await download(started, link, file, saved, hops) for _, _, file, link in torrents]
-        children = len(started.running.pool_children())
+        children = len(running.pool_children())
         statistics = (await started.ask("GET", "statistics/ipv8"))["ipv8_statistics"]
         return {"downloads": downloads, "children": children, "statistics": statistics}
 

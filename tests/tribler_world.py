@@ -1,136 +1,48 @@
-"""The real Tribler in a network namespace that has loopback alone: its process, its REST interface, who it meets.
-
-With `plain`, its own tunnels run; else ours, over two children.
-"""
+"""The real Tribler in a network namespace that has loopback alone, and who it meets there."""
 
 import asyncio
 import contextlib
-import json
-import os
-import subprocess
-import time
-from pathlib import Path
 
-import aiohttp
 import libtorrent as lt
 import psutil
 
 from overlay.config import TRIBLER_COMMUNITY_ID
 from tests import real_tribler
-from tests.commands import ROOT, command
-from tunnel_pool.exit_cache import pack_exits
+from tests.commands import command
+from tunnel_pool.bench import tribler_core
 from tunnel_pool.libtorrent_session import open_session
 from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import LocalSwarm, make_random_file, write_torrent
 
-KEY = "secret"
-PORT = 52194
-HOST = "127.9.9.9"
-READY_WITHIN_S = 60.0
-ENDS_WITHIN_S = 30.0
-OURS = ["--workers=2", f"--listen={HOST}:0", "--bootstrap=none", "--allow-private"]
-
-
-def default_configuration(python, source, folder):
-    """Return what Tribler would begin with, changed so far that it disturbs nobody and waits for nobody."""
-    code = "import json; from tribler.tribler_config import DEFAULT_CONFIG; print(json.dumps(DEFAULT_CONFIG))"
-    environment = {**os.environ, "PYTHONPATH": str(source / "src")}
-    printed = subprocess.run([python, "-c", code], env=environment, capture_output=True, check=True).stdout
-    config = json.loads(printed)
-    config["state_dir"] = config["ipv8"]["working_directory"] = str(folder)
-    for key in config["ipv8"]["keys"]:
-        if "file" in key:
-            key["file"] = str(folder / Path(key["file"]).name)
-    config["ipv8"]["interfaces"] = [{"interface": "UDPIPv4", "ip": "127.0.0.1", "port": 8090}]
-    config["api"].update(http_port=PORT, key=KEY)
-    config["versioning"]["enabled"] = config["rss"]["enabled"] = False
-    # There is no DHT of BitTorrent here, which it would wait for before it adds a torrent.
-    config["libtorrent"]["dht_readiness_timeout"] = 0
-    config["libtorrent"]["download_defaults"]["saveas"] = str(folder / "downloads")
-    return config
-
-
-class Tribler:
-    """A running one, asked by REST as its page would ask."""
-
-    def __init__(self, running, session):
-        self.running = running
-        self._session = session
-
-    async def ask(self, method, path, **body):
-        """Return what it answers, JSON or text."""
-        async with self._session.request(method, f"http://127.0.0.1:{PORT}/api/{path}", json=body or None) as answer:
-            text = await answer.text()
-            assert answer.status == 200, (method, path, answer.status, text)
-            return json.loads(text) if text.startswith(("{", "[")) else text
-
-    async def until_ready(self, holds=lambda: True):
-        """Wait until it answers, and this holds."""
-        deadline_s = time.monotonic() + READY_WITHIN_S
-        while True:
-            with contextlib.suppress(aiohttp.ClientError, AssertionError):
-                await self.ask("GET", "downloads")
-                if holds():
-                    return
-            assert self.running.process.returncode is None, self.running.lines[-20:]
-            assert time.monotonic() < deadline_s, self.running.lines[-20:]
-            await asyncio.sleep(0.2)
-
-    async def add(self, uri, saved, hops):
-        """Return the infohash that it knows the torrent by."""
-        more = {"anon_hops": hops, "safe_seeding": True, "destination": str(saved)}
-        return (await self.ask("PUT", "downloads", uri=uri, **more))["infohash"]
-
-    async def downloads(self):
-        """Return what it says of each torrent, by infohash."""
-        return {known["infohash"]: known for known in (await self.ask("GET", "downloads"))["downloads"]}
-
-    async def until(self, infohash, holds, timeout_s):
-        """Return what it says of the torrent when this holds of that, or the time is over."""
-        deadline_s, known = time.monotonic() + timeout_s, {}
-        while not holds(known) and time.monotonic() < deadline_s:
-            await asyncio.sleep(0.2)
-            known = (await self.downloads()).get(infohash, {})
-        return known
-
-    async def until_done(self, infohash, timeout_s):
-        return await self.until(infohash, lambda known: known.get("progress") == 1, timeout_s)
-
-    async def circuits(self):
-        return (await self.ask("GET", "ipv8/tunnel/circuits"))["circuits"]
+WORKERS = 2
 
 
 @contextlib.asynccontextmanager
 async def tribler(swarm, folder, plain=False, patched=False):
-    """Yield a running Tribler that knows the swarm's nodes by its exit cache; it has to end in order.
+    """Yield a running command and what asks it; it knows the swarm's nodes by its exit cache and has to end in order.
 
     With `plain` it runs its own tunnels, with `patched` it was given our patch instead of our launcher.
     """
-    python, source = real_tribler.python(), real_tribler.source()
+    python, source, state = str(real_tribler.python()), real_tribler.source(), folder / "tribler"
     if patched:
         source = real_tribler.patched_source(folder / "patched")
-    state = folder / "tribler"
-    (state / "git").mkdir(parents=True)
-    (state / "git" / "configuration.json").write_text(json.dumps(default_configuration(python, source, state)))
-    (state / "git" / "exitnode_cache.dat").write_bytes(pack_exits(swarm.nodes))
-    itself = [str(source / "src" / "run_tribler.py")]
-    program, paths = {
-        "plain": (itself, [source / "src"]),
-        "patched": ([*itself, "--workers=2"], [source / "src", ROOT]),
-        "launched": (["-m", "tunnel_pool.tribler", *OURS], [source / "src", ROOT]),
-    }["plain" if plain else "patched" if patched else "launched"]
-    environment = {"TSTATEDIR": str(state), "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    theirs = ["-s", "--log-level", "WARNING"]
+    await tribler_core.prepare(python, source, state, swarm)
+    program = tribler_core.command_line(python, source, 0 if plain or patched else WORKERS)
+    more = [f"--workers={WORKERS}"] if patched else []
+    environment = tribler_core.environment_of(source, state, ours=not plain)
     async with (
-        command(*theirs, program=[str(python), *program], environment=environment) as running,
-        aiohttp.ClientSession(headers={"X-Api-Key": KEY}) as session,
+        command(*more, program=program, environment=environment) as running,
+        tribler_core.asked() as started,
     ):
-        started = Tribler(running, session)
-        await started.until_ready()
-        yield started
+
+        def check():
+            assert running.process.returncode is None, running.lines[-20:]
+
+        await started.until_ready(check)
+        yield running, started
         family = running.family()
         running.process.terminate()
-        await asyncio.wait_for(running.process.wait(), ENDS_WITHIN_S)
+        await asyncio.wait_for(running.process.wait(), tribler_core.ENDS_WITHIN_S)
         left = [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
         assert not left, left
 

@@ -22,6 +22,7 @@ from tunnel_pool.bench import (
     seeks,
     soak,
     streams,
+    tribler,
 )
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
@@ -39,8 +40,9 @@ SEEKS = "seeks"
 API = "api"
 STARTS = "starts"
 SOAK = "soak"
+TRIBLER = "tribler"
 OF_A_NODE = (LIMITS, FLOODS, SCALING)
-ALONE = (STREAMS, IDLE, ISOLATION, ELASTIC, SEEKS, API, STARTS, SOAK, *OF_A_NODE)  # measured by themselves
+ALONE = (STREAMS, IDLE, ISOLATION, ELASTIC, SEEKS, API, STARTS, SOAK, TRIBLER, *OF_A_NODE)  # measured by themselves
 USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200, "runs": 3}
 UNUSUAL: dict[str, dict[str, Any]] = {
     IDLE: {"workers": WorkerRange(16, 16), "seconds": 60},
@@ -53,6 +55,7 @@ UNUSUAL: dict[str, dict[str, Any]] = {
     API: {"seconds": 10, "size": 1000},
     STARTS: {"runs": 20},
     SOAK: {"seconds": 1800},
+    TRIBLER: {"workers": WorkerRange(2, 2)},
 }
 DOWNLOADS = {f"download-{hops}": hops for hops in (1, 2, 3)}
 FORWARDING = {
@@ -88,6 +91,8 @@ Compare within one run: machines differ, and drift. Scenarios:
   starts                the daemon's start with 0 and 1000 torrents, by itself (--runs 20)
   soak                  memory and descriptors of a daemon that works for half an hour, by itself
                         (--seconds 1800)
+  tribler               the real Tribler 8 with its own tunnels and with ours, one file over 1 and
+                        3 hops, by itself (--workers 2; needs --tribler DIR, unshare and ip)
 Contenders:
 """ + "\n".join(f"  {contender.name:21} {contender.what}" for contender in ALL)
 
@@ -121,6 +126,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=number(1, 3600), help="of load a node or stream, or of idleness (default: 5)")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the result, too, as .png, .svg or .pdf (needs matplotlib)"
+    )
+    parser.add_argument("--tribler", type=Path, metavar="DIR", help="Tribler's source; src/run_tribler.py is in it")
+    parser.add_argument(
+        "--tribler-python", metavar="FILE", help="a Python with what Tribler needs, protobuf and psutil (default: ours)"
     )
     options.add_output_options(parser, log_level="error")
     parser.set_defaults(run=run)
@@ -207,6 +216,9 @@ MEASURE: dict[str, Callable[[argparse.Namespace], Awaitable[Any]]] = {
     API: lambda arguments: api.measure(arguments.size, arguments.workers.most, arguments.seconds),
     STARTS: lambda arguments: api.measure_starts(arguments.runs),
     SOAK: lambda arguments: soak.measure(arguments.seconds),
+    TRIBLER: lambda arguments: tribler.measure(
+        arguments.tribler, arguments.tribler_python, arguments.workers.most, arguments.size, arguments.runs
+    ),
 }
 DRAW: dict[str, Callable[[Any, Path], None]] = {ELASTIC: elastic.draw, SOAK: soak.draw}
 DESCRIBE: dict[str, Callable[[Any], str]] = {
@@ -221,6 +233,7 @@ DESCRIBE: dict[str, Callable[[Any], str]] = {
     API: api.describe,
     STARTS: api.describe_starts,
     SOAK: soak.describe,
+    TRIBLER: tribler.describe,
 }
 
 
