@@ -143,8 +143,8 @@ async def hidden_seeds(folder, hops, count):
 
 async def restarted(folder, hops):
     """Restart Tribler by REST while it downloads: it goes on, with children of its own."""
-    ((_, _, file, link),) = make_torrents(folder, 1, SLOW_BYTES, 8 << 20)
-    saved = folder / "downloads"
+    (seeded,) = make_torrents(folder, 1, SLOW_BYTES, 8 << 20)
+    saved, (*_, file, link) = folder / "downloads", seeded
     async with nodes_of_tribler() as swarm, tribler(swarm, folder) as (running, started):
         infohash = await started.add(link, saved, hops)
         await started.until(infohash, lambda known: known.get("progress", 0) > 0.1, DOWNLOAD_TIMEOUT_S)
@@ -165,10 +165,14 @@ REST = (
 
 async def rest(folder, plain):
     """Ask everything that Tribler's page asks of tunnels, after a download and with a hidden seed."""
-    ((_, _, file, link),) = make_torrents(folder, 1, SIZE_BYTES)
+    (seeded,) = make_torrents(folder, 1, SIZE_BYTES)
+    *_, file, link = seeded
     async with nodes_of_tribler() as swarm, tribler(swarm, folder, plain=plain) as (_, started):
+        deadline_s = time.monotonic() + 2 * DOWNLOAD_TIMEOUT_S
+        while not any(circuit["state"] == "READY" for circuit in await started.circuits()):
+            assert time.monotonic() < deadline_s, "no circuits"
+            await asyncio.sleep(0.2)
         await download(started, link, file, folder / "downloads", 1)
-        deadline_s = time.monotonic() + DOWNLOAD_TIMEOUT_S
         while time.monotonic() < deadline_s:
             known = {path: await started.ask("GET", path) for path in REST}
             types = {circuit["type"] for circuit in known["ipv8/tunnel/circuits"]["circuits"]}

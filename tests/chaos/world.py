@@ -269,6 +269,7 @@ async def main(folder, faults, seed, start_method):
         "restarts": world.restarts,
         "acknowledged": sum(owner.acknowledged for owner in world.owners),
         "refused": Counter(message for owner in world.owners for message in owner.refusals),
+        "longest_s": {kind: took for owner in world.owners for kind, took in owner.took_s.items()},
         "most": world.most,
         "seconds": round(time.monotonic() - began_s),
     }

@@ -1,6 +1,8 @@
 """Somebody who changes a daemon's torrents at random, and knows what has to be true afterwards."""
 
 import random
+import time
+from collections import deque
 from pathlib import Path
 
 import libtorrent as lt
@@ -64,26 +66,35 @@ class Owner:
         self.hops = hops
         self.acknowledged = 0
         self.refusals = []
+        self.took_s = {}  # the longest time that each kind of request took
         self._rng = rng or random.Random()
         self.may_be = {infohash: [None] for infohash in seeder.links}
+        self._told = {infohash: deque(maxlen=20) for infohash in seeder.links}  # requests and answers
 
     async def act(self, rpc):
         infohash = self._rng.choice(list(self.may_be))
         if len(self.may_be[infohash]) > 1:
-            await self.check(rpc)
+            await self.check(rpc, may_move=True)
         before, *others = self.may_be[infohash]
         if others:  # which files are wanted is not told before the metadata is known
-            return
-        method, arguments, after = self._add(infohash) if before is None else self._change(before)
+            method, arguments, after = "torrent_remove", {"delete_local_data": True}, None
+        else:
+            method, arguments, after = self._add(infohash) if before is None else self._change(before)
         if before is not None:
             arguments["ids"] = [infohash]
-        self.may_be[infohash] = [before, after]
+        self.may_be[infohash] = [before, *others, after]
+        self._told[infohash].append((method, arguments))
+        began_s = time.monotonic()
         _, answer = await rpc.post({"jsonrpc": "2.0", "method": method, "params": arguments, "id": 1})
+        kind = " ".join([method, *(name for name in arguments if name != "ids")])
+        self.took_s[kind] = max(self.took_s.get(kind, 0.0), round(time.monotonic() - began_s, 2))
         if "result" in answer:
             self.may_be[infohash] = [after]
             self.acknowledged += 1
+            self._told[infohash].append("acknowledged")
         else:
             self.refusals.append(answer["error"]["message"])
+            self._told[infohash].append(answer["error"]["message"])
 
     def _add(self, infohash):
         folder, hops = self._rng.choice(self.folders), self._rng.choice(self.hops)
@@ -117,8 +128,11 @@ class Owner:
             case "remove" | "delete" as what:
                 return "torrent_remove", {"delete_local_data": what == "delete"}, None
 
-    async def check(self, rpc):
-        """What is there is what was acknowledged. Returns the infohashes of all torrents."""
+    async def check(self, rpc, may_move=False):
+        """What is there is what was acknowledged; a move, once the daemon was started again, unless it `may_move` yet.
+
+        Returns what is there by infohash, also of torrents of others.
+        """
         there = {}
         for torrent in (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]:
             infohash = torrent["hash_string"]
@@ -132,12 +146,13 @@ class Owner:
         assert not self.is_alone or there.keys() <= self.may_be.keys()
         for infohash, states in self.may_be.items():
             found = there.get(infohash)
-            held = [state for state in states if self._is(found, state)]
-            assert held, (infohash, found, states)
+            held = [state for state in states if self._is(found, state, may_move)]
+            assert held, (infohash, found, states, self._told[infohash])
+            self._told[infohash].append("checked")
             self.may_be[infohash] = held if None not in held else [None]
         return there
 
-    def _is(self, found, state):
+    def _is(self, found, state, may_move):
         """Whether what was found may be this state; which files are wanted is known once the metadata is.
 
         Where disks are full, a move that was asked for may not come about, at any time.
@@ -145,7 +160,9 @@ class Owner:
         if found is None or state is None:
             return found is state
         same = all(found[name] == state[name] for name in ("stopped", "labels", "hops"))
-        is_there = found["folder"] in ([state["folder"]] if self.is_alone else self.folders)
+        is_there = found["folder"] == state["folder"]
+        if may_move or not self.is_alone:
+            is_there = found["folder"] in self.folders
         return same and is_there and (state["wanted"] is None or found["wanted"] in (state["wanted"], []))
 
 
