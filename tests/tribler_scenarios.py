@@ -15,6 +15,7 @@ from pathlib import Path
 
 from overlay.config import slot_of
 from tests.commands import command
+from tests.standing import longest_stands
 from tests.tribler_world import make_torrents, nodes_of_tribler, tribler
 from tunnel_pool.swarm import same_bytes
 
@@ -22,7 +23,6 @@ SIZE_BYTES = 8 << 20
 DOWNLOAD_TIMEOUT_S = 60.0
 HIDDEN_TIMEOUT_S = 90.0
 SLOW_BYTES, SLOW_BYTES_S = 64 << 20, 1 << 20
-WATCHED_S = 15.0
 OUR_HOST, OUR_SECOND_HOST = "127.9.8.1", "127.9.8.2"
 
 
@@ -81,22 +81,9 @@ async def disturbed(folder, hops, count, signal_name):
             await asyncio.sleep(0.2)
         struck = running.pool_children()[0]
         struck.send_signal(signal.Signals[signal_name])
-        stood_s = await longest_stands(torrents)
+        stood_s = await longest_stands([handle for _, handle, _, _ in torrents])
         children = [child.pid for child in running.pool_children() if child.pid != struck.pid]
         return {"stood_s": stood_s, "children": len(children)}
-
-
-async def longest_stands(torrents):
-    """Return the longest time that the seeder of each torrent sent nothing, sorted, in seconds."""
-    began_s = time.monotonic()
-    sent, moved_s, stood_s = [0] * len(torrents), [began_s] * len(torrents), [0.0] * len(torrents)
-    while (now_s := time.monotonic()) < began_s + WATCHED_S:
-        for number, (_, handle, _, _) in enumerate(torrents):
-            stood_s[number] = max(stood_s[number], now_s - moved_s[number])
-            if (bytes_now := handle.status().total_payload_upload) != sent[number]:
-                sent[number], moved_s[number] = bytes_now, now_s
-        await asyncio.sleep(0.05)
-    return sorted(round(seconds, 1) for seconds in stood_s)
 
 
 def our_arguments(swarm, host, state):
