@@ -119,7 +119,9 @@ def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
 class BucketTable:
     """Says who owns which bucket. Buckets are given out at first use, to whoever has the fewest."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int = 0) -> None:
+        """`turn` says who comes first where several have the fewest: tables of few buckets each begin with others."""
+        self._turn = turn
         self.owners: list[int | None] = [None] * BUCKETS
         self._eligible: tuple[int, ...] = ()
         self._lost_by: dict[int, int] = {}  # by bucket, the owner that may have none meanwhile
@@ -127,7 +129,8 @@ class BucketTable:
     def owner(self, bucket: int) -> int | None:
         """The bucket's owner, chosen now if it has none; None when nobody may have it."""
         if self.owners[bucket] is None and self._eligible:
-            self.owners[bucket] = min(self._eligible, key=self._load())
+            first = self._turn % len(self._eligible)
+            self.owners[bucket] = min(self._eligible[first:] + self._eligible[:first], key=self._load())
         return self.owners[bucket]
 
     def set_eligible(self, eligible: Iterable[int]) -> set[int]:

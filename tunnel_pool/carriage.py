@@ -98,7 +98,7 @@ class _Steered:
     def __init__(self, association: Association, group: ReusePortGroup) -> None:
         self.association = association
         self.group = group
-        self.table = BucketTable()
+        self.table = BucketTable(turn=association.id)
         self.asked: dict[int, int] = {}  # slot: pid of the child that was asked to serve
         self.serving: dict[int, int] = {}  # slot: pid of the child that does
         self.refused_until_s: dict[int, float] = {}  # slot: when to ask again

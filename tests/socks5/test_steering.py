@@ -104,6 +104,13 @@ def test_buckets_are_given_out_at_first_use_to_whoever_has_the_fewest():
     assert [table.owner(bucket) for bucket in (7, 8, 9, 7)] == [1, 2, 1, 1]
 
 
+def test_tables_of_one_bucket_each_are_spread_over_all_owners():
+    tables = [BucketTable(turn) for turn in range(6)]
+    for table in tables:
+        table.set_eligible([1, 2, 5])
+    assert [table.owner(7) for table in tables] == [1, 2, 5, 1, 2, 5]
+
+
 def test_who_is_gone_loses_its_buckets_and_who_is_new_gets_its_share():
     table = BucketTable()
     table.set_eligible([1])
