@@ -36,13 +36,13 @@ types: $(VENV)/dev.stamp
 	@$(BIN)/mypy
 
 proto: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. rpc/control.proto
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Itunnel_pool/rpc=rpc --python_out=. --mypy_out=quiet:. tunnel_pool/rpc/control.proto
 
 check-proto: $(VENV)/dev.stamp
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=$$out --mypy_out=quiet:$$out rpc/control.proto && \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Itunnel_pool/rpc=rpc --python_out=$$out --mypy_out=quiet:$$out tunnel_pool/rpc/control.proto && \
 	for f in control_pb2.py control_pb2.pyi; do \
-	  cmp -s rpc/$$f $$out/rpc/$$f || { echo "rpc/$$f is not what rpc/control.proto says: run make proto" >&2; exit 1; }; \
+	  cmp -s rpc/$$f $$out/tunnel_pool/rpc/$$f || { echo "rpc/$$f is not what rpc/control.proto says: run make proto" >&2; exit 1; }; \
 	done && echo "generated code is fresh"
 
 # PROPTEST_CASES makes the parsers' tests longer: the same properties, more input.
@@ -58,7 +58,7 @@ endif
 # Where the crate does not compile, what is installed goes without it.
 engine-there: $(VENV)/run.stamp
 ifneq ($(CARGO),)
-	@$(BIN)/python -c 'import packet_engine._native' || { \
+	@$(BIN)/python -c 'import tunnel_pool.packet_engine._native' || { \
 	  echo "cargo is there, but the packet engine was not built: see pip install -v -e ." >&2; exit 1; }
 endif
 
@@ -92,7 +92,7 @@ $(VENV)/run.stamp: $(VENV)/bin/python setup.py requirements/build.txt requiremen
 	@$(INSTALL) --no-deps -e . || { \
 	  echo "The packet engine does not build (see above): installing without it, which is slower." >&2; \
 	  TUNNEL_POOL_BUILD_ENGINE=python $(INSTALL) --no-deps -e .; }
-	@$(BIN)/python -m packet_engine
+	@$(BIN)/python -m tunnel_pool.packet_engine
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.txt

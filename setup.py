@@ -47,6 +47,8 @@ EXPERIMENTS = [
     "scipy>=1.12,<2",
     "simpy>=4.1,<5",
 ]
+# They are at the top of the source, and of tunnel_pool once installed.
+FOLDERS = ("child", "gumby_experiments", "overlay", "packet_engine", "rpc", "sandbox", "socks5", "steering")
 
 
 def engine() -> list[RustExtension]:
@@ -63,7 +65,7 @@ def engine() -> list[RustExtension]:
         return []
     return [
         RustExtension(
-            "packet_engine._native",
+            "tunnel_pool.packet_engine._native",
             path="packet_engine/Cargo.toml",
             binding=Binding.PyO3,
             features=["python"],
@@ -99,16 +101,16 @@ setup(
     license="GPL-3.0-or-later",
     python_requires=">=3.11",
     packages=[
-        "child",
-        "gumby_experiments",
-        "gumby_experiments.findings",
-        "gumby_experiments.verbs",
-        "overlay",
-        "packet_engine",
-        "rpc",
-        "sandbox",
-        "socks5",
-        "steering",
+        "tunnel_pool.child",
+        "tunnel_pool.gumby_experiments",
+        "tunnel_pool.gumby_experiments.findings",
+        "tunnel_pool.gumby_experiments.verbs",
+        "tunnel_pool.overlay",
+        "tunnel_pool.packet_engine",
+        "tunnel_pool.rpc",
+        "tunnel_pool.sandbox",
+        "tunnel_pool.socks5",
+        "tunnel_pool.steering",
         "tunnel_pool",
         "tunnel_pool.bench",
         "tunnel_pool.cli",
@@ -120,12 +122,13 @@ setup(
         "tunnel_pool.pool",
         "tunnel_pool.tribler",
     ],
+    package_dir={f"tunnel_pool.{folder}": folder for folder in FOLDERS},
     package_data={
-        "gumby_experiments": ["experiments/*", "*.j2", "style.css"],
+        "tunnel_pool.gumby_experiments": ["experiments/*", "*.j2", "style.css"],
         "tunnel_pool.cut": ["components.toml"],
         "tunnel_pool.daemon": ["page/*"],
-        "packet_engine": ["_native.pyi"],
-        "rpc": ["control.proto", "control_pb2.pyi"],
+        "tunnel_pool.packet_engine": ["_native.pyi"],
+        "tunnel_pool.rpc": ["control.proto", "control_pb2.pyi"],
     },
     rust_extensions=ENGINE,
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if ENGINE else {},

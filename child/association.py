@@ -4,13 +4,13 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from overlay.community import NOWHERE, PoolTunnelCommunity
-from overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
-from overlay.lanes import Lane
-from overlay.sticky import StickyMap
-from overlay.udp import UdpSocket
-from socks5.address import Socks5Error, decode_address
-from socks5.messages import join_udp_request, split_udp_request
+from tunnel_pool.overlay.community import NOWHERE, PoolTunnelCommunity
+from tunnel_pool.overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.sticky import StickyMap
+from tunnel_pool.overlay.udp import UdpSocket
+from tunnel_pool.socks5.address import Socks5Error, decode_address
+from tunnel_pool.socks5.messages import join_udp_request, split_udp_request
 
 
 class ServedAssociation:

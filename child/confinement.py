@@ -12,8 +12,8 @@ import socket
 import sys
 from pathlib import Path
 
-from sandbox import landlock, seccomp
-from sandbox.kernel import IS_LINUX, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
+from tunnel_pool.sandbox import landlock, seccomp
+from tunnel_pool.sandbox.kernel import IS_LINUX, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
 
 _SYSTEM_PATHS = (
     "/usr", "/lib", "/lib64", "/etc", "/proc", "/sys/class/net", "/sys/devices/system/cpu", "/dev/urandom",

@@ -8,10 +8,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from rpc import control_pb2 as pb
-from rpc.calls import Answered, Called, ControlChannel, Failed, settle
-from rpc.descriptors import CONTROL_IN, CONTROL_OUT
-from rpc.errors import BrokenStreamError
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.calls import Answered, Called, ControlChannel, Failed, settle
+from tunnel_pool.rpc.descriptors import CONTROL_IN, CONTROL_OUT
+from tunnel_pool.rpc.errors import BrokenStreamError
 
 MAX_UNSENT_BYTES = 4 << 20
 CALL_TIMEOUT_S = 15.0

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from child.association import ServedAssociation
-from overlay.clients import Clients
-from overlay.community import NOWHERE, PoolTunnelCommunity
-from overlay.lanes import Lane, lane_of
-from rpc.descriptors import DATA_IN, DATA_OUT
-from rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
-from socks5.address import Socks5Error, decode_address, encode_address
+from tunnel_pool.child.association import ServedAssociation
+from tunnel_pool.overlay.clients import Clients
+from tunnel_pool.overlay.community import NOWHERE, PoolTunnelCommunity
+from tunnel_pool.overlay.lanes import Lane, lane_of
+from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
+from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
+from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
 
 if TYPE_CHECKING:
-    from packet_engine.endpoint import NativeEndpoint
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
 
 class DataPath(Protocol):

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from rpc.descriptors import EXIT_IN, EXIT_OUT
-from rpc.errors import BrokenStreamError
-from rpc.exit import EXIT_CODES, ExitDecoder, ExitKind, encode
-from rpc.lifeline import EXIT_CODE_ORPHANED
+from tunnel_pool.rpc.descriptors import EXIT_IN, EXIT_OUT
+from tunnel_pool.rpc.errors import BrokenStreamError
+from tunnel_pool.rpc.exit import EXIT_CODES, ExitDecoder, ExitKind, encode
+from tunnel_pool.rpc.lifeline import EXIT_CODE_ORPHANED
 
 GRACE_S = 1.0
 

@@ -9,31 +9,39 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, Circuit
 
-from child.confinement import give_up_names
-from child.control import ControlStream
-from child.data_path import DataPath, open_data_path
-from child.sharing import MainByCalls, SharedPortCalls
-from child.snapshot import take_snapshot
-from overlay.admission import Admission
-from overlay.as_numbers import AsDatabaseError, open_as_numbers
-from overlay.community import PoolTunnelCommunity
-from overlay.config import COMMUNITY_ID_BYTES, INFOHASH_BYTES, MAX_HOPS, ExitFrom, HostPort, OverlayConfig, slot_of
-from overlay.end_to_end import use_mask
-from overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
-from overlay.hidden import WatchedSwarm
-from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
-from overlay.lanes import Lane
-from overlay.messages import address_message, address_of, peer_of
-from overlay.networks import use_as_numbers
-from overlay.node import open_overlay, open_sharing, socket_warning
-from overlay.speed_test import Sample, run_speed_test
-from overlay.udp import CannotBindError, receive_buffer_bytes
-from packet_engine import EngineChoice, EngineMissingError
-from rpc import control_pb2 as pb
-from rpc.descriptors import SOCKETS
-from rpc.errors import RemoteError
-from rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, TUNNEL_SOCKET, DescriptorsTaken
-from rpc.sync import SyncEncoder
+from tunnel_pool.child.confinement import give_up_names
+from tunnel_pool.child.control import ControlStream
+from tunnel_pool.child.data_path import DataPath, open_data_path
+from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
+from tunnel_pool.child.snapshot import take_snapshot
+from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.overlay.as_numbers import AsDatabaseError, open_as_numbers
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.config import (
+    COMMUNITY_ID_BYTES,
+    INFOHASH_BYTES,
+    MAX_HOPS,
+    ExitFrom,
+    HostPort,
+    OverlayConfig,
+    slot_of,
+)
+from tunnel_pool.overlay.end_to_end import use_mask
+from tunnel_pool.overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.overlay.hidden import WatchedSwarm
+from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.messages import address_message, address_of, peer_of
+from tunnel_pool.overlay.networks import use_as_numbers
+from tunnel_pool.overlay.node import open_overlay, open_sharing, socket_warning
+from tunnel_pool.overlay.speed_test import Sample, run_speed_test
+from tunnel_pool.overlay.udp import CannotBindError, receive_buffer_bytes
+from tunnel_pool.packet_engine import EngineChoice, EngineMissingError
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.descriptors import SOCKETS
+from tunnel_pool.rpc.errors import RemoteError
+from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, TUNNEL_SOCKET, DescriptorsTaken
+from tunnel_pool.rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
 IDLE_SYNC_INTERVAL_S = 1.0  # reached by doubling while nothing changes

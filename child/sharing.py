@@ -5,17 +5,17 @@ from collections.abc import Callable
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.peer import Peer
 
-from child.control import ControlStream, Handler
-from overlay.guards import GuardOrder
-from overlay.lent_keys import session_keys
-from overlay.messages import address_of, introduction_point, peer_message, peer_of
-from overlay.sharing import RendezvousHalf, SharingCommunity
-from rpc import control_pb2 as pb
-from rpc.errors import CallError, RemoteError
+from tunnel_pool.child.control import ControlStream, Handler
+from tunnel_pool.overlay.guards import GuardOrder
+from tunnel_pool.overlay.lent_keys import session_keys
+from tunnel_pool.overlay.messages import address_of, introduction_point, peer_message, peer_of
+from tunnel_pool.overlay.sharing import RendezvousHalf, SharingCommunity
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError, RemoteError
 
 
 class MainByCalls:
-    """overlay.sharing.MainProcess over the control stream."""
+    """tunnel_pool.overlay.sharing.MainProcess over the control stream."""
 
     def __init__(self, control: ControlStream) -> None:
         self._control = control

@@ -5,11 +5,11 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
-from overlay.community import PoolTunnelCommunity
-from overlay.introduced import IntroducedSeeder
-from overlay.lanes import group_of
-from overlay.messages import introduction_state
-from rpc.sync import (
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.lanes import group_of
+from tunnel_pool.overlay.messages import introduction_state
+from tunnel_pool.rpc.sync import (
     CircuitState,
     ExitState,
     PeerState,

@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from child.__main__ import main as be_child
-from packet_engine import is_built
-from rpc.descriptors import ALL, REQUESTS
-from rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, encode_reply
-from rpc.lifeline import close_other_descriptors, die_with_parent
+from tunnel_pool.child.__main__ import main as be_child
+from tunnel_pool.packet_engine import is_built
+from tunnel_pool.rpc.descriptors import ALL, REQUESTS
+from tunnel_pool.rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, encode_reply
+from tunnel_pool.rpc.lifeline import close_other_descriptors, die_with_parent
 
 ABOVE_ALL = len(ALL)
 MAX_PID_DIGITS = 20
@@ -97,7 +97,7 @@ def _become_child(descriptors: Sequence[int]) -> NoReturn:
 def main() -> None:
     die_with_parent(os.getppid())
     if is_built():
-        import packet_engine.endpoint  # noqa: F401 - children would each import it
+        import tunnel_pool.packet_engine.endpoint  # noqa: F401 - children would each import it
     gc.collect()
     gc.disable()
     gc.freeze()  # else the first collection of each child would copy all pages

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from overlay.guards import DAY_S, SECOND_LAYER, GuardLayer, GuardOrder, Guards, LayerSettings
-from overlay.introductions import has_room
-from overlay.paths import Node, in_order, rank, without_conflicts
+from tunnel_pool.overlay.guards import DAY_S, SECOND_LAYER, GuardLayer, GuardOrder, Guards, LayerSettings
+from tunnel_pool.overlay.introductions import has_room
+from tunnel_pool.overlay.paths import Node, in_order, rank, without_conflicts
 
 KNOWN = 24  # candidates that a client keeps (overlay/balance.py)
 KNOWN_TO_TOR = 300  # of a day; all would take too long, and change nothing

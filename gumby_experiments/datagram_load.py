@@ -1,8 +1,8 @@
 """Datagrams through a SOCKS5 server and back: how many, how fast, and where each one's time goes.
 
-python -m gumby_experiments.datagram_load echo HOST --ports N
-python -m gumby_experiments.datagram_load load --socks PORT --echo HOST:PORT ... --window K --seconds S
-python -m gumby_experiments.datagram_load probe --socks PORT --echo HOST:PORT --probes N
+python -m tunnel_pool.gumby_experiments.datagram_load echo HOST --ports N
+python -m tunnel_pool.gumby_experiments.datagram_load load --socks PORT --echo HOST:PORT ... --window K --seconds S
+python -m tunnel_pool.gumby_experiments.datagram_load probe --socks PORT --echo HOST:PORT --probes N
 
 echo: sends back what it gets. load: to each echo's port (a circuit each) K datagrams are on their way at
 any time. probe: one after the other, each of a length of its own, by which it is known wherever it passes this
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from socks5.address import encode_address
-from socks5.messages import UDP_HEADER_START, split_udp_request
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import UDP_HEADER_START, split_udp_request
 
 PAYLOAD_BYTES = 1300
 BUFFER_BYTES = 1 << 22

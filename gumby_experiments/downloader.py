@@ -1,6 +1,6 @@
 """The node that downloads: tunnels, session and pool as `tunnel-pool download` has them, told what to do line by line.
 
-python -m gumby_experiments.downloader --workers N --hops H ...
+python -m tunnel_pool.gumby_experiments.downloader --workers N --hops H ...
 
 Takes {"download": {"torrent", "folder", "peers"}}; ends when its stdin does. Says {"circuits"} when it has one, then
 twice a second; in the end {"finished", "progress"}: the seconds that the download took, and the points of
@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gumby_experiments.program import run_program
-from gumby_experiments.progress import Progress
-from overlay.config import HostPort
 from tunnel_pool.cli import options
 from tunnel_pool.client import TorrentClient
+from tunnel_pool.gumby_experiments.program import run_program
+from tunnel_pool.gumby_experiments.progress import Progress
 from tunnel_pool.isolation import Isolation
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.torrents import parse_torrent
 
 SAY_S = 0.5

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from gumby_experiments.provenance import SOURCE
-from gumby_experiments.results import RUN, Results, read_results
-from gumby_experiments.verbs.costs import why_not
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments.provenance import SOURCE
+from tunnel_pool.gumby_experiments.results import RUN, Results, read_results
+from tunnel_pool.gumby_experiments.verbs.costs import why_not
 from tunnel_pool.swarm import make_folder, remove_stale_folders
 
 FOLDER_PREFIX = "tunnel-pool-guard-"

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from gumby_experiments.errors import RunError
-from gumby_experiments.router import address
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.router import address
 
 END_TIMEOUT_S = 10.0
 NEEDED = ("ip", "tc", "nsenter", "unshare")
@@ -34,7 +34,7 @@ class Links(Protocol):
         """A node's address, and what is put before its command."""
 
     async def set(self, number: int, **link: float) -> None:
-        """Change a node's link; the fields are those of gumby_experiments.router.Link. Raises RunError."""
+        """Change a node's link; the fields are those of tunnel_pool.gumby_experiments.router.Link. Raises RunError."""
 
     def check(self) -> None:
         """Raises RunError when there are no links any more."""
@@ -104,7 +104,7 @@ async def open_links(nodes: int, seed: int, kind: str | None = None) -> AsyncIte
         raise UserError(why)
     more = [f"--kind={kind}"] if kind else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gumby_experiments.router", str(nodes), f"--seed={seed}", *more,
+        sys.executable, "-m", "tunnel_pool.gumby_experiments.router", str(nodes), f"--seed={seed}", *more,
         f"--with-parent={os.getpid()}", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Messages from one process to another: what serializing them costs the sender, and the receiver.
 
-python -m gumby_experiments.messages receive|send SOCKET --format F --mode M --mix X --messages N --seed S
-python -m gumby_experiments.messages each         --format F --messages N --seed S
+python -m tunnel_pool.gumby_experiments.messages receive|send SOCKET --format F --mode M --mix X --messages N --seed S
+python -m tunnel_pool.gumby_experiments.messages each         --format F --messages N --seed S
 
 Modes: synchronous, each message answered before the next is sent; full, all of them waiting in the
 receiver's buffer when it begins. A frame is length (4 bytes), kind (1), message.
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gumby_experiments.codecs import CODECS, Codec, Values, codec
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments.codecs import CODECS, Codec, Values, codec
 
 FRAME = struct.Struct("!IB")
 ACK = b"."

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gumby_experiments.errors import RunError
-from rpc.lifeline import die_with_parent
+from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.pool.program import own_environment
+from tunnel_pool.rpc.lifeline import die_with_parent
 
 END_TIMEOUT_S = 10.0
 POLL_S = 0.05

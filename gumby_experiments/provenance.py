@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import psutil
 
-from gumby_experiments.config import FOLDER, Experiment
-from packet_engine import is_built
 from tunnel_pool import __version__
+from tunnel_pool.gumby_experiments.config import FOLDER, Experiment
+from tunnel_pool.packet_engine import is_built
 
-SOURCE = Path(__file__).parent.parent
+SOURCE = Path(__file__).resolve().parent.parent
 PACKAGES = ("pyipv8", "libtorrent", "Twisted", "protobuf", "cryptography", "psutil", "pandas", "scipy", "matplotlib")
 
 

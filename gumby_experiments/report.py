@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
-from gumby_experiments.config import Metric, Published
-from gumby_experiments.figures import draw_all
-from gumby_experiments.results import ERROR, RUNS, Results
-from gumby_experiments.statistics import Summary, summarize
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments.config import Metric, Published
+from tunnel_pool.gumby_experiments.figures import draw_all
+from tunnel_pool.gumby_experiments.results import ERROR, RUNS, Results
+from tunnel_pool.gumby_experiments.statistics import Summary, summarize
 
 REPORT = "report.html"
 FEW = 4  # significant digits
@@ -43,7 +43,9 @@ def percent(share: float | None) -> str:
 
 def page_environment() -> Environment:
     """Templates of this package, and what they write numbers with."""
-    environment = Environment(loader=PackageLoader("gumby_experiments", "."), autoescape=True, trim_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("tunnel_pool.gumby_experiments", "."), autoescape=True, trim_blocks=True
+    )
     environment.filters |= {"number": number, "percent": percent}
     return environment
 

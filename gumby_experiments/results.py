@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from gumby_experiments import progress, sampler
-from gumby_experiments.config import Experiment
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments import progress, sampler
+from tunnel_pool.gumby_experiments.config import Experiment
 
 RUNS, SAMPLES, EVENTS = "runs", "samples", "events"
 RUN = "run"

@@ -1,6 +1,6 @@
-"""Network namespaces, one for each node, and the links between them. Run by gumby_experiments.links, as root.
+"""Network namespaces, one for each node, and the links between them. Run by links.py, as root.
 
-python -m gumby_experiments.router NODES [--kind netem|tun]
+python -m tunnel_pool.gumby_experiments.router NODES [--kind netem|tun]
 
 Every node has a link to a place in the middle, with a delay, jitter, loss and rate in
 either direction. Where the kernel has netem the links are veth pairs and the middle is a
@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rpc.lifeline import die_with_parent
+from tunnel_pool.rpc.lifeline import die_with_parent
 
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000  # linux/if_tun.h

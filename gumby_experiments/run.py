@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gumby_experiments import verbs
-from gumby_experiments.config import Experiment, Value, scenario_of
-from gumby_experiments.errors import RunError
-from gumby_experiments.links import NO_LINKS, Links
-from gumby_experiments.nodes import Node
-from gumby_experiments.sampler import Sampler
-from gumby_experiments.scenario import Line, peers_of_roles
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments import verbs
+from tunnel_pool.gumby_experiments.config import Experiment, Value, scenario_of
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.links import NO_LINKS, Links
+from tunnel_pool.gumby_experiments.nodes import Node
+from tunnel_pool.gumby_experiments.sampler import Sampler
+from tunnel_pool.gumby_experiments.scenario import Line, peers_of_roles
 from tunnel_pool.swarm import make_folder
 
 FOLDER_PREFIX = "tunnel-pool-experiment-"

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gumby_experiments import verbs
-from gumby_experiments.config import Experiment, plan, scenario_of
-from gumby_experiments.config import Run as Planned
-from gumby_experiments.links import LOOPBACK, Links, Loopback, open_links, why_not
-from gumby_experiments.provenance import now, provenance
-from gumby_experiments.report import write_report
-from gumby_experiments.results import CPU_PREFIX, ERROR, EVENTS, RUN, RUNS, SAMPLES, Results
-from gumby_experiments.run import FOLDER_PREFIX, Run
 from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments import verbs
+from tunnel_pool.gumby_experiments.config import Experiment, plan, scenario_of
+from tunnel_pool.gumby_experiments.config import Run as Planned
+from tunnel_pool.gumby_experiments.links import LOOPBACK, Links, Loopback, open_links, why_not
+from tunnel_pool.gumby_experiments.provenance import now, provenance
+from tunnel_pool.gumby_experiments.report import write_report
+from tunnel_pool.gumby_experiments.results import CPU_PREFIX, ERROR, EVENTS, RUN, RUNS, SAMPLES, Results
+from tunnel_pool.gumby_experiments.run import FOLDER_PREFIX, Run
 from tunnel_pool.swarm import remove_stale_folders
 
 OnStep = Callable[[int, int, str, str], None]  # runs done, runs in all, which run, what happens

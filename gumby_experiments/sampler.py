@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from gumby_experiments.nodes import Node
+from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.measure import cpu_seconds as used_by
 
 INTERVAL_S = 1.0

@@ -1,6 +1,6 @@
 """Work in which instructions are counted: so much of it, without sockets, clocks or threads.
 
-python -m gumby_experiments.workloads NAME NUMBER [--burden PERCENT] [--counted]
+python -m tunnel_pool.gumby_experiments.workloads NAME NUMBER [--burden PERCENT] [--counted]
 
 With --counted, under valgrind --tool=callgrind --instr-atstart=no: only the work itself is counted. With a
 burden of 10, ten of a hundred things are done twice: what counts must see that.
@@ -24,12 +24,12 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8_rust_tunnels import generate_session_keys
 
-from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address
-from rpc import control_pb2 as pb
-from rpc import data, framing
-from rpc.sync import CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
-from socks5.address import encode_address
-from socks5.messages import join_udp_request, split_udp_request
+from tunnel_pool.overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc import data, framing
+from tunnel_pool.rpc.sync import CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import join_udp_request, split_udp_request
 
 PREFIX = b"\0\2" + bytes(20)
 OURS, THEIRS = 0x01000001, 0x02000002

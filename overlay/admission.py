@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from overlay.bucket import Bucket
+from tunnel_pool.overlay.bucket import Bucket
 
 CLOSED = "create_closed"
 CIRCUIT_TOTAL = "create_too_many"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from overlay.networks import AsNumberOf
+from tunnel_pool.overlay.networks import AsNumberOf
 
 # By who makes the database: GeoLite2-ASN and DB-IP; IPinfo, whose numbers have "AS" before them.
 FIELDS = ("autonomous_system_number", "asn")

@@ -6,7 +6,7 @@ answers to what it sent; what nobody asked for is for the usual one, where its l
 
 from collections.abc import Sequence
 
-from overlay.lanes import Lane
+from tunnel_pool.overlay.lanes import Lane
 
 MAX_ASKED = 65536
 _NAME = 3  # the kind of an encoded address that is a domain name (RFC 1928 section 5)

@@ -19,20 +19,26 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
-from overlay.backoff import Backoff, Recent
-from overlay.config import SLOT_SHIFT
-from overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address, packed_address_end, unpack_address
-from overlay.dht_names import DhtNames
-from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
-from overlay.guards import Guards
-from overlay.hops import HopChoice, node_of
-from overlay.introductions import CarefulIntroductions, MayContact
-from overlay.lanes import Lane, set_group
-from overlay.serving import ServingSettings, ServingTunnels
-from steering.cells import BUCKETS, random_id
+from tunnel_pool.overlay.backoff import Backoff, Recent
+from tunnel_pool.overlay.config import SLOT_SHIFT
+from tunnel_pool.overlay.crypto_endpoint import (
+    DATA_MESSAGE,
+    DataCellEndpoint,
+    pack_address,
+    packed_address_end,
+    unpack_address,
+)
+from tunnel_pool.overlay.dht_names import DhtNames
+from tunnel_pool.overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.overlay.hops import HopChoice, node_of
+from tunnel_pool.overlay.introductions import CarefulIntroductions, MayContact
+from tunnel_pool.overlay.lanes import Lane, set_group
+from tunnel_pool.overlay.serving import ServingSettings, ServingTunnels
+from tunnel_pool.steering.cells import BUCKETS, random_id
 
 if TYPE_CHECKING:
-    from packet_engine.endpoint import NativeEndpoint
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0

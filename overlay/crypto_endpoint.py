@@ -35,8 +35,8 @@ from ipv8.messaging.anonymization.tunnel import FORWARD, Circuit, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
-from overlay.admission import Handshakes
-from overlay.replay import Received
+from tunnel_pool.overlay.admission import Handshakes
+from tunnel_pool.overlay.replay import Received
 
 PREFIX_BYTES = 22
 MESSAGE_OFFSET = 29

@@ -36,9 +36,9 @@ from ipv8.lazy_community import lazy_wrapper_wd
 from ipv8.messaging.payload_headers import BinMemberAuthenticationPayload
 from ipv8.peer import Peer
 
-from overlay.crypto_endpoint import PREFIX_BYTES
-from overlay.introductions import CarefulIntroductions, MayContact, PinnedNetwork
-from overlay.proven import HeldPackets, Source
+from tunnel_pool.overlay.crypto_endpoint import PREFIX_BYTES
+from tunnel_pool.overlay.introductions import CarefulIntroductions, MayContact, PinnedNetwork
+from tunnel_pool.overlay.proven import HeldPackets, Source
 
 MAX_KEYS = 10_000  # of the DHT that are stored here
 MAX_VALUES = 32  # of each; a swarm's introduction points are asked for eight at a time

@@ -19,16 +19,16 @@ from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import DiscoveryStrategy, RandomWalk
 from ipv8.taskmanager import TaskManager
 
-from overlay.backoff import Recent
-from overlay.balance import TARGET_PEERS, surplus, wants_more
-from overlay.bootstrap import make_bootstrappers
-from overlay.bucket import Bucket
-from overlay.config import OverlayConfig
-from overlay.dht import CarefulDht, CarefulDhtSettings
-from overlay.endless import register_endless
+from tunnel_pool.overlay.backoff import Recent
+from tunnel_pool.overlay.balance import TARGET_PEERS, surplus, wants_more
+from tunnel_pool.overlay.bootstrap import make_bootstrappers
+from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.config import OverlayConfig
+from tunnel_pool.overlay.dht import CarefulDht, CarefulDhtSettings
+from tunnel_pool.overlay.endless import register_endless
 
 if TYPE_CHECKING:
-    from overlay.community import PoolTunnelCommunity
+    from tunnel_pool.overlay.community import PoolTunnelCommunity
 
 WALK_INTERVAL_S = 0.5  # while something is missing; doubled with each step that brings nothing new
 CALM_INTERVAL_S = 8.0

@@ -13,8 +13,8 @@ from ipv8.messaging.anonymization.tunnel import (
     Circuit,
 )
 
-from overlay.config import SLOT_SHIFT
-from overlay.lanes import Lane, lane_of
+from tunnel_pool.overlay.config import SLOT_SHIFT
+from tunnel_pool.overlay.lanes import Lane, lane_of
 
 # By this the address of a circuit's other end differs from the circuit's id, but for its slot. libtorrent tells each
 # peer the address at which it knows it (`yourip`, BEP 10), and relays would tell which of them has a circuit of that

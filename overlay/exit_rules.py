@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ipv8.messaging.anonymization.exit_socket import DataChecker
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
 
-from overlay.bucket import Bucket
+from tunnel_pool.overlay.bucket import Bucket
 
 NETWORK_DENIED = "exit_network_denied"
 PORT_DENIED = "exit_port_denied"

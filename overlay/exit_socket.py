@@ -10,12 +10,12 @@ from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv6Address
 
-from overlay.exit_rules import NEW_TOO_FAST, Contacts, could_be_any_of
-from overlay.hidden import HIDDEN_SERVICE_MESSAGES
-from overlay.udp import CannotBindError, UdpSocket
+from tunnel_pool.overlay.exit_rules import NEW_TOO_FAST, Contacts, could_be_any_of
+from tunnel_pool.overlay.hidden import HIDDEN_SERVICE_MESSAGES
+from tunnel_pool.overlay.udp import CannotBindError, UdpSocket
 
 if TYPE_CHECKING:
-    from overlay.community import PoolTunnelCommunity
+    from tunnel_pool.overlay.community import PoolTunnelCommunity
 
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from overlay.udp import CannotBindError, bind_to_device, bind_udp
+from tunnel_pool.overlay.udp import CannotBindError, bind_to_device, bind_udp
 
 PORT_TRIES = 64
 UNSPECIFIED = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104

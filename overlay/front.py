@@ -13,9 +13,9 @@ from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.messaging.payload_headers import BinMemberAuthenticationPayload
 from ipv8.peer import Peer
 
-from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
-from overlay.crypto_endpoint import PREFIX_BYTES
-from overlay.introduced import MAX_CONTENDERS, IntroducedSeeder
+from tunnel_pool.overlay.community import PoolTunnelCommunity, PoolTunnelSettings
+from tunnel_pool.overlay.crypto_endpoint import PREFIX_BYTES
+from tunnel_pool.overlay.introduced import MAX_CONTENDERS, IntroducedSeeder
 
 LOOK_INTERVAL_S = 1.0  # at candidates that are gone; new ones are told of at once
 GATHER_S = 0.05

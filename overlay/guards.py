@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from overlay.networks import NetworksOf, network_of, networks_of
-from overlay.paths import Node
+from tunnel_pool.overlay.networks import NetworksOf, network_of, networks_of
+from tunnel_pool.overlay.paths import Node
 
 DAY_S = 86400.0
 MAX_SAMPLED = 20

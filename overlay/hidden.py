@@ -46,10 +46,10 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.asking import Questions
-from overlay.lanes import Lane
-from overlay.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
-from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
+from tunnel_pool.overlay.asking import Questions
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
+from tunnel_pool.overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
 
 TEND_INTERVAL_S = 1.0
 # Between look-ups of a download that is linked with nobody; doubled up to one of the others.

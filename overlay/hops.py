@@ -20,8 +20,8 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.guards import SECOND_LAYER, GuardOrder
-from overlay.paths import Node, Ranked, in_order, rank, without_conflicts
+from tunnel_pool.overlay.guards import SECOND_LAYER, GuardOrder
+from tunnel_pool.overlay.paths import Node, Ranked, in_order, rank, without_conflicts
 
 # Circuits that others can make us build, by asking for them.
 ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))

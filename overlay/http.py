@@ -20,13 +20,13 @@ from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, Circuit
 from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName
 
-from overlay.crypto_endpoint import pack_address, unpack_address
-from overlay.exit_rules import NEW_TOO_FAST, ExitRules
-from overlay.exit_socket import PolicedExitSocket, is_allowed_destination
-from overlay.exit_source import ExitSource
-from overlay.hidden import HiddenServices
-from overlay.http_answers import PART_BYTES, may_pass, read_response
-from overlay.lanes import Lane
+from tunnel_pool.overlay.crypto_endpoint import pack_address, unpack_address
+from tunnel_pool.overlay.exit_rules import NEW_TOO_FAST, ExitRules
+from tunnel_pool.overlay.exit_socket import PolicedExitSocket, is_allowed_destination
+from tunnel_pool.overlay.exit_source import ExitSource
+from tunnel_pool.overlay.hidden import HiddenServices
+from tunnel_pool.overlay.http_answers import PART_BYTES, may_pass, read_response
+from tunnel_pool.overlay.lanes import Lane
 
 PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams

@@ -6,7 +6,7 @@ import io
 import zlib
 from typing import NamedTuple
 
-from overlay.bencode import is_bencoded
+from tunnel_pool.overlay.bencode import is_bencoded
 
 PART_BYTES = 1300  # of an answer in a cell
 MAX_RESPONSE_BYTES = 64 << 10  # unpacked, too

@@ -17,12 +17,12 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from overlay.backoff import Recent
-from overlay.bucket import Bucket
-from overlay.networks import network_of
-from overlay.own_address import AddressVotes
-from overlay.paths import Node
-from overlay.proven import ProvenSources, Source
+from tunnel_pool.overlay.backoff import Recent
+from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.networks import network_of
+from tunnel_pool.overlay.own_address import AddressVotes
+from tunnel_pool.overlay.paths import Node
+from tunnel_pool.overlay.proven import ProvenSources, Source
 
 QUESTION_S = 10.0  # for so long an answer to a question of ours is one
 MAX_QUESTIONS = 1000

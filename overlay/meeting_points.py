@@ -26,10 +26,10 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import RandomWalk
 
-from overlay.bucket import Bucket
-from overlay.introduced import IntroducedSeeder, IntroducedSeeders
-from overlay.introductions import CarefulIntroductions, PinnedNetwork
-from overlay.pex import CarefulPex, CarefulPexSettings
+from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.introduced import IntroducedSeeder, IntroducedSeeders
+from tunnel_pool.overlay.introductions import CarefulIntroductions, PinnedNetwork
+from tunnel_pool.overlay.pex import CarefulPex, CarefulPexSettings
 
 PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
 PEX_PEERS = 10

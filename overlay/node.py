@@ -15,21 +15,21 @@ from ipv8.messaging.interfaces.lan_addresses.interfaces import get_providers
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
-from overlay.config import OverlayConfig
-from overlay.dht import CarefulDht
-from overlay.discovery import MAX_PEERS, Discovery
-from overlay.end_to_end import mask_in_use
-from overlay.exit_socket import NativeExitSocket, PolicedExitSocket, is_allowed_destination
-from overlay.exit_source import ExitSource
-from overlay.front import FrontCommunity
-from overlay.introductions import PinnedNetwork
-from overlay.lanes import lane_of
-from overlay.pex import CarefulPex
-from overlay.sharing import MainProcess, SharingCommunity, SharingSettings
-from overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
-from packet_engine import EngineChoice, choose
-from steering.group import BUFFER_BYTES
+from tunnel_pool.overlay.community import PoolTunnelCommunity, PoolTunnelSettings
+from tunnel_pool.overlay.config import OverlayConfig
+from tunnel_pool.overlay.dht import CarefulDht
+from tunnel_pool.overlay.discovery import MAX_PEERS, Discovery
+from tunnel_pool.overlay.end_to_end import mask_in_use
+from tunnel_pool.overlay.exit_socket import NativeExitSocket, PolicedExitSocket, is_allowed_destination
+from tunnel_pool.overlay.exit_source import ExitSource
+from tunnel_pool.overlay.front import FrontCommunity
+from tunnel_pool.overlay.introductions import PinnedNetwork
+from tunnel_pool.overlay.lanes import lane_of
+from tunnel_pool.overlay.pex import CarefulPex
+from tunnel_pool.overlay.sharing import MainProcess, SharingCommunity, SharingSettings
+from tunnel_pool.overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
+from tunnel_pool.packet_engine import EngineChoice, choose
+from tunnel_pool.steering.group import BUFFER_BYTES
 
 LAN_ADDRESSES_INTERVAL_S = 60.0
 # What logs, with tracebacks and destinations, what any remote peer can provoke. We count.
@@ -144,7 +144,7 @@ async def _open_endpoint(
     """An endpoint of the engine asked for, and the counters of what it drops."""
     counters: Counter[str] = Counter()
     if choose(config.engine) is EngineChoice.NATIVE:
-        from packet_engine.endpoint import NativeEndpoint
+        from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
         native = NativeEndpoint(
             sock,

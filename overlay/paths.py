@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from overlay.networks import NetworksOf, networks_of
+from tunnel_pool.overlay.networks import NetworksOf, networks_of
 
 
 class Node(NamedTuple):

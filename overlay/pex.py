@@ -5,7 +5,7 @@ from typing import Any
 
 from ipv8.messaging.anonymization.pex import PexCommunity, PexSettings
 
-from overlay.introductions import CarefulIntroductions, MayContact
+from tunnel_pool.overlay.introductions import CarefulIntroductions, MayContact
 
 
 class CarefulPexSettings(PexSettings):

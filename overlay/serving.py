@@ -17,18 +17,18 @@ from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
-from overlay.admission import NO_MORE_THAN_USUAL, Joins
-from overlay.exit_rules import NO_RULES, Protocol, exit_protocols
-from overlay.exit_socket import NativeExitSocket, PolicedExitSocket
-from overlay.exit_source import ExitSource
-from overlay.http import HttpTunnels
-from overlay.machine import own_addresses
-from rpc.sync import CarriedState
+from tunnel_pool.overlay.admission import NO_MORE_THAN_USUAL, Joins
+from tunnel_pool.overlay.exit_rules import NO_RULES, Protocol, exit_protocols
+from tunnel_pool.overlay.exit_socket import NativeExitSocket, PolicedExitSocket
+from tunnel_pool.overlay.exit_source import ExitSource
+from tunnel_pool.overlay.http import HttpTunnels
+from tunnel_pool.overlay.machine import own_addresses
+from tunnel_pool.rpc.sync import CarriedState
 
 if TYPE_CHECKING:
-    from overlay.admission import Admission
-    from overlay.exit_rules import ExitRules
-    from packet_engine.endpoint import NativeEndpoint
+    from tunnel_pool.overlay.admission import Admission
+    from tunnel_pool.overlay.exit_rules import ExitRules
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
 
 # Whose source the exit socket, and whoever joins a circuit, look at.

@@ -18,11 +18,11 @@ from ipv8.messaging.anonymization.tunnel import FORWARD, Circuit, Hop, Introduct
 from ipv8.peer import Peer
 from ipv8_rust_tunnels import SessionKeys
 
-from overlay.community import PoolTunnelCommunity, PoolTunnelSettings
-from overlay.guards import GuardOrder
-from overlay.introductions import PinnedNetwork
-from overlay.lent_keys import lend
-from steering.cells import bucket_of
+from tunnel_pool.overlay.community import PoolTunnelCommunity, PoolTunnelSettings
+from tunnel_pool.overlay.guards import GuardOrder
+from tunnel_pool.overlay.introductions import PinnedNetwork
+from tunnel_pool.overlay.lent_keys import lend
+from tunnel_pool.steering.cells import bucket_of
 
 
 class RendezvousHalf(NamedTuple):

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit
 
-from overlay.community import PoolTunnelCommunity
-from overlay.serving import MAX_TEST_BYTES
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.serving import MAX_TEST_BYTES
 
 MAX_SECONDS = 60.0
 MAX_WINDOW = 1000

@@ -13,8 +13,8 @@ from ipv8.messaging.anonymization.tunnel import (
     Swarm,
 )
 
-from overlay.end_to_end import EndToEndAddresses, end_to_end_circuit_id, is_linked
-from overlay.lanes import GroupedCircuits, Lane
+from tunnel_pool.overlay.end_to_end import EndToEndAddresses, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.lanes import GroupedCircuits, Lane
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
 CIRCUIT_TYPE_LOOKUP = "LOOKUP"

@@ -16,7 +16,7 @@ from typing import cast
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 
-from steering.group import enlarge_buffers
+from tunnel_pool.steering.group import enlarge_buffers
 
 MAX_DATAGRAM_BYTES = 65535
 DATAGRAMS_PER_WAKE_UP = 64

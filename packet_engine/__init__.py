@@ -17,7 +17,7 @@ class EngineMissingError(Exception):
 
 
 def is_built() -> bool:
-    return find_spec("packet_engine._native") is not None
+    return find_spec("tunnel_pool.packet_engine._native") is not None
 
 
 def choose(choice: EngineChoice) -> EngineChoice:

@@ -1,6 +1,6 @@
 """Which engine `--engine auto` runs here, in one line."""
 
-from packet_engine import EngineChoice, choose
+from tunnel_pool.packet_engine import EngineChoice, choose
 
 
 def main() -> None:

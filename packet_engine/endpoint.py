@@ -21,8 +21,8 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.endpoint import Endpoint, EndpointListener
 from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv4Address
 
-from packet_engine._native import Engine, ExitRules, Settings, Stats
-from packet_engine.routes import HeldKeys, KeyRing, RouteTable
+from tunnel_pool.packet_engine._native import Engine, ExitRules, Settings, Stats
+from tunnel_pool.packet_engine.routes import HeldKeys, KeyRing, RouteTable
 
 EVENTS_PER_WAKE_UP = 64  # then the loop's other work has its turn
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from packet_engine._native import Keys, Stats
+from tunnel_pool.packet_engine._native import Keys, Stats
 
 Route = TypeVar("Route")
 

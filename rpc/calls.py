@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from rpc import control_pb2 as pb
-from rpc.errors import (
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import (
     BrokenStreamError,
     CallError,
     CallTimeoutError,
@@ -22,7 +22,7 @@ from rpc.errors import (
     RemoteError,
     TooManyCallsError,
 )
-from rpc.framing import Frame, FrameDecoder, Kind, encode
+from tunnel_pool.rpc.framing import Frame, FrameDecoder, Kind, encode
 
 MAX_PENDING_CALLS = 1024
 MAX_ERROR_TEXT_CHARS = 500

@@ -14,7 +14,7 @@ ATYP, ADDR, PORT of RFC 1928 section 5; opaque in this package.
 import struct
 from typing import NamedTuple
 
-from rpc.errors import BrokenStreamError
+from tunnel_pool.rpc.errors import BrokenStreamError
 
 HEADER = struct.Struct("!HBBI")
 KIND_DATAGRAM = 1

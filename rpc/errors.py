@@ -1,6 +1,6 @@
 """Errors of the streams. Everything raised by this package is an RpcError."""
 
-from rpc import control_pb2 as pb
+from tunnel_pool.rpc import control_pb2 as pb
 
 
 class RpcError(Exception):

@@ -13,7 +13,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from rpc.errors import BrokenStreamError
+from tunnel_pool.rpc.errors import BrokenStreamError
 
 MAGIC = b"TX"
 HEADER = struct.Struct("!2sBB")

@@ -1,7 +1,7 @@
 """What the main process and its template (child/template.py) say: messages over a SOCK_SEQPACKET socket. Pure.
 
 From the template READY, once; then for each FORK, which has the descriptors of a
-child with it (SCM_RIGHTS, rpc.descriptors.ALL in order), a reply: int32, big endian,
+child with it (SCM_RIGHTS, tunnel_pool.rpc.descriptors.ALL in order), a reply: int32, big endian,
 the pid of the child, or a negative errno.
 """
 

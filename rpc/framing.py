@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from rpc.errors import BrokenStreamError
+from tunnel_pool.rpc.errors import BrokenStreamError
 
 MAGIC = b"TP"
 VERSION = 1

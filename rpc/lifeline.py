@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from rpc.descriptors import ALL
+from tunnel_pool.rpc.descriptors import ALL
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36

@@ -12,8 +12,8 @@ import logging
 import os
 from collections.abc import Callable
 
-from rpc import data as dataframe
-from rpc.errors import BrokenStreamError
+from tunnel_pool.rpc import data as dataframe
+from tunnel_pool.rpc.errors import BrokenStreamError
 
 PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size of an unchanged Linux
 PENDING_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from rpc import control_pb2 as pb
+from tunnel_pool.rpc import control_pb2 as pb
 
 Key = TypeVar("Key")
 State = TypeVar("State")

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import sys
 
-from sandbox.kernel import IS_LINUX
+from tunnel_pool.sandbox.kernel import IS_LINUX
 
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _CHUNK_BYTES = 1 << 16

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl, syscall
+from tunnel_pool.sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl, syscall
 
 # linux/landlock.h; the numbers are the same on all machines.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446

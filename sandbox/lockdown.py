@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox import connections, seccomp
-from sandbox.kernel import CLONE_NEWNET, CLONE_NEWUSER, IS_LINUX, unshare
+from tunnel_pool.sandbox import connections, seccomp
+from tunnel_pool.sandbox.kernel import CLONE_NEWNET, CLONE_NEWUSER, IS_LINUX, unshare
 
 _SIOCSIFFLAGS = 0x8914  # linux/sockios.h
 _IFF_UP_RUNNING = 0x41

@@ -12,8 +12,8 @@ import struct
 import sys
 from collections.abc import Collection, Mapping
 
-from sandbox.kernel import MACHINE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, prctl
-from steering.bpf import JEQ, JGE, LD_WORD, Instruction, count, pack, ret
+from tunnel_pool.sandbox.kernel import MACHINE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, prctl
+from tunnel_pool.steering.bpf import JEQ, JGE, LD_WORD, Instruction, count, pack, ret
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000

@@ -5,7 +5,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from socks5.server import Association, Connection, Stream
+from tunnel_pool.socks5.server import Association, Connection, Stream
 
 MAX_DATAGRAM_BYTES = 65535
 DATAGRAMS_A_TURN = 64  # of one socket, then the loop's other work has its turn

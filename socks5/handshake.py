@@ -18,8 +18,8 @@ import hmac
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from socks5.address import ANY, Address, Socks5Error, address_length, decode_address, encode_address
-from socks5.messages import (
+from tunnel_pool.socks5.address import ANY, Address, Socks5Error, address_length, decode_address, encode_address
+from tunnel_pool.socks5.messages import (
     AUTHENTICATION_VERSION,
     VERSION,
     Command,

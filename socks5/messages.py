@@ -11,7 +11,7 @@ UDP request (section 7), in front of each datagram both ways:
 from enum import IntEnum
 from typing import NamedTuple
 
-from socks5.address import MAX_ENCODED_BYTES, Socks5Error, address_length
+from tunnel_pool.socks5.address import MAX_ENCODED_BYTES, Socks5Error, address_length
 
 VERSION = 5
 UDP_HEADER_START = b"\x00\x00\x00"  # RSV, FRAG 0

@@ -19,8 +19,8 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from socks5.address import AddressType
-from steering.bpf import (
+from tunnel_pool.socks5.address import AddressType
+from tunnel_pool.steering.bpf import (
     ADD,
     ADD_X,
     JEQ,
@@ -38,7 +38,7 @@ from steering.bpf import (
     choose,
     ret,
 )
-from steering.group import OWN_SOCKET, socket_of_slot
+from tunnel_pool.steering.group import OWN_SOCKET, socket_of_slot
 
 BUCKET_BITS = 8
 BUCKETS = 1 << BUCKET_BITS

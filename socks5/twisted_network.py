@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.protocol import DatagramProtocol, Factory, Protocol
 
-from socks5.server import Association, Connection, Stream
+from tunnel_pool.socks5.server import Association, Connection, Stream
 
 MAX_DATAGRAM_BYTES = 65535
 

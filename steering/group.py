@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from steering.bpf import Instruction, count, pack, ret
+from tunnel_pool.steering.bpf import Instruction, count, pack, ret
 
 BUFFER_BYTES = 4 << 20
 OWN_SOCKET = 0  # of who opened the group

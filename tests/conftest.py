@@ -12,10 +12,10 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from packet_engine import EngineChoice, is_built
 from tests import network
 from tests.commands import GONE_WITHIN_S
 from tunnel_pool import runner
+from tunnel_pool.packet_engine import EngineChoice, is_built
 
 ASYNC_TEST_TIMEOUT_S = 100
 ENDS_BEFORE_S = 20  # a timeout of a test's own: what it opened is closed in order

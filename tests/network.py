@@ -16,10 +16,10 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from overlay.config import HostPort, OverlayConfig
-from overlay.node import open_overlay
-from packet_engine import EngineChoice
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.tunnels import new_member_key
 
@@ -29,6 +29,8 @@ COMMUNITY_ID = bytes(range(20))
 WAIT_S = 30
 
 _numbers = itertools.count(1)
+# Tests that run beside each other have networks of their own.
+_NET = 240 + int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{os.getpid() % 15}").removeprefix("gw")) % 15
 
 # What nodes of this process run when a test does not say; the fixture `engine` sets it.
 engine = EngineChoice.AUTO
@@ -37,7 +39,7 @@ engine = EngineChoice.AUTO
 def unused_host():
     """An address of 127.0.0.0/8 that no other test uses."""
     number = next(_numbers)
-    return f"127.{240 + os.getpid() % 15}.{number // 250}.{number % 250 + 1}"
+    return f"127.{_NET}.{number // 250}.{number % 250 + 1}"
 
 
 def make_config(flags=RELAY_FLAGS, bootstrap=(), host=None, port=0, **more):

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from steering.group import ReusePortGroup, SteeringError
+from tunnel_pool.steering.group import ReusePortGroup, SteeringError
 
 LOOPBACK = "127.0.0.1"
 

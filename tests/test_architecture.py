@@ -85,12 +85,17 @@ def sources():
 
 
 def imported(path):
-    """First parts of what a file imports, wherever in it."""
+    """What a file imports, wherever in it: of ours the folder at the top, of others the first part."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.split(".")[0]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, second, *_ = *name.split("."), ""
+            yield second if first == "tunnel_pool" and second in PACKAGES else first
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))

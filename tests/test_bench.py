@@ -2,10 +2,10 @@
 
 import pytest
 
-from packet_engine import is_built
 from tests.commands import command
 from tests.test_cli import fails
 from tunnel_pool.bench import floods, limits, scaling
+from tunnel_pool.packet_engine import is_built
 
 needs_native = pytest.mark.skipif(not is_built(), reason="the native engine is not built")
 

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 import libtorrent as lt
 import pytest
 
-from overlay.config import HostPort
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, until
 from tests.test_cli import fails
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import hidden_hashes_of, make_torrent, parse_torrent, swarm_hash_of

@@ -12,12 +12,12 @@ from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_SPEED_TEST
 from ipv8.REST.tunnel_endpoint import TunnelEndpoint
 
-from overlay.hidden import WatchedSwarm
-from overlay.node import open_overlay
 from tests.network import RELAY_FLAGS, address_of, make_config, network, tunnels, until, unused_host
 from tests.plain_node import open_plain
 from tunnel_pool import surface
 from tunnel_pool.community import PooledTunnelCommunity
+from tunnel_pool.overlay.hidden import WatchedSwarm
+from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.surface import SURFACE, Kind, LivesInChildrenError
 
 INFOHASH = b"s" * 20

@@ -67,7 +67,7 @@ async def test_the_native_engine_asked_for_and_not_there(tmp_path):
     """One line says what to do."""
     (tmp_path / "run.py").write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "import packet_engine; packet_engine.is_built = lambda: False\n"
+        "from tunnel_pool import packet_engine; packet_engine.is_built = lambda: False\n"
         "from tunnel_pool.cli.main import run\nsys.exit(run(sys.argv[1:]))\n"
     )
     program = [sys.executable, str(tmp_path / "run.py")]

@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from overlay.config import slot_of
 from tests.commands import command
 from tests.standing import longest_stands
 from tests.tribler_world import make_torrents, nodes_of_tribler, tribler
+from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.swarm import same_bytes
 
 SIZE_BYTES = 8 << 20

@@ -6,11 +6,11 @@ import contextlib
 import libtorrent as lt
 import psutil
 
-from overlay.config import TRIBLER_COMMUNITY_ID
 from tests import real_tribler
 from tests.commands import command
 from tunnel_pool.bench import tribler_core
 from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import LocalSwarm, make_random_file, write_torrent
 

@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-from rpc.lifeline import close_other_descriptors, die_with_parent
 from tunnel_pool import switches
+from tunnel_pool.rpc.lifeline import close_other_descriptors, die_with_parent
 
 
 def be(module: str) -> None:

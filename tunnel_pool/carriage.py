@@ -8,22 +8,22 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from overlay.community import PoolTunnelCommunity
-from overlay.lanes import Lane
-from overlay.messages import address_message
-from rpc import control_pb2 as pb
-from rpc.errors import CallError
-from socks5.address import encode_address
-from socks5.messages import join_udp_request
-from socks5.server import Association
-from socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
-from steering.bpf import ret
-from steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.messages import address_message
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import join_udp_request
+from tunnel_pool.socks5.server import Association
+from tunnel_pool.socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
+from tunnel_pool.steering.bpf import ret
+from tunnel_pool.steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
 
 if TYPE_CHECKING:
-    from packet_engine.endpoint import NativeEndpoint
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
 GATHER_S = 0.1  # a new association waits so long for all children, so that its peers are spread at once
 ASK_AGAIN_S = 5.0

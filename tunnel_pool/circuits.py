@@ -15,17 +15,17 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.backoff import Backoff
-from overlay.community import PoolTunnelSettings
-from overlay.config import SLOT_SHIFT, slot_of
-from overlay.lanes import GroupedCircuits, Lane, set_group
-from overlay.messages import peer_message
-from rpc import control_pb2 as pb
-from rpc.errors import CallError
-from steering.cells import BUCKETS, random_id
+from tunnel_pool.overlay.backoff import Backoff
+from tunnel_pool.overlay.community import PoolTunnelSettings
+from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.lanes import GroupedCircuits, Lane, set_group
+from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.policy import ChildState, Load, least_loaded, share_out
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError
 from tunnel_pool.shared_port import SharedPort
+from tunnel_pool.steering.cells import BUCKETS, random_id
 
 BUILD_INTERVAL_S = 0.5
 EXPECTED_S = 3.0  # so long a child that starts, or looks for peers, has circuits kept for it

@@ -16,9 +16,6 @@ from typing import NamedTuple
 import libtorrent as lt
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
 
-from overlay.config import slot_of
-from overlay.lanes import Lane
-from sandbox.lockdown import Lockdown
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.dht_entry import DhtEntry
 from tunnel_pool.errors import UserError
@@ -26,6 +23,9 @@ from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.isolation import Isolation, Isolator
 from tunnel_pool.lane_servers import LaneServer, LaneServers
 from tunnel_pool.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
 from tunnel_pool.torrents import hidden_hashes_of, infohash_of
 from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of

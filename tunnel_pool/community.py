@@ -22,28 +22,28 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from overlay.admission import Admission
-from overlay.community import NOWHERE, PoolTunnelSettings
-from overlay.config import HostPort, OverlayConfig, slot_of
-from overlay.discovery import MAX_PEERS
-from overlay.end_to_end import mask_in_use
-from overlay.exit_rules import ExitRules
-from overlay.guards import Guards
-from overlay.lanes import Lane, set_group
-from overlay.limits import LimitsMemory
-from overlay.messages import address_message, exit_rules_message
-from rpc import control_pb2 as pb
-from rpc.errors import RemoteError
-from rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
-from rpc.sync import CarriedState, CircuitState, PeerState
-from socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 from tunnel_pool.circuits import PooledCircuits
 from tunnel_pool.hidden import PooledHiddenServices
+from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.overlay.community import NOWHERE, PoolTunnelSettings
+from tunnel_pool.overlay.config import HostPort, OverlayConfig, slot_of
+from tunnel_pool.overlay.discovery import MAX_PEERS
+from tunnel_pool.overlay.end_to_end import mask_in_use
+from tunnel_pool.overlay.exit_rules import ExitRules
+from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.overlay.lanes import Lane, set_group
+from tunnel_pool.overlay.limits import LimitsMemory
+from tunnel_pool.overlay.messages import address_message, exit_rules_message
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import FINAL_STATES
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.questions import PooledQuestions
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import RemoteError
+from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
+from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState
 from tunnel_pool.shared_port import SharedPort
+from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 from tunnel_pool.speed_test import PooledEndpoint
 from tunnel_pool.surface import refuse_the_rest
 

@@ -1,6 +1,6 @@
 """What callers of a TunnelCommunity rely on, written down.
 
-Two classes keep it: overlay.community.PoolTunnelCommunity in one process, and
+Two classes keep it: tunnel_pool.overlay.community.PoolTunnelCommunity in one process, and
 tunnel_pool.community.PooledTunnelCommunity over children. tests/test_contract.py
 runs the same tests against both. Names and meanings are py-ipv8's
 (messaging/anonymization/community.py).
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
 from ipv8.peer import Peer
 
-from overlay.lanes import Lane
-from rpc.sync import CarriedState
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.rpc.sync import CarriedState
 
 Address = tuple[str, int]
 
@@ -109,7 +109,7 @@ class Tunnels(Protocol):
         """Remove its circuits."""
 
     async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1, group: int = 0) -> bytes:
-        """The answer to an HTTP request that an exit makes. Raises overlay.http.HttpError."""
+        """The answer to an HTTP request that an exit makes. Raises tunnel_pool.overlay.http.HttpError."""
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
         """From where the DHT node with this name answers, as an exit finds it; None when it does not."""

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from overlay.http import is_address
-from overlay.lanes import Lane
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.http import is_address
+from tunnel_pool.overlay.lanes import Lane
 
 DHT_RETRY_S = 1.0
 DHT_AGAIN_S = 10.0

@@ -8,29 +8,29 @@ from collections.abc import Iterable
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
-from overlay.clients import Clients
-from overlay.community import NOWHERE
-from overlay.config import slot_of
-from overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id
-from overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
-from overlay.lanes import Lane, lane_of
-from overlay.sticky import StickyMap
-from sandbox.lockdown import Lockdown
-from socks5.address import Address as Socks5Address
-from socks5.address import Socks5Error, decode_address, encode_address
-from socks5.messages import ReplyCode, Secret
-from socks5.server import Association, Socks5Server
-from steering.group import open_here
 from tunnel_pool.carriage import Carrier, OnLost, carrier_for
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.framework import own_network
+from tunnel_pool.overlay.clients import Clients
+from tunnel_pool.overlay.community import NOWHERE
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id
+from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
+from tunnel_pool.overlay.lanes import Lane, lane_of
+from tunnel_pool.overlay.sticky import StickyMap
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.socks5.address import Address as Socks5Address
+from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
+from tunnel_pool.socks5.messages import ReplyCode, Secret
+from tunnel_pool.socks5.server import Association, Socks5Server
+from tunnel_pool.steering.group import open_here
 from tunnel_pool.tracker_answers import AnswerRefusedError, rewritten
 
 logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Carries the datagrams of one lane; a socks5.server.Consumer.
+    """Carries the datagrams of one lane; a tunnel_pool.socks5.server.Consumer.
 
     What no ready circuit can take is dropped and counted, never sent otherwise.
     """

@@ -14,9 +14,9 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.messaging.serialization import PackError, default_serializer
 
-from overlay.config import HostPort
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.files import write_atomically
+from tunnel_pool.overlay.config import HostPort
 
 INTERVAL_S = 5.0
 RETRY_S = 300.0

@@ -5,8 +5,8 @@ Our own commands run Twisted (runner.py). A program that embeds the pool need no
 
 import sys
 
-from socks5.server import Network
 from tunnel_pool.pool.launching import Launcher
+from tunnel_pool.socks5.server import Network
 
 
 def _has_reactor() -> bool:
@@ -27,9 +27,9 @@ def own_launcher() -> Launcher:
 def own_network() -> Network:
     """Return what listens for SOCKS5 clients."""
     if _has_reactor():
-        from socks5.twisted_network import TwistedNetwork
+        from tunnel_pool.socks5.twisted_network import TwistedNetwork
 
         return TwistedNetwork()
-    from socks5.asyncio_network import AsyncioNetwork
+    from tunnel_pool.socks5.asyncio_network import AsyncioNetwork
 
     return AsyncioNetwork()

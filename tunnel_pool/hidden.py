@@ -18,14 +18,14 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from overlay.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
-from overlay.messages import peer_message
-from rpc import control_pb2 as pb
-from rpc.errors import CallError
-from rpc.sync import SyncState
 from tunnel_pool.mirror import MirroredExit, PeerOf, RouteMirror, update_swarm
+from tunnel_pool.overlay.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
+from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.owners import SwarmOwners
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError
+from tunnel_pool.rpc.sync import SyncState
 
 ESTIMATE_TIMEOUT_S = 60.0  # several rounds of requests, with a time-out each
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from overlay.config import HostPort
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.config import HostPort
 
 SHUTDOWN_S = 2.0  # for requests that are being answered
 FIRST_REQUEST_S = 10.0  # within which a new connection has to send a whole request; aiohttp has no bound for the first

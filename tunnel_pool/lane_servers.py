@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from overlay.lanes import Lane
-from sandbox.lockdown import Lockdown
-from socks5.messages import Secret
-from socks5.server import Socks5Server
 from tunnel_pool.carriage import OnLost
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.dispatch import Dispatcher, connect, new_secret, serve_session
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.reach import Reach
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.socks5.messages import Secret
+from tunnel_pool.socks5.server import Socks5Server
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import libtorrent as lt
 
-from sandbox.lockdown import Lockdown
-from steering.group import open_here
 from tunnel_pool.contract import Address
 from tunnel_pool.priority import with_yielding_threads
+from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.session_settings import all_alike
+from tunnel_pool.steering.group import open_here
 
 
 def open_session(settings: Mapping[str, Any]) -> lt.session:

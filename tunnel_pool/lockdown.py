@@ -3,8 +3,8 @@
 import logging
 from enum import Enum
 
-from sandbox.lockdown import Lockdown, LockdownError
 from tunnel_pool.errors import UserError
+from tunnel_pool.sandbox.lockdown import Lockdown, LockdownError
 
 logger = logging.getLogger(__name__)
 

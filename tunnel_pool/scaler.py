@@ -6,11 +6,11 @@ import time
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASON_UNNEEDED, Circuit
 
-from overlay.backoff import Recent
-from overlay.config import MAX_SLOTS, slot_of
-from overlay.end_to_end import END_TO_END
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.measure import CpuMeter
+from tunnel_pool.overlay.backoff import Recent
+from tunnel_pool.overlay.config import MAX_SLOTS, slot_of
+from tunnel_pool.overlay.end_to_end import END_TO_END
 from tunnel_pool.pool.policy import ChildState, surplus
 from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy, WorkerRange
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import libtorrent as lt
 
-from rpc.lifeline import die_with_parent
 from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.rpc.lifeline import die_with_parent
 from tunnel_pool.session_settings import SOCKET_BUFFER_BYTES
 
 SAMPLE_S = 0.25

@@ -12,15 +12,15 @@ from typing import Any
 
 import libtorrent as lt
 
-from sandbox.lockdown import Lockdown
-from socks5.messages import Secret
 from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address
 from tunnel_pool.errors import UserError
 from tunnel_pool.files import write_atomically
 from tunnel_pool.libtorrent_session import LibtorrentSession
 from tunnel_pool.lost_peers import drop_and_reconnect, is_end_to_end
+from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.session_settings import anonymous_settings
+from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.torrents import infohash_of
 
 POLL_S = 0.2

@@ -4,7 +4,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from socks5.messages import Secret
+from tunnel_pool.socks5.messages import Secret
 
 SOCKET_BUFFER_BYTES = 4_000_000
 STOP_TRACKER_TIMEOUT_S = 2  # for so long the end of a session waits for trackers that are told of it

@@ -15,22 +15,22 @@ from typing import Any
 from google.protobuf.message import Message
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
-from overlay.config import OverlayConfig
-from overlay.front import FrontCommunity
-from overlay.guards import GuardOrder, Guards
-from overlay.hops import node_of
-from overlay.introduced import IntroducedSeeder
-from overlay.messages import address_message, introduction_state, peer_message, peer_of
-from overlay.node import open_front
-from overlay.udp import bind_to_device, cannot_bind
-from rpc import control_pb2 as pb
-from rpc.errors import CallError, RemoteError
-from rpc.sockets import TUNNEL_SOCKET
-from steering.cells import PY_IPV8, CellBuckets, bucket_of, cells_of, messages_like, messages_of, program
-from steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, socket_of_slot
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.config import OverlayConfig
+from tunnel_pool.overlay.front import FrontCommunity
+from tunnel_pool.overlay.guards import GuardOrder, Guards
+from tunnel_pool.overlay.hops import node_of
+from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.messages import address_message, introduction_state, peer_message, peer_of
+from tunnel_pool.overlay.node import open_front
+from tunnel_pool.overlay.udp import bind_to_device, cannot_bind
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError, RemoteError
+from tunnel_pool.rpc.sockets import TUNNEL_SOCKET
+from tunnel_pool.steering.cells import PY_IPV8, CellBuckets, bucket_of, cells_of, messages_like, messages_of, program
+from tunnel_pool.steering.group import OWN_SOCKET, ReusePortGroup, SteeringError, socket_of_slot
 
 ASK_AGAIN_S = 5.0  # which of the circuits that stayed behind are left
 MAX_HANDED = 64  # packets that a child has not taken yet; more are dropped and counted

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from overlay.config import slot_of
-from rpc import control_pb2 as pb
-from rpc.errors import CallError
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError
 
 if TYPE_CHECKING:
     from tunnel_pool.community import PooledTunnelCommunity

@@ -19,9 +19,9 @@ from types import TracebackType
 
 import psutil
 
-from overlay.config import COMMUNITY_ID_BYTES, HostPort
-from packet_engine import EngineChoice
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.torrents import make_torrent
 

@@ -3,12 +3,12 @@
 CHILD = "--child"
 TEMPLATE = "--template"
 
-_of_a_host = {"child": CHILD, "child.template": TEMPLATE}
+_of_a_host = {"tunnel_pool.child": CHILD, "tunnel_pool.child.template": TEMPLATE}
 
 
 def use(child: str, template: str) -> None:
     """Have a frozen program's own executable started with these."""
-    _of_a_host.update({"child": child, "child.template": template})
+    _of_a_host.update({"tunnel_pool.child": child, "tunnel_pool.child.template": template})
 
 
 def of_a_host(module: str) -> str:
@@ -18,5 +18,9 @@ def of_a_host(module: str) -> str:
 
 def module_for(argument: str) -> str | None:
     """Return the module that the argument asks for, None when it is none of ours."""
-    known = {CHILD: "child", TEMPLATE: "child.template", **{name: module for module, name in _of_a_host.items()}}
+    known = {
+        CHILD: "tunnel_pool.child",
+        TEMPLATE: "tunnel_pool.child.template",
+        **{name: module for module, name in _of_a_host.items()},
+    }
     return known.get(argument)

@@ -10,9 +10,9 @@ from urllib.parse import urljoin
 
 import libtorrent as lt
 
-from overlay.bencode import is_bencoded
-from overlay.http_answers import REDIRECTIONS, parse_answer
 from tunnel_pool.anonymous_torrents import is_allowed_tracker
+from tunnel_pool.overlay.bencode import is_bencoded
+from tunnel_pool.overlay.http_answers import REDIRECTIONS, parse_answer
 
 MAX_PEERS = 1000
 MAX_TEXT_BYTES = 500

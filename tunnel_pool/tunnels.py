@@ -15,31 +15,31 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_SPEED_TEST,
 )
 
-from overlay.admission import NO_MORE_THAN_USUAL, Admission
-from overlay.as_numbers import AsDatabaseError, open_as_numbers
-from overlay.community import PoolTunnelCommunity
-from overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
-from overlay.endless import register_endless
-from overlay.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
-from overlay.guards import Guards
-from overlay.http import PEER_FLAG_EXIT_HTTP
-from overlay.limits import LimitsMemory
-from overlay.networks import use_as_numbers
-from overlay.node import open_overlay
-from overlay.udp import CannotBindError
-from packet_engine import EngineChoice, EngineMissingError, choose
-from steering.group import can_steer
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.files import write_atomically
 from tunnel_pool.guard_file import keep_guards, read_guards
+from tunnel_pool.overlay.admission import NO_MORE_THAN_USUAL, Admission
+from tunnel_pool.overlay.as_numbers import AsDatabaseError, open_as_numbers
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
+from tunnel_pool.overlay.endless import register_endless
+from tunnel_pool.overlay.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
+from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP
+from tunnel_pool.overlay.limits import LimitsMemory
+from tunnel_pool.overlay.networks import use_as_numbers
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.udp import CannotBindError
+from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import circuits_for, keep_scaled
 from tunnel_pool.state import cannot_keep_state
+from tunnel_pool.steering.group import can_steer
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104

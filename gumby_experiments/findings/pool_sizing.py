@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gumby_experiments.report import number
-from gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.report import number
+from tunnel_pool.gumby_experiments.results import Results
 
 SATURATED = 0.95  # of the most that was seen
 

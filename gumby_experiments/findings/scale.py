@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from gumby_experiments import figures
-from gumby_experiments.report import number
-from gumby_experiments.results import RUN, Results
-from gumby_experiments.simulation import (
+from tunnel_pool.gumby_experiments import figures
+from tunnel_pool.gumby_experiments.report import number
+from tunnel_pool.gumby_experiments.results import RUN, Results
+from tunnel_pool.gumby_experiments.simulation import (
     CORES,
     Costs,
     Machine,

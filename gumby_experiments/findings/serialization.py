@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pandas as pd
 from scipy import stats
 
-from gumby_experiments.messages import FULL, SYNCHRONOUS
-from gumby_experiments.report import number
-from gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.messages import FULL, SYNCHRONOUS
+from tunnel_pool.gumby_experiments.report import number
+from tunnel_pool.gumby_experiments.results import Results
 
 HOLDS = 0.9  # of the variance explained
 BASE = "struct"

@@ -4,9 +4,9 @@ import asyncio
 import random
 import statistics
 
-from gumby_experiments.anonymity import Placement, Rules, ask_for_rendezvous, make_world, use
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_the_run
+from tunnel_pool.gumby_experiments.anonymity import Placement, Rules, ask_for_rendezvous, make_world, use
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_the_run
 
 
 class AnonymityModule:

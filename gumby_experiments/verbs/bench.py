@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
 from tunnel_pool.pool.program import own_executable
 
 

@@ -6,12 +6,12 @@ import shutil
 import sys
 from typing import Any
 
-from gumby_experiments.errors import RunError
-from gumby_experiments.provenance import SOURCE
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node
-from gumby_experiments.workloads import NOTHING
-from packet_engine import is_built
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.provenance import SOURCE
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.workloads import NOTHING
+from tunnel_pool.packet_engine import is_built
 from tunnel_pool.pool.program import own_executable
 
 CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
@@ -21,7 +21,7 @@ BUILD_TIMEOUT_S = 600.0
 COUNT_TIMEOUT_S = 300.0
 _COLLECTED = re.compile(r"Collected : (\d+)")
 _IMPORTED = """
-import json, sys, child.__main__, child.data_path, child.host
+import json, sys, tunnel_pool.child.__main__, tunnel_pool.child.data_path, tunnel_pool.child.host
 modules = len(sys.modules)
 import psutil
 print(json.dumps({"modules": modules, "uss": psutil.Process().memory_full_info().uss}), flush=True)
@@ -50,14 +50,14 @@ class CostsModule:
 
     @of_a_node
     async def count_python(self, number: int, workload: str, times: str) -> None:
-        """The metric WORKLOAD_instructions of gumby_experiments.workloads, for each time."""
+        """The metric WORKLOAD_instructions of tunnel_pool.gumby_experiments.workloads, for each time."""
         if self._empty is None:
             self._empty = await self._count_workload(number, NOTHING, "1")
         counted = await self._count_workload(number, workload, times) - self._empty
         self._run.metrics[f"{workload}_instructions"] = counted / int(times)
 
     async def _count_workload(self, number: int, workload: str, times: str) -> int:
-        program = [sys.executable, "-m", "gumby_experiments.workloads", workload, times, "--counted"]
+        program = [sys.executable, "-m", "tunnel_pool.gumby_experiments.workloads", workload, times, "--counted"]
         return await self._count(number, ["--instr-atstart=no", *program, f"--burden={self._burden}"])
 
     @of_a_node

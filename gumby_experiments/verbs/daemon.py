@@ -7,14 +7,14 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gumby_experiments.errors import RunError
-from gumby_experiments.progress import Progress
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node
-from gumby_experiments.verbs.swarm import MB, SEEDER, SwarmModule
-from overlay.config import HostPort
 from tunnel_pool.bench.daemon import PRIVATE, Client, magnet_link
 from tunnel_pool.daemon.metrics import LOOP_DELAY
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.progress import Progress
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.verbs.swarm import MB, SEEDER, SwarmModule
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.program import own_executable
 
 CLOSE_TIMEOUT_S = 60.0

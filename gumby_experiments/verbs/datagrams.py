@@ -5,10 +5,10 @@ import statistics
 import sys
 from typing import Any
 
-from gumby_experiments.errors import RunError
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node
-from gumby_experiments.verbs.swarm import EXIT, PORT, SwarmModule
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, PORT, SwarmModule
 
 ECHO, POOL = "echo", "pool"
 SOCKS5_HEADER_BYTES = 10  # RFC 1928 section 7, for IPv4
@@ -37,7 +37,7 @@ class DatagramModule(SwarmModule):
         self._echoes: list[str] = []
 
     def _program(self, module: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", f"gumby_experiments.{module}", *arguments]
+        return [sys.executable, "-m", f"tunnel_pool.gumby_experiments.{module}", *arguments]
 
     @of_a_node
     async def start_echo(self, number: int, ports: str) -> None:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gumby_experiments.errors import RunError
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node
-from gumby_experiments.verbs.swarm import EXIT, SEEDER, SwarmModule
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, SEEDER, SwarmModule
 from tunnel_pool.measure import cpu_seconds
 
 ENGINE = "packet engine"  # the name of the native engine's thread

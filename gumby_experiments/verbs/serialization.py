@@ -2,8 +2,8 @@
 
 import sys
 
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
 
 
 class SerializationModule:
@@ -16,8 +16,8 @@ class SerializationModule:
         arguments = [f"--format={self._run.setting('format')}", f"--messages={messages}"]
         arguments.append(f"--seed={self._run.experiment.seed}")
         await self._run.node(number).start([
-            sys.executable, "-m", "gumby_experiments.messages", role, str(self._run.folder / "socket"), *arguments,
-            *more,
+            sys.executable, "-m", "tunnel_pool.gumby_experiments.messages", role, str(self._run.folder / "socket"),
+            *arguments, *more,
         ])  # fmt: skip
 
     @of_a_node

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gumby_experiments.errors import RunError
-from gumby_experiments.nodes import Node
-from gumby_experiments.progress import PROGRESS, Progress
-from gumby_experiments.run import Run
-from gumby_experiments.verbs import of_a_node, of_the_run
-from overlay.config import COMMUNITY_ID_BYTES, HostPort
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.nodes import Node
+from tunnel_pool.gumby_experiments.progress import PROGRESS, Progress
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
+from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.pool.program import own_executable
 from tunnel_pool.swarm import make_random_file, node_arguments, same_bytes, seeder_arguments, write_torrent
 
@@ -102,7 +102,7 @@ class SwarmModule:
         known = ",".join(map(str, self.addresses()))
         more = [f"--circuits={circuits}"] if circuits else []
         await node.start([
-            sys.executable, "-m", "gumby_experiments.downloader", *more,
+            sys.executable, "-m", "tunnel_pool.gumby_experiments.downloader", *more,
             f"--workers={workers}", f"--hops={hops}", f"--cores={cores}", f"--engine={engine}",
             f"--start-method={start_method}", f"--listen={node.host}:0", f"--bootstrap={known}", "--allow-private",
             f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",

@@ -3,8 +3,8 @@
 import sys
 import time
 
-from child.__main__ import main
-from child.host import ChildHost
+from tunnel_pool.child.__main__ import main
+from tunnel_pool.child.host import ChildHost
 
 
 async def block(self, message):

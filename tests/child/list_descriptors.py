@@ -2,7 +2,7 @@
 
 import os
 
-from rpc.lifeline import close_other_descriptors
+from tunnel_pool.rpc.lifeline import close_other_descriptors
 
 close_other_descriptors()  # as a child does first: not every launcher closes them
 fds = sorted(int(name) for name in os.listdir("/proc/self/fd"))

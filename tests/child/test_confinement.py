@@ -9,17 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandbox import kernel, landlock, seccomp
-from steering.bpf import RET
 from tests.commands import ROOT
 from tests.network import address_of, network, tunnels
 from tunnel_pool.pool.command import only_for_children
+from tunnel_pool.sandbox import kernel, landlock, seccomp
+from tunnel_pool.steering.bpf import RET
 
 TRIES = """
 import ctypes, json, os, socket, subprocess, sys
 from pathlib import Path
 secret, folder = Path(sys.argv[1]), Path(sys.argv[2])
-from child.confinement import confine_process, give_up_names
+from tunnel_pool.child.confinement import confine_process, give_up_names
 said = {"missing": confine_process()}
 
 def attempt(name, action):

@@ -9,9 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rpc import control_pb2 as pb
-from rpc.descriptors import ALL, CONTROL_IN, EXIT_IN
-from rpc.exit import EXIT_CODES, ExitKind
 from tests.network import make_config, tunnels, until
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher, AsyncioProcess
@@ -20,6 +17,9 @@ from tunnel_pool.pool.policy import EXIT_GRACE_S
 from tunnel_pool.pool.process import ChildProcess
 from tunnel_pool.pool.program import own_command
 from tunnel_pool.pool.twisted_launcher import TwistedLauncher
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.descriptors import ALL, CONTROL_IN, EXIT_IN
+from tunnel_pool.rpc.exit import EXIT_CODES, ExitKind
 
 HERE = Path(__file__).parent
 ROOT = str(HERE.parent.parent)

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from gumby_experiments.anonymity import Placement, Rules, ask_for_rendezvous, entropy_bits, make_world, use
+from tunnel_pool.gumby_experiments.anonymity import Placement, Rules, ask_for_rendezvous, entropy_bits, make_world, use
 
 
 def clients_of(rules, placement, count=60):

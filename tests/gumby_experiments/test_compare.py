@@ -7,7 +7,8 @@ import random
 import pandas as pd
 import pytest
 
-from gumby_experiments.compare import (
+from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments.compare import (
     Verdict,
     as_rows,
     compare,
@@ -19,10 +20,9 @@ from gumby_experiments.compare import (
     relative_change,
     verdict_of,
 )
-from gumby_experiments.config import Experiment, Metric
-from gumby_experiments.results import Results
-from gumby_experiments.statistics import power_of_t_test, summarize, welch
-from tunnel_pool.errors import UserError
+from tunnel_pool.gumby_experiments.config import Experiment, Metric
+from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.statistics import power_of_t_test, summarize, welch
 
 LOWER = {f"cost_{number}": Metric(unit="us", better="lower") for number in range(12)}
 

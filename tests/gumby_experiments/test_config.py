@@ -4,10 +4,10 @@ import importlib
 
 import pytest
 
-from gumby_experiments import config, verbs
-from gumby_experiments.errors import ScenarioError
-from gumby_experiments.scenario import read_scenario
 from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.gumby_experiments import config, verbs
+from tunnel_pool.gumby_experiments.errors import ScenarioError
+from tunnel_pool.gumby_experiments.scenario import read_scenario
 
 NAMES = config.names()
 ALL = {
@@ -109,13 +109,13 @@ def test_an_experiment_that_is_none_is_named():
     ],
 )
 def test_a_line_that_nobody_can_do_is_refused_before_anything_runs(line, why):
-    text = f"&module gumby_experiments.verbs.swarm.SwarmModule\n{line}\n"
+    text = f"&module tunnel_pool.gumby_experiments.verbs.swarm.SwarmModule\n{line}\n"
     with pytest.raises(ScenarioError, match="main:2") as raised:
         verbs.check(read_scenario("main", lambda name: text, {}))
     assert why in str(raised.value)
 
 
-@pytest.mark.parametrize("module", ["gumby_experiments.verbs.swarm.Ghost", "ghost.Module", "Module"])
+@pytest.mark.parametrize("module", ["tunnel_pool.gumby_experiments.verbs.swarm.Ghost", "ghost.Module", "Module"])
 def test_a_module_that_is_not_there_is_named(module):
     with pytest.raises(ScenarioError, match=f"&module {module}"):
         verbs.check(read_scenario("main", lambda name: f"&module {module}\n", {}))

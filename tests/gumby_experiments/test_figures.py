@@ -2,9 +2,9 @@
 
 import pytest
 
-from gumby_experiments import figures
-from gumby_experiments.config import Experiment, Figure, Metric
-from gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments import figures
+from tunnel_pool.gumby_experiments.config import Experiment, Figure, Metric
+from tunnel_pool.gumby_experiments.results import Results
 
 METRICS = {
     "download_mb_per_s": Metric(unit="MB/s"),

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gumby_experiments.results import RUN, RUNS, read_results
-from gumby_experiments.verbs.costs import why_not
 from tests.commands import GONE_WITHIN_S, ROOT, command
+from tunnel_pool.gumby_experiments.results import RUN, RUNS, read_results
+from tunnel_pool.gumby_experiments.verbs.costs import why_not
 
 pytestmark = [
     pytest.mark.slow,

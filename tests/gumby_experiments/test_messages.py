@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gumby_experiments.codecs import CODECS, SCHEMA, Field, codec
-from gumby_experiments.messages import KINDS, MAKERS, MIXES, mixed
-from rpc import control_pb2 as pb
+from tunnel_pool.gumby_experiments.codecs import CODECS, SCHEMA, Field, codec
+from tunnel_pool.gumby_experiments.messages import KINDS, MAKERS, MIXES, mixed
+from tunnel_pool.rpc import control_pb2 as pb
 
 VALUES = {
     "u32": st.integers(0, 2**32 - 1), "u64": st.integers(0, 2**64 - 1), "bool": st.booleans(),

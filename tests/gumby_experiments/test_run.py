@@ -11,10 +11,10 @@ import pandas as pd
 import psutil
 import pytest
 
-from gumby_experiments import config
-from gumby_experiments.links import why_not as no_links
-from gumby_experiments.verbs.costs import why_not as no_counting
 from tests.commands import command
+from tunnel_pool.gumby_experiments import config
+from tunnel_pool.gumby_experiments.links import why_not as no_links
+from tunnel_pool.gumby_experiments.verbs.costs import why_not as no_counting
 
 # What a whole short form needs beside this program.
 NEEDS = {"latency": no_links, "in_the_wild": no_links, "costs": no_counting}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import psutil
 
-from gumby_experiments.sampler import COLUMNS, MAIN, Sampler
+from tunnel_pool.gumby_experiments.sampler import COLUMNS, MAIN, Sampler
 
 
 def sampled():

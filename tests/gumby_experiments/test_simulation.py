@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from gumby_experiments.simulation import (
+from tunnel_pool.gumby_experiments.simulation import (
     CORES,
     SESSION,
     WINDOW,

@@ -28,10 +28,10 @@ from ipv8.messaging.anonymization.payload import (
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from overlay.introduced import IntroducedSeeder
-from overlay.proven import Source
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
+from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.proven import Source
 
 INFOHASH = b"h" * 20
 pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]

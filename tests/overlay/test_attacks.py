@@ -18,10 +18,6 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address
 from ipv8.peer import Peer
 
-from overlay.admission import Admission
-from overlay.community import NOWHERE
-from overlay.guards import Guards
-from overlay.introductions import MAX_PER_HOST
 from tests.network import (
     EXIT_FLAGS,
     RELAY_FLAGS,
@@ -33,6 +29,10 @@ from tests.network import (
     until,
     unused_host,
 )
+from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.overlay.community import NOWHERE
+from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.overlay.introductions import MAX_PER_HOST
 
 pytestmark = pytest.mark.usefixtures("engine")
 

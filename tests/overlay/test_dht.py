@@ -17,10 +17,10 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from overlay import dht as own
-from overlay.dht import BoundedStorage
-from overlay.introduced import IntroducedSeeder
 from tests.network import address_of, network, until, unused_host
+from tunnel_pool.overlay import dht as own
+from tunnel_pool.overlay.dht import BoundedStorage
+from tunnel_pool.overlay.introduced import IntroducedSeeder
 
 TARGET = b"t" * 20
 

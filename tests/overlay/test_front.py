@@ -4,10 +4,10 @@ import os
 
 from ipv8.messaging.anonymization.payload import CreateE2EPayload
 
-from overlay.introduced import IntroducedSeeder
-from overlay.node import open_front
-from overlay.udp import bind_udp
 from tests.network import RELAY_FLAGS, make_config, until
+from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.node import open_front
+from tunnel_pool.overlay.udp import bind_udp
 
 
 async def front_of():

@@ -9,11 +9,11 @@ from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.payload import EstablishIntroPayload
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER, PEER_FLAG_RELAY
 
-from overlay.hidden import WatchedSwarm
-from overlay.introduced import MAX_CONTENDERS, MAX_INTRODUCED, IntroducedSeeder, IntroducedSeeders
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import until
 from tests.overlay.test_hidden import INFOHASH, linked, member, relays
+from tunnel_pool.overlay.hidden import WatchedSwarm
+from tunnel_pool.overlay.introduced import MAX_CONTENDERS, MAX_INTRODUCED, IntroducedSeeder, IntroducedSeeders
 
 SEEDER, OTHER = IntroducedSeeder(b"seeder", INFOHASH), IntroducedSeeder(b"seeder", b"i" * 20)
 

@@ -5,8 +5,8 @@ import random
 import socket
 from collections import Counter
 
-from overlay.config import HostPort
 from tests.network import unused_host
+from tunnel_pool.overlay.config import HostPort
 
 CELL_AT = 22
 HOLD_S = 0.003

@@ -8,11 +8,11 @@ import time
 import psutil
 import pytest
 
-from overlay.udp import bind_udp
-from packet_engine import is_built
-from socks5.address import encode_address
-from socks5.messages import UDP_HEADER_START
 from tests.network import address_of, dht_like, network, tunnels, until, unused_host
+from tunnel_pool.overlay.udp import bind_udp
+from tunnel_pool.packet_engine import is_built
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import UDP_HEADER_START
 
 CIRCUITS = 8
 FLOOD_S = 1.0

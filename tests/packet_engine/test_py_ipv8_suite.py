@@ -13,9 +13,9 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.test.messaging.anonymization.test_community import TestTunnelCommunity as CommunityTests
 from ipv8.test.messaging.anonymization.test_hiddenservices import TestHiddenServices as HiddenServicesTests
 
-from overlay.crypto_endpoint import DataCellEndpoint
-from overlay.udp import BatchedEndpoint, bind_udp
-from packet_engine import is_built
+from tunnel_pool.overlay.crypto_endpoint import DataCellEndpoint
+from tunnel_pool.overlay.udp import BatchedEndpoint, bind_udp
+from tunnel_pool.packet_engine import is_built
 
 CommunityTests.__test__ = HiddenServicesTests.__test__ = False
 
@@ -54,7 +54,7 @@ def move_to(node, endpoint):
 
 
 def move_to_native(node):
-    from packet_engine.endpoint import NativeEndpoint
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
     endpoint = NativeEndpoint(bind_udp(LOOPBACK, 0), Counter(), exit_host=LOOPBACK, allow_private=True)
     move_to(node, endpoint)

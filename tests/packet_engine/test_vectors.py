@@ -7,9 +7,9 @@ from ipv8.messaging.anonymization.exit_socket import DataChecker
 from ipv8.messaging.anonymization.tunnel import FORWARD, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
 from ipv8_rust_tunnels import generate_session_keys
 
-from overlay.exit_socket import is_allowed_destination
-from packet_engine import EngineChoice, is_built
 from tests.packet_engine.vectors import BITTORRENT, BORDERS, IPV8, NEVER, NOT_BITTORRENT, NOT_IPV8, PRIVATE, PUBLIC
+from tunnel_pool.overlay.exit_socket import is_allowed_destination
+from tunnel_pool.packet_engine import EngineChoice, is_built
 
 PREFIX = bytes([0, 2]) + bytes(range(20))
 
@@ -35,7 +35,7 @@ class PythonRules:
 
 class NativeRules:
     def refusal(self, data, host, port, flags, allow_private):
-        from packet_engine._native import exit_refusal
+        from tunnel_pool.packet_engine._native import exit_refusal
 
         return exit_refusal(data, (host, port), PREFIX, flags, False, allow_private)
 
@@ -93,7 +93,7 @@ def test_what_only_looks_like_one_does_not(rules, data):
 
 
 def test_the_choice_of_an_engine():
-    from packet_engine import choose
+    from tunnel_pool.packet_engine import choose
 
     assert choose(EngineChoice.PYTHON) is EngineChoice.PYTHON
     assert choose(EngineChoice.AUTO) is (EngineChoice.NATIVE if is_built() else EngineChoice.PYTHON)

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpc import control_pb2 as pb
-from rpc.calls import Answered, Called, ControlChannel, Failed, Notified
-from rpc.errors import (
+from tests.feeding import mutations, outcome
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.calls import Answered, Called, ControlChannel, Failed, Notified
+from tunnel_pool.rpc.errors import (
     BrokenStreamError,
     CallError,
     CallTimeoutError,
@@ -12,8 +13,7 @@ from rpc.errors import (
     RemoteError,
     TooManyCallsError,
 )
-from rpc.framing import Kind, encode
-from tests.feeding import mutations, outcome
+from tunnel_pool.rpc.framing import Kind, encode
 
 
 def pair():

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpc.data import MAX_LENGTH, DataDecoder, Datagram, encode
-from rpc.errors import BrokenStreamError
 from tests.feeding import feed_bytewise, feed_pieces, feed_whole, mutations, outcome
+from tunnel_pool.rpc.data import MAX_LENGTH, DataDecoder, Datagram, encode
+from tunnel_pool.rpc.errors import BrokenStreamError
 
 ADDRESS = b"\x01\x7f\x00\x00\x01\x1a\xe1"
 DATAGRAMS = [

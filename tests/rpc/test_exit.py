@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpc.errors import BrokenStreamError
-from rpc.exit import MAX_TEXT_BYTES, ExitDecoder, ExitFrame, ExitKind, encode
 from tests.feeding import feed_bytewise, feed_pieces, feed_whole, mutations, outcome
+from tunnel_pool.rpc.errors import BrokenStreamError
+from tunnel_pool.rpc.exit import MAX_TEXT_BYTES, ExitDecoder, ExitFrame, ExitKind, encode
 
 FRAMES = [ExitFrame(ExitKind.REQUEST, "the pool stops"), ExitFrame(ExitKind.ENDED, ""), ExitFrame(ExitKind.STUCK, "é")]
 WIRE = b"".join(encode(*frame) for frame in FRAMES)

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpc.errors import BrokenStreamError
-from rpc.framing import HEADER, MAGIC, MAX_BODY_BYTES, VERSION, Frame, FrameDecoder, Kind, encode
 from tests.feeding import feed_bytewise, feed_pieces, feed_whole, mutations, outcome
+from tunnel_pool.rpc.errors import BrokenStreamError
+from tunnel_pool.rpc.framing import HEADER, MAGIC, MAX_BODY_BYTES, VERSION, Frame, FrameDecoder, Kind, encode
 
 FRAMES = [
     Frame(Kind.REQUEST, 1, b""),

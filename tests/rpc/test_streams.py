@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from rpc import data as dataframe
-from rpc.streams import DatagramReader, DatagramWriter
+from tunnel_pool.rpc import data as dataframe
+from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter
 
 ADDRESS = b"\x01\x7f\x00\x00\x01\x1a\xe1"
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpc.sync import CarriedState, CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
+from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
 
 HOP = PeerState(b"key", "127.0.0.1", 1, (1, 2))
 CIRCUIT = CircuitState(7, goal_hops=2, ctype="DATA", hops=(HOP,), unverified_hop=HOP, creation_time=1.5)

@@ -8,11 +8,11 @@ import sys
 import libtorrent as lt
 import pytest
 
-from sandbox import kernel
-from sandbox.lockdown import Lockdown, LockdownError
 from tests.network import until
 from tests.tunnel_pool.test_session import Outside
 from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.sandbox import kernel
+from tunnel_pool.sandbox.lockdown import Lockdown, LockdownError
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_what_prepare_leaves_a_user_who_is_not_root():
     """In a process of its own: it may lock down then, and what it starts has no new rights."""
     code = (
         "import os, ctypes, subprocess\n"
-        "from sandbox.lockdown import *\n"
+        "from tunnel_pool.sandbox.lockdown import *\n"
         "ctypes.CDLL(None).setgroups(0, None); os.setgid(65534); os.setuid(65534)\n"
         "prepare()\n"
         "try: Lockdown().close()\n"

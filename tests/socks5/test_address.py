@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from socks5.address import Address, AddressType, Socks5Error, address_length, decode_address, encode_address
 from tests.feeding import mutations, outcome
+from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, address_length, decode_address, encode_address
 
 CASES = [
     (Address(AddressType.IPV4, "127.0.0.1", 0), b"\x01\x7f\x00\x00\x01\x00\x00"),

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from socks5.address import ANY, Address, AddressType, encode_address
-from socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, State
-from socks5.messages import ReplyCode, Secret
 from tests.feeding import mutations
+from tunnel_pool.socks5.address import ANY, Address, AddressType, encode_address
+from tunnel_pool.socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, State
+from tunnel_pool.socks5.messages import ReplyCode, Secret
 
 GREETING = b"\x05\x01\x00"
 METHOD = Send(b"\x05\x00")

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from socks5.address import Socks5Error, encode_address
-from socks5.messages import ReplyCode, join_udp_request, reply, split_udp_request
 from tests.feeding import mutations, outcome
+from tunnel_pool.socks5.address import Socks5Error, encode_address
+from tunnel_pool.socks5.messages import ReplyCode, join_udp_request, reply, split_udp_request
 
 ADDRESSES = [encode_address("1.2.3.4", 443), encode_address("2001:db8::1", 1), encode_address("example.org", 65535)]
 

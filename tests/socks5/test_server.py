@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from socks5 import server as own
-from socks5.address import decode_address, encode_address
-from socks5.asyncio_network import AsyncioNetwork
-from socks5.messages import ReplyCode
-from socks5.server import CannotListenError, Socks5Server
-from socks5.twisted_network import TwistedNetwork
 from tests.network import until
+from tunnel_pool.socks5 import server as own
+from tunnel_pool.socks5.address import decode_address, encode_address
+from tunnel_pool.socks5.asyncio_network import AsyncioNetwork
+from tunnel_pool.socks5.messages import ReplyCode
+from tunnel_pool.socks5.server import CannotListenError, Socks5Server
+from tunnel_pool.socks5.twisted_network import TwistedNetwork
 
 PEER = encode_address("1.2.3.4", 6881)
 NO_ADDRESS = b"\x01\x00\x00\x00\x00\x00\x00"

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from socks5.address import encode_address
-from socks5.steering import (
+from tests.reuse_port import LOOPBACK, reuse_port_group
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.steering import (
     BUCKETS,
     END_TO_END_PORT,
     BucketTable,
@@ -16,8 +17,7 @@ from socks5.steering import (
     end_to_end_slot,
     program,
 )
-from steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
-from tests.reuse_port import LOOPBACK, reuse_port_group
+from tunnel_pool.steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
 
 MAX_INSTRUCTIONS = 1024  # a quarter of BPF_MAXINSNS; the kernel's own form must fit into net.core.optmem_max
 

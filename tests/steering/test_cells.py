@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steering.cells import (
+from tests.reuse_port import LOOPBACK, reuse_port_group
+from tunnel_pool.steering.cells import (
     BUCKETS,
     MAX_STAYED,
     PY_IPV8,
@@ -21,8 +22,7 @@ from steering.cells import (
     program,
     random_id,
 )
-from steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
-from tests.reuse_port import LOOPBACK, reuse_port_group
+from tunnel_pool.steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
 
 SLOTS = 4
 PREFIX = bytes([0, 2]) + bytes(range(20))

@@ -1,7 +1,7 @@
 import pytest
 
-from rpc.descriptors import ALL
 from tunnel_pool.pool.command import child_environment, descriptor_map, executable_again
+from tunnel_pool.rpc.descriptors import ALL
 
 
 @pytest.fixture

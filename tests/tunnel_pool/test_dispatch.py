@@ -4,11 +4,11 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit, Hop
 from ipv8.peer import Peer
 
-from overlay.config import SLOT_SHIFT, slot_of
-from overlay.lanes import Lane
-from overlay.sticky import StickyMap
-from socks5.address import encode_address
 from tunnel_pool.dispatch import Dispatcher, connect
+from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.sticky import StickyMap
+from tunnel_pool.socks5.address import encode_address
 
 A, B, C = (encode_address("1.2.3.4", port) for port in (1, 2, 3))
 

@@ -9,16 +9,16 @@ import psutil
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT
 
-from overlay.admission import Admission
-from overlay.config import HostPort, slot_of
-from overlay.lanes import Lane
-from rpc import control_pb2 as pb
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
 from tunnel_pool.daemon.api.model import Workers
 from tunnel_pool.daemon.pool import PoolControl
+from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.overlay.config import HostPort, slot_of
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
+from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.scaler import Scaler
 from tunnel_pool.tunnels import NodeOptions
 

@@ -9,10 +9,10 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from overlay.config import HostPort
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool import exit_cache
 from tunnel_pool.exit_cache import pack_exits, read_exits, unpack_exits
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP
-from overlay.lanes import GroupedCircuits, Lane, group_of
-from overlay.node import open_overlay
-from overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tests.network import COMMUNITY_ID, EXIT_FLAGS, address_of, make_config, until, unused_host
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.isolation import PLAIN, Isolation, Isolator, share_limit
+from tunnel_pool.overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP
+from tunnel_pool.overlay.lanes import GroupedCircuits, Lane, group_of
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrents import parse_torrent
 from tunnel_pool.tunnels import NodeOptions

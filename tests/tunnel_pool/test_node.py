@@ -1,8 +1,8 @@
 import logging
 from collections import Counter
 
-from rpc.sync import CarriedState
 from tunnel_pool.cli.node import _Report
+from tunnel_pool.rpc.sync import CarriedState
 
 
 class Tunnels:

@@ -5,9 +5,9 @@ import signal
 
 import psutil
 
-from overlay.config import HostPort
 from tests.commands import command, is_pool_child
 from tests.network import COMMUNITY_ID, until, unused_host
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.swarm import free_port
 
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY
 
-from overlay.config import HostPort, slot_of
 from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until, unused_host
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.config import HostPort, slot_of
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import free_port
 from tunnel_pool.tunnels import NodeOptions, peer_flags

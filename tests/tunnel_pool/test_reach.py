@@ -1,6 +1,6 @@
 """When there are circuits enough to begin with."""
 
-from overlay.lanes import Lane
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.reach import ANSWER_S, GATHER_S, Reach
 
 

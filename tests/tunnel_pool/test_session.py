@@ -11,8 +11,6 @@ import libtorrent as lt
 import psutil
 import pytest
 
-from socks5.address import decode_address
-from socks5.server import Socks5Server
 from tests.commands import command
 from tests.network import until, unused_host
 from tests.socks5.test_server import Consumer
@@ -20,6 +18,8 @@ from tunnel_pool.errors import UserError
 from tunnel_pool.framework import own_network
 from tunnel_pool.reach import ANSWER_S
 from tunnel_pool.session import TorrentSession
+from tunnel_pool.socks5.address import decode_address
+from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import make_torrent, parse_torrent
 

@@ -15,13 +15,13 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_EXIT_BT,
 )
 
-from overlay.introduced import IntroducedSeeder
-from overlay.node import open_overlay
-from steering.cells import PY_IPV8, bucket_of
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import EXIT_FLAGS, RELAY_FLAGS, Echo, address_of, dht_like, make_config, network, tunnels, until
+from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.shared_port import MAX_FILTERED_LIKE, MAX_FILTERED_PREFIXES
+from tunnel_pool.steering.cells import PY_IPV8, bucket_of
 
 CLIENTS = 4
 CIRCUITS_OF_A_CLIENT = 8

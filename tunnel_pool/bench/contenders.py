@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 
-from packet_engine import EngineChoice
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import MALLOC_SETTINGS
 from tunnel_pool.pool.program import own_executable
 

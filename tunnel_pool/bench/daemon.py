@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import aiohttp
 import libtorrent as lt
 
-from overlay.config import HostPort
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.swarm import LocalSwarm
 

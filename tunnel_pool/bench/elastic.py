@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from overlay.config import HostPort
-from packet_engine import EngineChoice
 from tunnel_pool.bench.report import save_plot
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
 from tunnel_pool.isolation import Isolation
 from tunnel_pool.measure import CpuMeter
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange
 from tunnel_pool.swarm import LocalSwarm

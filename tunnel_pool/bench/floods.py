@@ -19,11 +19,11 @@ from ipv8.messaging.anonymization.payload import CellPayload, CreatePayload
 from rich.console import Console
 from rich.table import Table
 
-from overlay.node import open_overlay
-from packet_engine import EngineChoice
 from tunnel_pool.bench.datagrams import PAYLOAD_BYTES
 from tunnel_pool.bench.load import CIRCUITS, MB, Result, World, open_world, until_ready
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.packet_engine import EngineChoice
 
 CHILDREN = 2
 LOAD = 20 * MB  # bytes a second over all circuits

@@ -22,16 +22,16 @@ import psutil
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY, Circuit
 
-from overlay.community import PoolTunnelCommunity
-from overlay.config import HostPort, OverlayConfig
-from overlay.node import open_overlay
-from overlay.udp import bind_udp
-from packet_engine import EngineChoice
-from socks5.address import encode_address
-from socks5.messages import UDP_HEADER_START
 from tunnel_pool.bench.contenders import Contender
 from tunnel_pool.bench.datagrams import DATAGRAM, PAYLOAD_BYTES, RECEIVE_BYTES, TRAIN, UDP_GRO, send_train, waiting
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.udp import bind_udp
+from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import UDP_HEADER_START
 from tunnel_pool.swarm import LocalSwarm
 
 WINDOW = 400  # half a megabyte: fits into every buffer once raised, and into most that are not

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import psutil
 
-from overlay.config import HostPort, slot_of
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.measure import CpuMeter
+from tunnel_pool.overlay.config import HostPort, slot_of
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 
-from overlay.config import HostPort
 from tunnel_pool.client import TorrentClient
 from tunnel_pool.isolation import MOST_LANES, Isolation
 from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.measure import CpuMeter
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import LocalSwarm
 from tunnel_pool.torrents import parse_torrent

@@ -25,14 +25,14 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 from rich.console import Console
 from rich.table import Table
 
-from overlay.admission import Admission
-from overlay.udp import bind_udp, receive_buffer_bytes
-from socks5.address import encode_address
-from socks5.messages import UDP_HEADER_START
 from tunnel_pool.bench.datagrams import DATAGRAM, TRAIN, send_train
 from tunnel_pool.bench.load import Result, World
 from tunnel_pool.errors import UserError
+from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.overlay.udp import bind_udp, receive_buffer_bytes
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import UDP_HEADER_START
 
 CHILDREN = (1, 2)
 CIRCUITS = (1, 10, 100, 1000)

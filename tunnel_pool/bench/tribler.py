@@ -21,11 +21,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from overlay.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.bench import tribler_core
 from tunnel_pool.bench.daemon import magnet_of
 from tunnel_pool.errors import UserError
 from tunnel_pool.measure import Meter
+from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 
 HOPS = (1, 3)

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packet_engine import EngineChoice, is_built
 from tunnel_pool.bench import (
     api,
     download,
@@ -27,6 +26,7 @@ from tunnel_pool.bench import (
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
 from tunnel_pool.errors import UsageError, UserError
+from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.pool.scaling import WorkerRange
 
 STREAMS = "streams"

@@ -7,8 +7,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from overlay.config import HostPort
-from packet_engine import EngineChoice
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
@@ -16,6 +14,8 @@ from tunnel_pool.client import TorrentClient
 from tunnel_pool.errors import UsageError
 from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.measure import Meter
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrents import parse_torrent

@@ -101,13 +101,13 @@ def _needs_libraries(import_it: Callable[[], Any]) -> Any:
     try:
         return import_it()
     except ImportError as error:
-        if error.name and error.name.partition(".")[0] in ("gumby_experiments", "tunnel_pool"):
+        if error.name and error.name.partition(".")[0] == "tunnel_pool":
             raise
         raise UserError(f"experiments need {error.name}: pip install 'tunnel-pool[experiments]'") from None
 
 
 async def show_list(arguments: argparse.Namespace) -> dict[str, Any]:
-    from gumby_experiments import config
+    from tunnel_pool.gumby_experiments import config
 
     found = {name: config.load(name) for name in config.names()}
     return {
@@ -121,7 +121,7 @@ async def show_list(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def run_one(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
-    from gumby_experiments import config
+    from tunnel_pool.gumby_experiments import config
 
     runner = _needs_libraries(_import_runner)
     experiment = config.load(arguments.name)
@@ -142,15 +142,15 @@ def _import_runner() -> Any:
     import scipy  # noqa: F401
     import simpy  # noqa: F401
 
-    from gumby_experiments import runner
+    from tunnel_pool.gumby_experiments import runner
 
     return runner
 
 
 def _summary(results: Any) -> dict[str, Any]:
-    from gumby_experiments.compare import known
-    from gumby_experiments.report import REPORT, metric_tables, sentences
-    from gumby_experiments.runner import findings_of
+    from tunnel_pool.gumby_experiments.compare import known
+    from tunnel_pool.gumby_experiments.report import REPORT, metric_tables, sentences
+    from tunnel_pool.gumby_experiments.runner import findings_of
 
     runs = results.tables["runs"]
     failed = runs[runs["error"].notna()]
@@ -172,7 +172,7 @@ def _summary(results: Any) -> dict[str, Any]:
 async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     runner = _needs_libraries(_import_runner)
-    from gumby_experiments.results import read_results
+    from tunnel_pool.gumby_experiments.results import read_results
 
     results = read_results(arguments.folder.absolute())
     runner.make_report(results)
@@ -182,10 +182,10 @@ async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
 async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     _needs_libraries(_import_runner)
-    from gumby_experiments.compare import as_rows, compare, compare_in_parts, differences, lost, regressed
-    from gumby_experiments.compare_report import write_comparison
-    from gumby_experiments.guard import NothingToCompareError
-    from gumby_experiments.runner import output_folder
+    from tunnel_pool.gumby_experiments.compare import as_rows, compare, compare_in_parts, differences, lost, regressed
+    from tunnel_pool.gumby_experiments.compare_report import write_comparison
+    from tunnel_pool.gumby_experiments.guard import NothingToCompareError
+    from tunnel_pool.gumby_experiments.runner import output_folder
 
     folder = (arguments.output or RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     output_folder(folder)
@@ -214,16 +214,16 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _verdicts(comparisons: Any) -> dict[str, str]:
     """Of each that has one."""
-    from gumby_experiments.compare import Verdict
-    from gumby_experiments.compare_report import title_of
+    from tunnel_pool.gumby_experiments.compare import Verdict
+    from tunnel_pool.gumby_experiments.compare_report import title_of
 
     return {title_of(each): each.verdict.value for each in comparisons if each.verdict is not Verdict.NO_EVIDENCE}
 
 
 async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, bool]:
     """The two results, and whether their runs were in turn. Raises UserError."""
-    from gumby_experiments import guard
-    from gumby_experiments.results import read_results
+    from tunnel_pool.gumby_experiments import guard
+    from tunnel_pool.gumby_experiments.results import read_results
 
     folders = [Path(text) for text in (arguments.a, arguments.b)]
     if all(each.is_dir() for each in folders):
@@ -301,7 +301,7 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
     fixed = {"metric", "unit", "number", "mean", "sd", "least", "most"}
     factors = [key for row in report["metrics"][:1] for key in row if key not in fixed]
     table = Table("metric", "unit", *factors, "runs", "mean", "sd", "min", "max")
-    from gumby_experiments.report import number
+    from tunnel_pool.gumby_experiments.report import number
 
     for row in report["metrics"]:
         seen = [number(row[key]) for key in ("mean", "sd", "least", "most")]
@@ -315,7 +315,7 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
 
 
 def _change(row: dict[str, Any]) -> str:
-    from gumby_experiments.report import percent
+    from tunnel_pool.gumby_experiments.report import percent
 
     return "from 0" if row["a_mean"] == 0 and row["b_mean"] else percent(row["change"])
 
@@ -323,7 +323,7 @@ def _change(row: dict[str, Any]) -> str:
 def _describe_comparison(report: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
-    from gumby_experiments.report import number, percent
+    from tunnel_pool.gumby_experiments.report import number, percent
 
     known = {f"{side}_{name}" for side in "ab" for name in ("number", "mean", "sd", "least", "most", "low", "high")}
     known |= {"metric", "unit", "change", "low", "high", "p", "verdict"}

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox import lockdown
 from tunnel_pool import __version__
 from tunnel_pool.cli.parser import OneLineParser
 from tunnel_pool.errors import UserError
 from tunnel_pool.log import set_up_logging
+from tunnel_pool.sandbox import lockdown
 
 EXIT_FAILED = UserError.exit_code
 EXIT_INTERRUPTED = 130

@@ -12,14 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from overlay.community import PoolTunnelCommunity
-from overlay.config import ANY_SOURCE
-from overlay.exit_rules import ExitRules
-from overlay.exit_socket import is_allowed_destination
-from overlay.limits import LimitsMemory
-from overlay.node import socket_warning
-from packet_engine import EngineChoice, EngineMissingError, choose
-from rpc.lifeline import die_with_parent
 from tunnel_pool.cli import options
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.errors import UsageError, UserError
@@ -29,6 +21,14 @@ from tunnel_pool.node.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import are_any
 from tunnel_pool.node.server import ask_status, serving
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.config import ANY_SOURCE
+from tunnel_pool.overlay.exit_rules import ExitRules
+from tunnel_pool.overlay.exit_socket import is_allowed_destination
+from tunnel_pool.overlay.limits import LimitsMemory
+from tunnel_pool.overlay.node import socket_warning
+from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
+from tunnel_pool.rpc.lifeline import die_with_parent
 from tunnel_pool.state import state_of_our_own
 from tunnel_pool.toml_file import arguments_of
 from tunnel_pool.tunnels import NO_PROTOCOL, NodeOptions, open_tunnels, pool_of

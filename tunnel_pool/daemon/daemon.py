@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from overlay.config import HostPort
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.api.events import Events
@@ -39,6 +38,7 @@ from tunnel_pool.daemon.web import WebOptions, add_metrics, add_rpc, make_app, n
 from tunnel_pool.errors import UserError
 from tunnel_pool.http_server import serving_app
 from tunnel_pool.node import systemd
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 # What SIGHUP brings about; other options name what is opened at the start.

@@ -6,8 +6,8 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from sandbox import connections
 from tunnel_pool.daemon.guard import Credentials, GuessLimit, is_authorized
+from tunnel_pool.sandbox import connections
 
 KEY_HEADER = "X-Api-Key"  # Tribler's
 ROOT = 0

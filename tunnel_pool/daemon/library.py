@@ -13,7 +13,6 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
-from overlay.lanes import Lane
 from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.alerts import AlertReader
@@ -28,6 +27,7 @@ from tunnel_pool.daemon.store import Store, StoreError
 from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
 from tunnel_pool.isolation import MOST_LANES, PLAIN, Isolation, Isolator, share_limit
 from tunnel_pool.lost_peers import is_end_to_end
+from tunnel_pool.overlay.lanes import Lane
 
 TICK_S = 1.0
 SOON_S = 0.05

@@ -9,11 +9,11 @@ from typing import Any
 
 import libtorrent as lt
 
-from sandbox.lockdown import Lockdown
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.torrent import Torrent
 from tunnel_pool.libtorrent_session import LibtorrentSession
 from tunnel_pool.lost_peers import drop_and_reconnect, is_end_to_end
+from tunnel_pool.sandbox.lockdown import Lockdown
 
 POLL_S = 0.2
 HURRIED_POLL_S = 0.01

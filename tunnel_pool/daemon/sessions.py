@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from overlay.config import HostPort
-from overlay.lanes import Lane
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.session import DaemonSession, Hear
 from tunnel_pool.dht_entry import DhtEntry
 from tunnel_pool.isolation import PLAIN, Isolation
 from tunnel_pool.lane_servers import LaneServers
 from tunnel_pool.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.session_settings import anonymous_settings, plain_settings
 
 PLAIN_LANE = Lane(PLAIN)

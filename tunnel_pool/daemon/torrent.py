@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import libtorrent as lt
 
-from overlay.lanes import Lane
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.disk import real_files
 from tunnel_pool.daemon.queue import Activity
@@ -18,6 +17,7 @@ from tunnel_pool.daemon.selection import priority_of
 from tunnel_pool.daemon.standstill import Standstill
 from tunnel_pool.daemon.store import StoreError
 from tunnel_pool.hidden import lookup_hash
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.torrents import hidden_hashes_of
 
 S = lt.torrent_status

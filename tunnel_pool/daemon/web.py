@@ -11,13 +11,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.registry import Collector
 
-from overlay.config import HostPort
 from tunnel_pool.daemon.entrance import Entrance
 from tunnel_pool.daemon.guard import Credentials, is_fetched_by_others, is_known_host, is_own_page
 from tunnel_pool.daemon.transmission import rpc
 from tunnel_pool.daemon.transmission.methods import Methods
 from tunnel_pool.daemon.transmission.session import RPC_VERSION_SEMVER
 from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
+from tunnel_pool.overlay.config import HostPort
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import datetime
 from dataclasses import dataclass
 
-from overlay import limits
 from tunnel_pool.node.config import DAYS, NO_RATES, BothWays, Limits, Quota, Rates, Window
+from tunnel_pool.overlay import limits
 
 NOTHING = limits.Rates(0, 0)
 NAMES = ("relayed", "exited", "own", "total", "circuit")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from rpc.descriptors import (
+from tunnel_pool.rpc.descriptors import (
     CONTROL_IN,
     CONTROL_OUT,
     DATA_IN,

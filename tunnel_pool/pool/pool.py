@@ -10,10 +10,6 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from rpc import control_pb2 as pb
-from rpc.errors import RemoteError
-from rpc.sockets import HasDescriptor, give
-from rpc.sync import CarriedState, SyncState
 from tunnel_pool.errors import UserError
 from tunnel_pool.framework import own_launcher
 from tunnel_pool.pool.command import StartMethod, only_for_children
@@ -36,6 +32,10 @@ from tunnel_pool.pool.policy import (
 from tunnel_pool.pool.process import CALL_TIMEOUT_S, ChildProcess
 from tunnel_pool.pool.program import own_command, own_environment, template_command
 from tunnel_pool.pool.template import Template
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import RemoteError
+from tunnel_pool.rpc.sockets import HasDescriptor, give
+from tunnel_pool.rpc.sync import CarriedState, SyncState
 
 TICK_S = 0.1
 CALM_TICK_S = 0.25  # while all children work

@@ -21,12 +21,12 @@ def own_executable() -> list[str]:
 
 def own_command() -> list[str]:
     """Return how to start a child."""
-    return _command_for("child", switches.CHILD)
+    return _command_for("tunnel_pool.child", switches.CHILD)
 
 
 def template_command() -> list[str]:
     """Return how to start what children are forked of."""
-    return _command_for("child.template", switches.TEMPLATE)
+    return _command_for("tunnel_pool.child.template", switches.TEMPLATE)
 
 
 def _command_for(module: str, switch: str) -> list[str]:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlay.config import HostPort, OverlayConfig
-from packet_engine import EngineChoice
 from tunnel_pool.circuits import PooledCircuits
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits
 from tunnel_pool.hidden import PooledHiddenServices
+from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.scaler import keep_scaled

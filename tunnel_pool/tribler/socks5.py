@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from overlay.lanes import Lane
-from socks5.server import Socks5Server
 from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address
 from tunnel_pool.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.lost_peers import drop_and_reconnect
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.session_settings import OVER_CIRCUITS
+from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.speed_test import PooledEndpoint
 
 

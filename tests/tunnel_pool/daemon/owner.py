@@ -7,10 +7,10 @@ from pathlib import Path
 
 import libtorrent as lt
 
-from overlay.config import HostPort
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.running import make_torrent
 from tunnel_pool.libtorrent_session import open_session
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import same_bytes
 

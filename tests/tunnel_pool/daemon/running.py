@@ -10,10 +10,10 @@ import aiohttp
 import libtorrent as lt
 from transmission_rpc import Client
 
-from overlay.config import HostPort
 from tests.commands import command
 from tunnel_pool.bench.daemon import PRIVATE
 from tunnel_pool.daemon.store import STORE_FILE
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.torrents import new_creator
 
 

@@ -4,8 +4,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from overlay.config import HostPort
-from overlay.lanes import group_of
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool.daemon.changes import Wish
 from tunnel_pool.daemon.daemon import DaemonOptions, running
@@ -13,6 +11,8 @@ from tunnel_pool.daemon.sessions import SessionOptions
 from tunnel_pool.daemon.web import WebOptions
 from tunnel_pool.isolation import Isolation
 from tunnel_pool.lockdown import LockdownMode
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.lanes import group_of
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrents import parse_torrent
 from tunnel_pool.tunnels import NodeOptions

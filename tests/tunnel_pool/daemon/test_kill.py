@@ -11,10 +11,10 @@ import aiohttp
 import libtorrent as lt
 import pytest
 
-from overlay.config import HostPort
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import FILES, Owner, Seeder, link_of, right_files
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
+from tunnel_pool.overlay.config import HostPort
 
 TORRENTS = 6
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.lanes import Lane
 from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.guard import (
@@ -27,6 +26,7 @@ from tunnel_pool.daemon.torrent import Count, Marks, Torrent
 from tunnel_pool.daemon.transmission.fields import FIELDS
 from tunnel_pool.daemon.transmission.methods import _priorities
 from tunnel_pool.daemon.transmission.names import camel, kebab, snake
+from tunnel_pool.overlay.lanes import Lane
 
 RULES = HopRules(default=2, by_label={"linux": 1, "secret": 3}, by_folder={"/data": 1, "/data/plain": 0})
 

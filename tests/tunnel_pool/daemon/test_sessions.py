@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from overlay.config import HostPort
-from overlay.lanes import Lane
 from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
 from tunnel_pool.daemon import sessions as daemon_sessions
 from tunnel_pool.daemon.changes import Wish
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.daemon.web import WebOptions
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrents import parse_torrent
 from tunnel_pool.tunnels import NodeOptions

@@ -8,7 +8,6 @@ import subprocess
 import libtorrent as lt
 import pytest
 
-from overlay.config import HostPort
 from tests.network import COMMUNITY_ID, until, unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
@@ -19,6 +18,7 @@ from tunnel_pool.daemon.room import Room
 from tunnel_pool.daemon.session import DaemonSession
 from tunnel_pool.daemon.standstill import Standstill, Step
 from tunnel_pool.daemon.web import WebOptions
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.swarm import same_bytes
 from tunnel_pool.torrents import parse_torrent

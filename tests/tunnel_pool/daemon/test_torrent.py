@@ -3,12 +3,12 @@
 import libtorrent as lt
 import pytest
 
-from overlay.lanes import Lane
 from tests.tunnel_pool.daemon.running import make_torrent
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.stream_server import _is_there
 from tunnel_pool.daemon.torrent import Count, Torrent
 from tunnel_pool.daemon.transmission.fields import FIELDS
+from tunnel_pool.overlay.lanes import Lane
 
 QUIET = {"enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False}
 

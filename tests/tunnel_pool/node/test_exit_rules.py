@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization import payload as payloads
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
-from overlay.exit_rules import Contacts, ExitRules, Protocol, Ranges, could_be_any_of, network_ranges
-from overlay.exit_socket import is_allowed_destination
-from overlay.node import open_overlay
-from overlay.serving import MAX_TEST_BYTES
-from packet_engine import is_built
 from tests.network import EXIT_FLAGS, address_of, make_config, until, unused_host
+from tunnel_pool.overlay.exit_rules import Contacts, ExitRules, Protocol, Ranges, could_be_any_of, network_ranges
+from tunnel_pool.overlay.exit_socket import is_allowed_destination
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.serving import MAX_TEST_BYTES
+from tunnel_pool.packet_engine import is_built
 
 NOWHERE = ("0.0.0.0", 0)
 DHT = b"d1:qe"
@@ -281,7 +281,7 @@ def test_contacts_of_one_that_answered_have_no_bound():
 
 @pytest.mark.skipif(not is_built(), reason="the native engine is not built")
 def test_the_engine_refuses_what_is_no_rule():
-    from packet_engine._native import ExitRules as Packed
+    from tunnel_pool.packet_engine._native import ExitRules as Packed
 
     with pytest.raises(ValueError, match="no ranges"):
         Packed(None, b"123", None, b"", None, 0, 0, 0)

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from overlay.config import HostPort
-from overlay.node import open_overlay
-from packet_engine import is_built
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, Echo, dht_like, make_config, metrics_in, until, unused_host
 from tests.test_cli import fails
 from tunnel_pool.node.config import read_config
 from tunnel_pool.node.server import ask_status
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.packet_engine import is_built
 from tunnel_pool.swarm import free_port
 
 NOWHERE = ("0.0.0.0", 0)

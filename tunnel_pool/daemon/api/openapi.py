@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from overlay.config import MAX_SLOTS
 from tunnel_pool import __version__
 from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.api.operations import Operation
 from tunnel_pool.daemon.api.watcher import HISTORY_S
+from tunnel_pool.overlay.config import MAX_SLOTS
 
 DOCUMENT_PATH = "/api/openapi.json"
 EVENTS_PATH = "/api/events"

@@ -7,12 +7,12 @@ from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
 
-from overlay.config import slot_of
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.queue import Activity
 from tunnel_pool.daemon.torrent import Torrent
+from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.tunnels import pool_of
 
 NODE_DIGITS = 8

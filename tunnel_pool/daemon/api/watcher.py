@@ -5,7 +5,6 @@ from collections import Counter, deque
 
 import msgspec
 
-from overlay.config import slot_of
 from tunnel_pool import __version__
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.api import model, views
@@ -15,6 +14,7 @@ from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.daemon.rows import Rows
 from tunnel_pool.measure import CpuMeter
 from tunnel_pool.node.status import children_of
+from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.tunnels import pool_of
 
 HISTORY_S = 600
