@@ -151,6 +151,7 @@ setup(
             "mypy-protobuf>=4,<5",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
+            "pytest-xdist>=3.6,<4",
             "ruff>=0.6,<1",
             "schemathesis>=4,<5",
             "selenium>=4.20,<5",

@@ -33,7 +33,15 @@ def die_with_parent(parent_pid: int) -> None:
 
 def close_other_descriptors() -> None:
     """Close what a library of the main process left open over exec; only the streams are a child's."""
-    os.closerange(len(ALL), os.sysconf("SC_OPEN_MAX"))
+    try:
+        open_ones = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        os.closerange(len(ALL), max(len(ALL), os.sysconf("SC_OPEN_MAX")))
+        return
+    for descriptor in open_ones:
+        if descriptor not in ALL:
+            with contextlib.suppress(OSError):  # of the listing itself
+                os.close(descriptor)
 
 
 def adopt_orphans() -> None:

@@ -1,7 +1,7 @@
 """asyncio moves the bytes of the SOCKS5 server, in a program that embeds the pool and runs no Twisted."""
 
 import asyncio
-import contextlib
+import errno
 import socket
 from collections.abc import Callable
 
@@ -10,6 +10,8 @@ from tunnel_pool.socks5.server import Association, Connection, Stream
 MAX_DATAGRAM_BYTES = 65535
 DATAGRAMS_A_TURN = 64  # of one socket, then the loop's other work has its turn
 BACKLOG = 100
+NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+PAUSE_S = 1.0
 
 
 class AsyncioNetwork:
@@ -21,16 +23,25 @@ class AsyncioNetwork:
     def listen(self, sock: socket.socket, connected: Callable[[Stream], Connection]) -> Callable[[], None]:
         sock.listen(BACKLOG)
         loop = asyncio.get_running_loop()
+        pausing: asyncio.TimerHandle | None = None
 
         def accept() -> None:
-            with contextlib.suppress(OSError):
+            nonlocal pausing
+            try:
                 accepted, _ = sock.accept()
-                accepted.setblocking(False)
-                serving = loop.create_task(loop.connect_accepted_socket(lambda: _StreamProtocol(connected), accepted))
-                self._accepting.add(serving)
-                serving.add_done_callback(self._accepting.discard)
+            except OSError as error:
+                if error.errno in NOTHING_LEFT:  # the client goes on waiting; so do we, without asking again at once
+                    loop.remove_reader(sock)
+                    pausing = loop.call_later(PAUSE_S, loop.add_reader, sock, accept)
+                return
+            accepted.setblocking(False)
+            serving = loop.create_task(loop.connect_accepted_socket(lambda: _StreamProtocol(connected), accepted))
+            self._accepting.add(serving)
+            serving.add_done_callback(self._accepting.discard)
 
         def stop() -> None:
+            if pausing is not None:
+                pausing.cancel()
             loop.remove_reader(sock)
             sock.close()
 

@@ -190,9 +190,14 @@ class Connection:
         self._handshake = Handshake(server.secret)
         self._association: Association | None = None
         self._requesting: asyncio.Task[None] | None = None
-        server.connections.add(self)
+        if server.is_closed:
+            stream.close()
+        else:
+            server.connections.add(self)
 
     def received(self, data: bytes) -> None:
+        if self._server.is_closed:
+            return
         self._perform(self._handshake.receive(data))
 
     def lost(self) -> None:
@@ -264,6 +269,7 @@ class Socks5Server:
         self._network = network
         self.consumer = consumer
         self.address: tuple[str, int] = (LOOPBACK, 0)  # where it listens
+        self.is_closed = False
         self._stop_listening: Callable[[], None] | None = None
         self._usual_client: int | None = None
         self._associations: list[Association] = []
@@ -348,6 +354,7 @@ class Socks5Server:
 
     async def close(self) -> None:
         """Stop listening and end every association."""
+        self.is_closed = True
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None

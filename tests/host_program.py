@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 
 sys.frozen = True
@@ -38,7 +39,10 @@ async def main(arguments, pooled):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--start-method", default="spawn")
+    parser.add_argument("--ignores-children", action="store_true")
     given = parser.parse_args()
+    if given.ignores_children:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them, and nobody hears their exit codes
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)  # py-ipv8's TaskManager wants one; it does not run yet
     community = PooledTunnelCommunity(

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-WATCHED_S = 15.0
+WATCHED_S = 30.0
 
 
 async def longest_stands(handles):

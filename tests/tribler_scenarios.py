@@ -22,7 +22,7 @@ from tunnel_pool.swarm import same_bytes
 SIZE_BYTES = 8 << 20
 DOWNLOAD_TIMEOUT_S = 60.0
 HIDDEN_TIMEOUT_S = 90.0
-SLOW_BYTES, SLOW_BYTES_S = 64 << 20, 1 << 20
+SLOW_BYTES, SLOW_BYTES_S = 80 << 20, 1 << 20
 OUR_HOST, OUR_SECOND_HOST = "127.9.8.1", "127.9.8.2"
 
 

@@ -24,7 +24,7 @@ def be(module: str) -> None:
 
 def main() -> int:
     """Entry of the console script; returns the exit code."""
-    if module := switches.module_for("".join(sys.argv[1:2])):
+    if module := switches.own_module_for("".join(sys.argv[1:2])):
         be(module)
         return 0
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

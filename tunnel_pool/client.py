@@ -84,6 +84,7 @@ class TorrentClient:
         self.seconds_to_first_circuit: float | None = None
         self.circuits_seen: dict[int, Circuit] = {}
         self._lanes: dict[Lane, _LaneSession] = {}
+        self._looked_for: dict[str, set[bytes]] = {}  # by infohash, the hidden swarms that a download is in
         self._changed = asyncio.Event()
         self._stack = AsyncExitStack()
         self.tunnels: Tunnels
@@ -151,10 +152,7 @@ class TorrentClient:
         infohash = infohash_of(parameters)
         lane = self._isolator.enter(infohash, self.hops)
         self._open_lane(lane).waiting.append(_Download(parameters, save_dir, tuple(peers)))
-        on_linked = partial(self._on_linked, lane, infohash)
-        for hidden_hash in hidden_hashes_of(parameters.info_hashes):
-            swarm = lookup_hash(hidden_hash)
-            self.tunnels.join_swarm(swarm, lane.hops, on_linked, seeding=False, group=lane.group)
+        self._look_for_seeders(lane, infohash, hidden_hashes_of(parameters.info_hashes))
 
     def seed(self, parameters: lt.add_torrent_params, folder: Path) -> None:
         """Seed hidden what lies complete in the folder. Raises UserError."""
@@ -162,6 +160,14 @@ class TorrentClient:
         self._open_lane(lane).session.add(parameters, folder, seed=True)
         for infohash in hidden_hashes_of(parameters.info_hashes):
             self.tunnels.join_swarm(lookup_hash(infohash), lane.hops, seeding=True, group=lane.group)
+
+    def _look_for_seeders(self, lane: Lane, infohash: str, hidden_hashes: Iterable[bytes]) -> None:
+        """Join the hidden swarms of a torrent that it is not in; v2's hash may be known with the metadata alone."""
+        known = self._looked_for.setdefault(infohash, set())
+        on_linked = partial(self._on_linked, lane, infohash)
+        for swarm in {lookup_hash(hidden_hash) for hidden_hash in hidden_hashes} - known:
+            known.add(swarm)
+            self.tunnels.join_swarm(swarm, lane.hops, on_linked, seeding=False, group=lane.group)
 
     def _on_linked(self, lane: Lane, infohash: str, peer: Address) -> None:
         self._lanes[lane].linked.setdefault(infohash, set()).add(peer)
@@ -201,6 +207,9 @@ class TorrentClient:
         while self._is_any_waiting() or not all(status.finished for status in self.statuses):
             await self.wait_changed(CIRCUITS_POLL_S if self._is_any_waiting() else STATUS_S)
             self._start_reachable()
+            for name, lane in self._lanes.items():
+                for status in lane.session.statuses:
+                    self._look_for_seeders(name, status.infohash, status.hidden_hashes)
             self.circuits_seen.update(self.tunnels.circuits)
             while len(self.circuits_seen) > MAX_CIRCUITS_SEEN:
                 del self.circuits_seen[next(iter(self.circuits_seen))]

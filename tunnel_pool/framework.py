@@ -10,7 +10,8 @@ from tunnel_pool.socks5.server import Network
 
 
 def _has_reactor() -> bool:
-    return "twisted.internet.reactor" in sys.modules
+    """Some library of an embedding program may have imported a reactor that nobody runs."""
+    return bool(getattr(sys.modules.get("twisted.internet.reactor"), "running", False))
 
 
 def own_launcher() -> Launcher:

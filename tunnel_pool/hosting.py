@@ -26,7 +26,7 @@ def use_switches(child: str, template: str) -> None:
 
 def become_child_if_asked() -> None:
     """Be a child of a pool, and end with it, if that is what this process was started for."""
-    if module := switches.module_for("".join(sys.argv[1:2])):
+    if module := switches.hosts_module_for("".join(sys.argv[1:2])):
         # Only a child of ours gets here: what is imported below is small, and knows nothing of the main process.
         from tunnel_pool.__main__ import be
 

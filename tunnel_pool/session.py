@@ -21,7 +21,7 @@ from tunnel_pool.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.session_settings import anonymous_settings
 from tunnel_pool.socks5.messages import Secret
-from tunnel_pool.torrents import infohash_of
+from tunnel_pool.torrents import hidden_hashes_of, infohash_of
 
 POLL_S = 0.2
 RESUME_INTERVAL_S = 5.0
@@ -44,6 +44,7 @@ class TorrentStatus:
     download_bytes_per_s: int
     peers: int
     finished: bool
+    hidden_hashes: tuple[bytes, ...] = ()  # what its hidden swarms are named by, as far as that is known
 
 
 @dataclass(slots=True)
@@ -300,6 +301,7 @@ class TorrentSession(LibtorrentSession):
             download_bytes_per_s=status.download_payload_rate,
             peers=status.num_peers,
             finished=status.has_metadata and status.is_finished,
+            hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
         )
         self._tell_changed()
 

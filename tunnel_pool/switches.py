@@ -3,7 +3,8 @@
 CHILD = "--child"
 TEMPLATE = "--template"
 
-_of_a_host = {"tunnel_pool.child": CHILD, "tunnel_pool.child.template": TEMPLATE}
+OWN = {"tunnel_pool.child": CHILD, "tunnel_pool.child.template": TEMPLATE}
+_of_a_host = dict(OWN)
 
 
 def use(child: str, template: str) -> None:
@@ -16,11 +17,11 @@ def of_a_host(module: str) -> str:
     return _of_a_host[module]
 
 
-def module_for(argument: str) -> str | None:
-    """Return the module that the argument asks for, None when it is none of ours."""
-    known = {
-        CHILD: "tunnel_pool.child",
-        TEMPLATE: "tunnel_pool.child.template",
-        **{name: module for module, name in _of_a_host.items()},
-    }
-    return known.get(argument)
+def own_module_for(argument: str) -> str | None:
+    """Return the module that the argument of `python -m tunnel_pool` asks for, None when it is none of ours."""
+    return next((module for module, switch in OWN.items() if switch == argument), None)
+
+
+def hosts_module_for(argument: str) -> str | None:
+    """Return the module that the argument of a program that embeds the pool asks for, None when it is none of ours."""
+    return next((module for module, switch in _of_a_host.items() if switch == argument), None)

@@ -8,6 +8,8 @@ import signal
 import aiohttp
 import psutil
 
+from tests.commands import is_pool_child
+
 PAUSED_S = 5.0  # at most; a child that answers no heartbeat for 4 s is replaced
 DISK_FULL_S = 2.0
 BLOCK_BYTES = 1 << 20
@@ -35,9 +37,10 @@ async def kill_all_children(world):
 
 
 async def kill_template(world):
-    """What children are forked of, where they are."""
+    """What children are forked of, where they are; these go on."""
     for process in world.processes("--template"):
-        world.strike(process, signal.SIGKILL)
+        if not is_pool_child(process):
+            world.strike(process, signal.SIGKILL)
 
 
 async def kill_main(world):

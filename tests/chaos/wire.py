@@ -1,5 +1,6 @@
 """Listens on loopback for packets that reach a seeder of anonymous torrents and don't come from an exit."""
 
+import asyncio
 import contextlib
 import ctypes
 import socket
@@ -29,12 +30,13 @@ class PlainPackets:
     def __init__(self, to, not_from):
         """`to` and `not_from` are the first numbers of IPv4 addresses; in a namespace of its own alone."""
         self.seen = Counter()
-        (to, to_shift), (source, source_shift) = net_of(to), net_of(not_from)
+        self._to = to
+        (network, to_shift), (source, source_shift) = net_of(to), net_of(not_from)
         # linux/filter.h; the network header begins at offset 0, SKF_NET_OFF is not needed with SOCK_DGRAM.
         program = [
             (0x20, 0, 0, DESTINATION_AT),
             (0x74, 0, 0, to_shift),
-            (0x15, 0, 4, to),
+            (0x15, 0, 4, network),
             (0x20, 0, 0, SOURCE_AT),
             (0x74, 0, 0, source_shift),
             (0x15, 1, 0, source),
@@ -48,8 +50,16 @@ class PlainPackets:
         self._socket.bind(("lo", 0))
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def close(self):
-        self._socket.close()
+    async def hears(self):
+        """Return whether a packet that goes plain is seen: one is sent."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+            plain.bind(("127.0.0.1", 0))
+            plain.sendto(b"plain", (f"{self._to}.1.1", 9))
+        for _ in range(100):
+            if self.seen:
+                return True
+            await asyncio.sleep(0.05)
+        return False
 
     def _listen(self):
         with contextlib.suppress(OSError):

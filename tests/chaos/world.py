@@ -34,12 +34,13 @@ from tunnel_pool.rpc.lifeline import adopt_orphans, die_with_parent
 from tunnel_pool.swarm import LocalSwarm, free_port
 
 ANONYMOUS_NET, PLAIN_NET = "127.78", "127.79"  # of the seeders
+NODES_NET = "127.77"
 DISK = "200m"
 GONE_WITHIN_S = 10.0
-STARTED_WITHIN_S = 60.0
+STARTED_WITHIN_S, ENDED_WITHIN_S = 60.0, 60.0
 DOWNLOADED_WITHIN_S = 240.0
 PAUSE_S = 0.5  # between faults, at most
-TO_REPORT = re.compile(r"Traceback|please report|never retrieved|never awaited")
+TO_REPORT = re.compile(r"Traceback|please report|unexpected|was not looked after|never retrieved|never awaited")
 
 
 def is_of_a_pool(process):
@@ -71,7 +72,6 @@ class World:
         self.wire = PlainPackets(ANONYMOUS_NET, f"{swarm.exits[0].host.rpartition('.')[0]}")
         self.running = self.address = self.rpc = self._http = None
         self.restarts = 0
-        self.lines = []
         self.most = Counter()
         self._may_act = asyncio.Event()
         self._acting = asyncio.Lock()
@@ -103,10 +103,10 @@ class World:
         self._may_act.clear()
         async with contextlib.AsyncExitStack() as ends:
             self.running.process.send_signal(number)
-            await asyncio.wait_for(self.running.process.wait(), 30)
+            await asyncio.wait_for(self.running.process.wait(), ENDED_WITHIN_S)
             await ends.enter_async_context(self._acting)  # whoever acted has heard of it
         await self._ends.aclose()
-        self._note_log()
+        self._note_log(self.running)
         await self._until_nothing_is_left()
 
     async def restart(self, number, again_after_s=None):
@@ -116,6 +116,7 @@ class World:
                 await asyncio.sleep(again_after_s)
                 running.process.kill()
                 await running.process.wait()
+            self._note_log(running)
             await self._until_nothing_is_left()
         self.restarts += 1
         await self.start()
@@ -127,10 +128,10 @@ class World:
             assert time.monotonic() < deadline_s, f"left of a daemon that was ended: {left}"
             await asyncio.sleep(0.05)
 
-    def _note_log(self):
-        self.lines += self.running.lines
-        told = [line for line in self.running.lines if TO_REPORT.search(line)]
-        assert not told, "\n".join(self.running.lines)
+    @staticmethod
+    def _note_log(running):
+        told = [line for line in running.lines if TO_REPORT.search(line)]
+        assert not told, "\n".join(running.lines)
 
     async def check(self):
         """Both owners' torrents are there and no others; one disk was full, which is an error of theirs."""
@@ -148,6 +149,14 @@ class World:
                     with contextlib.suppress(aiohttp.ClientError, ConnectionError):
                         await owner.act(self.rpc)
             await asyncio.sleep(self.random.random() * 0.1)
+
+    async def stop_acting(self, acting):
+        """Let the owners' last request be answered; what went wrong with them is raised."""
+        self._may_act.clear()
+        async with self._acting:
+            acting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await acting
 
     async def get(self, path):
         async with self._http.get(f"http://{self.address}{path}") as response:
@@ -206,9 +215,7 @@ class World:
 
     async def until_downloaded(self):
         """Want and start everything; all is downloaded, and right."""
-        self._may_act.clear()
-        async with self._acting:
-            there = await self.owners[0].check(self.rpc)
+        there = await self.owners[0].check(self.rpc)
         for owner in self.owners:
             for infohash in owner.may_be.keys() - there.keys():
                 link = owner.seeder.links[infohash]
@@ -245,8 +252,9 @@ async def disturb(world, faults):
                 acting.result()
             await asyncio.sleep(world.random.random() * PAUSE_S)
     finally:
-        acting.cancel()
-        await asyncio.gather(acting, return_exceptions=True)
+        await world.stop_acting(acting)
+    refused = [message for owner in world.owners for message in owner.refusals if TO_REPORT.search(message)]
+    assert not refused, refused
     return counts
 
 
@@ -255,7 +263,7 @@ async def main(folder, faults, seed, start_method):
     (folder / "disk").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder / "disk"], check=True)
     began_s = time.monotonic()
-    async with LocalSwarm(1 << 20, seeders=0, exits=2, relays=3, log_level="error") as swarm:
+    async with LocalSwarm(1 << 20, seeders=0, exits=2, relays=3, log_level="error", net=NODES_NET) as swarm:
         world = World(folder, swarm, rng, start_method)
         await world.start()
         counts = await disturb(world, faults)
@@ -263,6 +271,7 @@ async def main(folder, faults, seed, start_method):
         world.measure()
         await world.end(signal.SIGTERM)
     assert not world.wire.seen, world.wire.seen
+    assert await world.wire.hears(), "the capture does not work"
     seen = {
         "seed": seed,
         "faults": counts,

@@ -1,17 +1,20 @@
 """The server with real sockets, as libtorrent and others would use it."""
 
 import asyncio
+import contextlib
+import errno
 import socket
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.network import until
+from tunnel_pool.socks5 import asyncio_network
 from tunnel_pool.socks5 import server as own
 from tunnel_pool.socks5.address import decode_address, encode_address
 from tunnel_pool.socks5.asyncio_network import AsyncioNetwork
 from tunnel_pool.socks5.messages import ReplyCode
-from tunnel_pool.socks5.server import CannotListenError, Socks5Server
+from tunnel_pool.socks5.server import CannotListenError, Connection, Socks5Server
 from tunnel_pool.socks5.twisted_network import TwistedNetwork
 
 PEER = encode_address("1.2.3.4", 6881)
@@ -247,3 +250,42 @@ async def test_a_port_in_use_is_an_error():
             pass
         else:
             raise AssertionError("two servers on one port")
+
+
+class FullAtFirst(socket.socket):
+    """A listening socket of a process that has no descriptors left, once."""
+
+    refusals = 0
+
+    def accept(self):
+        if not self.refusals:
+            self.refusals += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_a_client_waits_while_there_are_no_descriptors(monkeypatch):
+    monkeypatch.setattr(asyncio_network, "PAUSE_S", 0.05)
+    server = Socks5Server(AsyncioNetwork(), Consumer())
+    with FullAtFirst(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.setblocking(False)
+        stop = AsyncioNetwork().listen(sock, lambda stream: Connection(server, stream))
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(b"\x05\x01\x00")
+        assert await asyncio.wait_for(reader.readexactly(2), 5) == b"\x05\x00"
+        assert sock.refusals == 1
+        writer.close()
+        stop()
+    await server.close()
+
+
+async def test_a_client_that_comes_as_the_server_closes_is_turned_away():
+    async with serving() as (consumer, server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await server.close()
+        writer.write(b"\x05\x01\x00\x05\x03\x00" + NO_ADDRESS)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert not consumer.associations
+        writer.close()

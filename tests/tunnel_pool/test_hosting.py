@@ -3,28 +3,58 @@
 import logging
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests.commands import ROOT, command
-from tunnel_pool import hosting
+from tunnel_pool import framework, hosting, switches
+from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher
+from tunnel_pool.socks5.asyncio_network import AsyncioNetwork
 from tunnel_pool.tribler import pooled_class
 
 
-@pytest.mark.parametrize(("start_method", "switch"), [("spawn", "--host-worker"), ("forkserver", "--host-template")])
-async def test_a_frozen_programs_children_are_started_with_its_own_switches(start_method, switch, tmp_path):
+@pytest.mark.parametrize(
+    ("start_method", "switch", "more"),
+    [
+        ("spawn", "--host-worker", []),
+        ("forkserver", "--host-template", []),
+        ("spawn", "--host-worker", ["--ignores-children"]),
+    ],
+)
+async def test_a_frozen_programs_children_are_started_with_its_own_switches(start_method, switch, more, tmp_path):
     """Its argparse would refuse ours; no reactor runs there, and the pool is made before the loop runs."""
     executable = tmp_path / "host"
     executable.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.host_program "$@"\n')
     executable.chmod(0o755)
     environment = {"HOST_PROGRAM": str(executable), "PYTHONPATH": str(ROOT)}
-    async with command(f"--start-method={start_method}", program=[executable], environment=environment) as host:
+    arguments = [f"--start-method={start_method}", *more]
+    async with command(*arguments, program=[executable], environment=environment) as host:
         code, told, lines = await host.ended(60)
     assert code == 0, lines
     assert set(told["switches"]) == {switch}
     assert told["running"] == 2
     assert told["left"] == 0
     assert not told["twisted"]
+
+
+def test_a_hosts_switches_are_not_ours():
+    used = dict(switches._of_a_host)
+    try:
+        hosting.use_switches("--a", "--b")
+        assert [switches.hosts_module_for(word) for word in ("--a", "--b", "--child", "")] == [
+            "tunnel_pool.child", "tunnel_pool.child.template", None, None,
+        ]  # fmt: skip
+        assert switches.own_module_for("--child") == "tunnel_pool.child"
+        assert switches.own_module_for("--a") is None
+    finally:
+        switches._of_a_host.update(used)
+
+
+def test_a_reactor_that_nobody_runs_starts_no_processes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "twisted.internet.reactor", SimpleNamespace(running=False))
+    assert isinstance(framework.own_launcher(), AsyncioLauncher)
+    assert isinstance(framework.own_network(), AsyncioNetwork)
 
 
 def test_a_pool_can_run_here():

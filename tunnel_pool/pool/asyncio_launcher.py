@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from tunnel_pool.pool.launching import Descriptors, Fork, ProcessEvents
 
 READ_BYTES = 1 << 16
+UNKNOWN_CODE = 255  # as asyncio has it
 ABOVE_ALL = 64  # descriptors of ours wait above those that a process gets, so that none is overwritten
 
 
@@ -50,9 +51,15 @@ class AsyncioLauncher:
                 given.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ABOVE_ALL))
                 theirs.callback(os.close, given[-1])
             pid = fork(given)
+            try:
+                pidfd = os.pidfd_open(pid)
+            except OSError:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
             ours.pop_all()
         self._waiting.add(pid)
-        return AsyncioProcess(pid, readers, writers, events, self._waiting)
+        return AsyncioProcess((pid, pidfd), readers, writers, events, self._waiting)
 
     def waits_for(self, pid: int) -> bool:
         return pid in self._waiting
@@ -62,10 +69,15 @@ class AsyncioProcess:
     """A RunningProcess; the pipes are served by the running loop."""
 
     def __init__(
-        self, pid: int, readers: dict[int, int], writers: dict[int, int], events: ProcessEvents, waiting: set[int]
+        self,
+        process: tuple[int, int],
+        readers: dict[int, int],
+        writers: dict[int, int],
+        events: ProcessEvents,
+        waiting: set[int],
     ) -> None:
-        """`readers` and `writers` are our ends of the pipes, by the descriptor of the process."""
-        self._pid = pid
+        """`process` is its pid and a pidfd; `readers` and `writers` are our ends of the pipes, by its descriptor."""
+        self._pid, self._pidfd = process
         self._events = events
         self._waiting = waiting
         self._loop = asyncio.get_running_loop()
@@ -75,7 +87,6 @@ class AsyncioProcess:
         for descriptor, fd in readers.items():
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._readable, descriptor, fd)
-        self._pidfd = os.pidfd_open(pid)
         self._loop.add_reader(self._pidfd, self._exited)
 
     @property
@@ -87,7 +98,7 @@ class AsyncioProcess:
 
     def kill(self) -> None:
         if self._code is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _readable(self, descriptor: int, fd: int) -> None:
@@ -109,9 +120,12 @@ class AsyncioProcess:
     def _exited(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        _, status = os.waitpid(self._pid, 0)
         self._waiting.discard(self._pid)
-        self._code = os.waitstatus_to_exitcode(status)
+        try:
+            _, status = os.waitpid(self._pid, 0)
+            self._code = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:  # the program that embeds the pool ignores SIGCHLD, or waits for everybody's children
+            self._code = UNKNOWN_CODE
         for writer in self._writers.values():
             writer.close()
         self._end()

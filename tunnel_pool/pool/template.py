@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import psutil
@@ -19,15 +20,20 @@ from tunnel_pool.rpc.lifeline import adopt_orphans
 from tunnel_pool.rpc.sockets import socket_pair
 
 FORK_TIMEOUT_S = 2.0
+CLOCK_S = 1.0  # by which the kernel's account of a start differs from ours
 
 logger = logging.getLogger(__name__)
 
 
-def reap_strangers(launcher: Launcher) -> None:
-    """End the zombies that we have adopted and nobody waits for, as of a template that was killed while it forked."""
+def reap_strangers(launcher: Launcher, since_s: float) -> None:
+    """End the zombies that we have adopted and nobody waits for, as of a template that was killed while it forked.
+
+    `since_s`: since the epoch, when the template was started; a program that embeds the pool may have children, too.
+    """
     for child in psutil.Process().children():
         with contextlib.suppress(OSError, psutil.Error):
-            if not launcher.waits_for(child.pid) and child.status() == psutil.STATUS_ZOMBIE:
+            is_strange = not launcher.waits_for(child.pid) and child.create_time() >= since_s - CLOCK_S
+            if is_strange and child.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
@@ -48,6 +54,7 @@ class Template:
         self._launcher = launcher
         self._loop = asyncio.get_running_loop()
         self._process: RunningProcess | None = None
+        self._started_s = 0.0
         self._on_changed = on_changed
         self._nice = nice
         self._requests: socket.socket | None = None
@@ -81,6 +88,7 @@ class Template:
 
     def _start(self) -> None:
         self._ended.clear()
+        self._started_s = time.time()
         with contextlib.ExitStack() as its:
             try:
                 self._requests, taking = socket_pair()
@@ -144,7 +152,7 @@ class Template:
 
     def ended(self, code: int) -> None:
         self._log.ended()
-        reap_strangers(self._launcher)
+        reap_strangers(self._launcher, self._started_s)
         self._ended_with(f"{describe_end(code)}: {self._log.last_line}")
 
     def _ended_with(self, how: str) -> None:

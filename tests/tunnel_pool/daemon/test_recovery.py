@@ -18,7 +18,7 @@ from tunnel_pool.seeder import seeder_settings
 from tunnel_pool.swarm import LocalSwarm
 
 COUNT = 6
-SIZE_BYTES, BYTES_S = 48 << 20, 1 << 20
+SIZE_BYTES, BYTES_S = 80 << 20, 1 << 20
 BEGUN_WITHIN_S = 60.0
 
 
