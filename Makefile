@@ -23,11 +23,15 @@ help:
 demo: $(VENV)/run.stamp
 	@$(BIN)/tunnel-pool demo $(DEMO_ARGS)
 
+# So many processes test at a time, each whole files: tests wait more than they work.
+TESTERS ?= 2
+PYTEST := -m pytest -q -n $(TESTERS) --dist loadfile
+
 test: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python $(PYTEST)
 
 test-slow: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python $(PYTEST) -m slow
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -105,7 +109,7 @@ LOWEST := $(VENV)-lowest
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/stamp
 	@$(LOWEST)/bin/tunnel-pool demo --size 50
-	@$(LOWEST)/bin/python -m pytest -q
+	@$(LOWEST)/bin/python $(PYTEST)
 
 $(LOWEST)/stamp: $(VENV)/dev.stamp requirements/lowest.txt
 	@echo "Setting up $(LOWEST) (once) ..." >&2

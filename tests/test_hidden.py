@@ -177,10 +177,11 @@ async def test_another_child_makes_the_introduction_point_when_its_own_dies(tmp_
     async with relays(4) as swarm, client(swarm, 10, tmp_path) as seeder:
         parameters, infohash = torrent_of(swarm)
         seeder.seed(parameters, swarm.file.parent)
-        await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
+        # A hybrid has two hidden swarms.
+        await until(lambda: seeder.introduction_points == 2, REBUILT_WITHIN_S)
         slot = kill_owner(seeder, infohash)
-        await until(lambda: not seeder.introduction_points)
-        await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S, "another introduction point")
+        await until(lambda: seeder.introduction_points < 2)
+        await until(lambda: seeder.introduction_points == 2, REBUILT_WITHIN_S, "another introduction point")
         assert seeder.tunnels.owner_of(infohash) != slot
         async with client(swarm, 11, tmp_path) as downloader:
             downloader.download(torrent_of(swarm)[0], tmp_path)

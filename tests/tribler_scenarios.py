@@ -100,13 +100,14 @@ async def our_seed(swarm, file, hops, state):
 
 async def hidden_downloads(folder, hops, count):
     """Have Tribler download hidden torrents that our seeders offer, with no exit and no tracker between."""
-    saved, seen = folder / "downloads", []
+    saved, seen, types = folder / "downloads", [], set()
     async with nodes_of_tribler(exits=1, relays=5) as swarm, tribler(swarm, folder) as (running, started):
         for number, (session, handle, file, _) in enumerate(make_torrents(folder, count, SIZE_BYTES)):
             session.remove_torrent(handle)  # nobody is to be found in the open
             async with our_seed(swarm, file, hops, folder / f"seed{number}") as link:
                 seen.append(await download(started, link, file, saved, hops, timeout_s=HIDDEN_TIMEOUT_S))
-        return {"downloads": seen, "types": sorted({circuit["type"] for circuit in await started.circuits()})}
+                types |= {circuit["type"] for circuit in await started.circuits()}
+        return {"downloads": seen, "types": sorted(types)}
 
 
 async def hidden_seeds(folder, hops, count):
@@ -137,7 +138,12 @@ async def restarted(folder, hops):
         await started.until(infohash, lambda known: known.get("progress", 0) > 0.1, DOWNLOAD_TIMEOUT_S)
         before = {child.pid for child in running.pool_children()}
         await started.ask("PUT", "shutdown?restart=1")
-        await started.until_ready(lambda: None, lambda: not before & {child.pid for child in running.pool_children()})
+
+        def has_others():
+            now = {child.pid for child in running.pool_children()}
+            return now and not now & before
+
+        await started.until_ready(lambda: None, has_others)
         known = await started.until_done(infohash, 2 * DOWNLOAD_TIMEOUT_S)
         return {"progress": known.get("progress"), "same": same_bytes(file, saved / file.name)}
 
