@@ -73,7 +73,7 @@ guard: $(VENV)/dev.stamp
 	@if [ -n "$(BASE)" ]; then $(BIN)/tunnel-pool experiment compare "$(BASE)" HEAD --rounds 3 --if-comparable; \
 	else echo "there is no commit before this one to compare with"; fi
 
-check: lint types check-proto rust-check engine-there test test-slow guard
+check: lint types check-proto rust-check engine-there test test-lowest test-slow guard
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -135,7 +135,7 @@ class Association:
 
     @property
     def port(self) -> int:
-        """Where the client sends its datagrams."""
+        """The port that the client sends its datagrams to."""
         return self._open_datagrams().port
 
     def fileno(self) -> int:

@@ -130,7 +130,7 @@ async def test_rest_answers_of_tunnels_are_of_plain_triblers_shape(tmp_path):
 
 
 async def test_tribler_with_our_patch(tmp_path):
-    """As its maintainers could take it; nothing of Twisted is installed there."""
+    """The patch is for its maintainers. Twisted is not installed there."""
     told = await seen("patched", tmp_path, 1, 3)
     assert not_the_same(told["downloads"]) == []
     assert told["children"] == 2

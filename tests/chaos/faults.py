@@ -37,7 +37,7 @@ async def kill_all_children(world):
 
 
 async def kill_template(world):
-    """What children are forked of, where they are; these go on."""
+    """Kill the process that children are forked of, if there is one; the children go on."""
     for process in world.processes("--template"):
         if not is_pool_child(process):
             world.strike(process, signal.SIGKILL)

@@ -89,7 +89,7 @@ class Adoption:
         adoption = self
 
         class Endpoint(core.RustEndpoint):
-            """Of Tribler's other overlays; SOCKS5 is where the tunnels are."""
+            """The endpoint of Tribler's other overlays; SOCKS5 is served where the tunnels are."""
 
             def create_socks5_server(self, port: int, hops: int) -> int:
                 return int(adoption.socks5_endpoint(super()).create_socks5_server(port, hops))
@@ -122,7 +122,7 @@ class Adoption:
         core.Session = self.program.Session = Session
 
     def socks5_endpoint(self, otherwise: Any) -> Any:
-        """Who serves SOCKS5: Tribler's own endpoint, when its configuration has no tunnels."""
+        """Return what serves SOCKS5: Tribler's own endpoint, when its configuration has no tunnels."""
         community = getattr(self.session, "tunnel_community", None)
         return otherwise if community is None else community.crypto_endpoint
 

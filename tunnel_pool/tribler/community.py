@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AdoptionOptions:
-    """What Tribler's configuration does not say."""
+    """The options that Tribler's configuration does not have."""
 
     workers: WorkerRange
     start_method: StartMethod = StartMethod.SPAWN

@@ -16,7 +16,7 @@ from tunnel_pool.speed_test import PooledEndpoint
 
 
 class Socks5Endpoint(PooledEndpoint):
-    """What Tribler asks of ipv8-rust-tunnels' endpoint about SOCKS5, by hop count."""
+    """The part of ipv8-rust-tunnels' endpoint that Tribler uses for SOCKS5, by hop count."""
 
     def __init__(self, community: PooledTunnelCommunity, download_manager: Any, steering: bool) -> None:
         super().__init__(community)
