@@ -3,10 +3,12 @@
 import asyncio
 import inspect
 import os
+import random
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,11 +20,24 @@ from tunnel_pool import runner
 from tunnel_pool.packet_engine import EngineChoice, is_built
 
 ASYNC_TEST_TIMEOUT_S = 100
+CHAOS_SEED = "TUNNEL_POOL_CHAOS_SEED"
 ENDS_BEFORE_S = 20  # a timeout of a test's own: what it opened is closed in order
 
 settings.register_profile("fast", max_examples=100, deadline=None)
 settings.register_profile("deep", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the numbers of chaos here, for processes that test beside each other."""
+    os.environ.setdefault(CHAOS_SEED, str(random.randrange(1 << 32)))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how to have the same faults again, if there were any."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    if any("tests/chaos/" in report.nodeid for report in reports):
+        terminalreporter.write_line(f"chaos: {CHAOS_SEED}={os.environ[CHAOS_SEED]}")
 
 
 @pytest.hookimpl(tryfirst=True)
