@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 
 import pytest
 
@@ -13,8 +14,8 @@ INFOHASH = "0123456789abcdef0123456789abcdef01234567"
 QUIET = ["--bootstrap=none", "--workers=1"]
 
 
-async def fails(*arguments):
-    async with command(*arguments) as run:
+async def fails(*arguments, **options):
+    async with command(*arguments, **options) as run:
         code, report, lines = await run.ended(40)
     assert len(lines) == 1, lines
     assert "Traceback" not in lines[0]
@@ -40,6 +41,15 @@ WRONG = [
     (["download", INFOHASH, "--state", ""], "an empty path"),
     (["node", "--log-level", "loud"], "loud"),
 ]
+
+
+@pytest.mark.parametrize("module", ["twisted", "rich.console"])
+async def test_what_the_command_needs_and_is_not_installed_is_said_in_one_line(module):
+    """As where `pip install tunnel-pool` brought what a program that embeds the pool needs, and no more."""
+    code = f"import sys; sys.modules[{module!r}] = None; from tunnel_pool.__main__ import main; sys.exit(main())"
+    code, _, line = await fails("demo", program=[sys.executable, "-c", code])
+    assert code == 1
+    assert line == f"tunnel-pool: {module} is not installed: pip install 'tunnel-pool[cli]'"
 
 
 async def test_wrong_usage_is_2():
