@@ -125,7 +125,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --g
 	-c constraints.txt
 
 LOWEST_LOCK := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct \
-	--generate-hashes --no-annotate --no-header
+	--generate-hashes --no-annotate --no-header -c requirements/lowest.in
 
 lock: $(VENV)/bin/python
 	@$(PIP) install uv

@@ -29,12 +29,12 @@ TRIBLER = ["libtorrent>=2.0.11,<3"]  # beyond that, what Tribler itself needs
 CLI = [
     "aiohttp>=3.9,<4",
     "ipv8-rust-tunnels>=0.1.51,<0.2",
-    "libtorrent>=2.0.11,<3",
+    "libtorrent>=2.1.1,<3",  # whose settings were judged, one by one
     "maxminddb>=2.6,<4",
     "msgspec>=0.19,<1",
     "platformdirs>=4,<5",
     "prometheus-client>=0.20,<1",
-    "rich>=13,<16",
+    "rich>=14.3,<16",
     "Twisted>=24.7",
 ]
 EXPERIMENTS = [

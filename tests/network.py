@@ -156,3 +156,9 @@ def metrics_in(text):
     """What Prometheus reads: values by name and labels."""
     families = text_string_to_metric_families(text)
     return {(sample.name, *sorted(sample.labels.items())): sample.value for f in families for sample in f.samples}
+
+
+def sockets_of(process, kind):
+    """Return the sockets of a process as psutil knows them; `kind` is one of psutil's, "inet" for all of IP."""
+    listed = process.net_connections if hasattr(process, "net_connections") else process.connections  # before psutil 6
+    return listed(kind)

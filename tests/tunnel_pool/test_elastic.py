@@ -9,7 +9,7 @@ import psutil
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT
 
-from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
+from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, sockets_of, tunnels, until
 from tunnel_pool.daemon.api.model import Workers
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.overlay.admission import Admission
@@ -185,7 +185,7 @@ async def test_forked_children_are_ours_and_no_two_alike(forked):
         assert {fd.fd for fd in own.open_files()} <= {1, 2}
         template = psutil.Process(client.pool.template_pid)
         assert template.num_threads() == 1
-        assert template.net_connections("inet") == []
+        assert sockets_of(template, "inet") == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])

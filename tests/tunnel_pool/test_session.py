@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.commands import command
-from tests.network import until, unused_host
+from tests.network import sockets_of, until, unused_host
 from tests.socks5.test_server import Consumer
 from tunnel_pool.errors import UserError
 from tunnel_pool.framework import own_network
@@ -120,8 +120,7 @@ UTP_SYN = bytes([0x41, 0, 0x12, 0x34]) + bytes(8) + (100_000).to_bytes(4, "big")
 
 
 def udp_ports_but(known):
-    connections = psutil.Process().net_connections("udp4")
-    return {connection.laddr.port for connection in connections} - known
+    return {connection.laddr.port for connection in sockets_of(psutil.Process(), "udp4")} - known
 
 
 async def answers(loop, port):

@@ -50,5 +50,5 @@ def _watch(text: str) -> Watch:
         fields[key] = value.split("+") if key == "labels" else value == "true" if key == "stopped" else value
     try:
         return checked_watch(msgspec.convert(fields, Watch, strict=False))
-    except ValueError as error:  # msgspec's, too
+    except (msgspec.ValidationError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
