@@ -4,7 +4,6 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import libtorrent as lt
 
@@ -108,19 +107,10 @@ def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> lt.
 
     Raises RuntimeError, and UserError when there is nothing in it.
     """
-    files: Any
-    if hasattr(lt, "list_files"):  # new in libtorrent 2.1
-        files = lt.list_files(str(source))
-        size_bytes = sum(file.size for file in files)
-    else:
-        files = lt.file_storage()
-        lt.add_files(files, str(source))
-        size_bytes = files.total_size()
-    if not size_bytes:
+    files = lt.list_files(str(source))
+    if not any(file.size for file in files):
         raise UserError(f"cannot seed {source}: there is nothing in it")
-    creator = lt.create_torrent(files, piece_bytes, 0 if hybrid else lt.create_torrent.v1_only)
-    vars(creator)["kept"] = files  # libtorrent 2.0 refers to it, and does not keep it
-    return creator
+    return lt.create_torrent(files, piece_bytes, 0 if hybrid else lt.create_torrent.v1_only)
 
 
 def magnet_link(parameters: lt.add_torrent_params) -> str:
