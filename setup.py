@@ -24,7 +24,7 @@ EMBEDDED = [
     "psutil>=5.9,<8",
     "pyipv8>=3.2.1,<4",
 ]
-TRIBLER = ["libtorrent>=2.0.11,<3"]  # beyond that, what Tribler itself needs
+TRIBLER = ["libtorrent>=2.0.13,<3"]  # beyond that, what Tribler itself needs
 # What the command `tunnel-pool` needs besides.
 CLI = [
     "aiohttp>=3.9,<4",
