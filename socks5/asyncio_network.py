@@ -5,9 +5,8 @@ import errno
 import socket
 from collections.abc import Callable
 
-from tunnel_pool.socks5.server import Association, Connection, Stream
+from tunnel_pool.socks5.server import MAX_DATAGRAM_BYTES, Association, Connection, Stream
 
-MAX_DATAGRAM_BYTES = 65535
 DATAGRAMS_A_TURN = 64  # of one socket, then the loop's other work has its turn
 BACKLOG = 100
 NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -18,6 +18,7 @@ from tunnel_pool.socks5.messages import ReplyCode, Secret, join_udp_request, spl
 from tunnel_pool.steering.group import OWN_SOCKET, OpenIn, ReusePortGroup, SteeringError, enlarge_buffers, open_here
 
 LOOPBACK = "127.0.0.1"
+MAX_DATAGRAM_BYTES = 65535
 MAX_ASSOCIATIONS = 64
 SPEAKS_WITHIN_S = 1.0  # of its association, a client that has something to ask
 

@@ -6,9 +6,7 @@ from typing import Any
 
 from twisted.internet.protocol import DatagramProtocol, Factory, Protocol
 
-from tunnel_pool.socks5.server import Association, Connection, Stream
-
-MAX_DATAGRAM_BYTES = 65535
+from tunnel_pool.socks5.server import MAX_DATAGRAM_BYTES, Association, Connection, Stream
 
 
 class TwistedNetwork:

@@ -19,9 +19,13 @@ def of_a_host(module: str) -> str:
 
 def own_module_for(argument: str) -> str | None:
     """Return the module that the argument of `python -m tunnel_pool` asks for, None when it is none of ours."""
-    return next((module for module, switch in OWN.items() if switch == argument), None)
+    return _module_for(argument, OWN)
 
 
 def hosts_module_for(argument: str) -> str | None:
     """Return the module that the argument of a program that embeds the pool asks for, None when it is none of ours."""
-    return next((module for module, switch in _of_a_host.items() if switch == argument), None)
+    return _module_for(argument, _of_a_host)
+
+
+def _module_for(argument: str, switches: dict[str, str]) -> str | None:
+    return next((module for module, switch in switches.items() if switch == argument), None)

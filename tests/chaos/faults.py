@@ -19,16 +19,19 @@ async def kill_child(world):
     world.strike(world.random_child(), signal.SIGKILL)
 
 
+async def _pause(world, process, at_most_s):
+    world.strike(process, signal.SIGSTOP)
+    await asyncio.sleep(world.random.random() * at_most_s)
+    world.strike(process, signal.SIGCONT)
+
+
 async def terminate_child(world):
     """It means nothing to a child, which ends when the main process asks it to."""
     world.strike(world.random_child(), signal.SIGTERM)
 
 
 async def pause_child(world):
-    child = world.random_child()
-    world.strike(child, signal.SIGSTOP)
-    await asyncio.sleep(world.random.random() * PAUSED_S)
-    world.strike(child, signal.SIGCONT)
+    await _pause(world, world.random_child(), PAUSED_S)
 
 
 async def kill_all_children(world):
@@ -65,10 +68,7 @@ async def kill_main_while_a_child_stands_still(world):
 
 
 async def pause_main(world):
-    main = psutil.Process(world.running.pid)
-    world.strike(main, signal.SIGSTOP)
-    await asyncio.sleep(world.random.random() * PAUSED_S / 2)
-    world.strike(main, signal.SIGCONT)
+    await _pause(world, psutil.Process(world.running.pid), PAUSED_S / 2)
 
 
 async def hang_up(world):
@@ -94,10 +94,7 @@ async def kill_node(world):
 
 
 async def pause_node(world):
-    process = world.random_node()
-    world.strike(process, signal.SIGSTOP)
-    await asyncio.sleep(world.random.random() * PAUSED_S)
-    world.strike(process, signal.SIGCONT)
+    await _pause(world, world.random_node(), PAUSED_S)
 
 
 async def pause_seeders(world):

@@ -105,7 +105,7 @@ async def _measure(wish: Namespace, workers: int, hops: int) -> Figures:
         circuit_s = time.monotonic() - ready_s
         main = psutil.Process(process.pid)
         meter = Meter()
-        meter.sample({"tribler": [each.pid for each in (main, *main.children())]})
+        _sample_once(meter, main)
         sampling = asyncio.ensure_future(_sample(meter, main))
         infohash = await tribler.add(magnet_of(swarm), swarm.download_dir, hops)
         await tribler.until(infohash, lambda known: known.get("progress", 0) > 0, DOWNLOAD_TIMEOUT_S)
@@ -113,7 +113,7 @@ async def _measure(wish: Namespace, workers: int, hops: int) -> Figures:
         known = await tribler.until_done(infohash, DOWNLOAD_TIMEOUT_S)
         seconds = time.monotonic() - begun_s
         sampling.cancel()
-        meter.sample({"tribler": [each.pid for each in (main, *main.children())]})
+        _sample_once(meter, main)
         if known.get("progress") != 1 or not same_bytes(swarm.file, swarm.download_dir / swarm.file.name):
             raise UserError(f"the download over {hops} hops did not complete, or is not right: {known}")
         megabytes = swarm.file.stat().st_size / 1e6
@@ -124,10 +124,14 @@ async def _measure(wish: Namespace, workers: int, hops: int) -> Figures:
         }
 
 
+def _sample_once(meter: Meter, main: psutil.Process) -> None:
+    meter.sample({"tribler": [each.pid for each in (main, *main.children())]})
+
+
 async def _sample(meter: Meter, main: psutil.Process) -> None:
     while True:
         with contextlib.suppress(psutil.Error):
-            meter.sample({"tribler": [each.pid for each in (main, *main.children())]})
+            _sample_once(meter, main)
         await asyncio.sleep(SAMPLE_S)
 
 

@@ -289,5 +289,4 @@ class Torrent:
 
 def hashes_of(hashes: lt.info_hash_t) -> set[bytes]:
     """By which a torrent may be known, in 20 bytes each."""
-    known = [hashes.v1] if hashes.has_v1() else []
-    return {bytes.fromhex(str(each))[:20] for each in [*known, *([hashes.v2] if hashes.has_v2() else [])]}
+    return {each[:20] for each in hidden_hashes_of(hashes)}
