@@ -67,6 +67,18 @@ async def test_wrong_usage_is_2():
         assert "--help" in line
 
 
+async def test_what_tribler_can_not_be_measured(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/run_tribler.py").touch()
+    for arguments, said in (
+        ([], "name the folder of Tribler's source: --tribler DIR"),
+        (["--tribler=/no/such"], "there is no src/run_tribler.py"),
+        ([f"--tribler={tmp_path}", "--tribler-python=/no/python"], "no Python to run Tribler with: /no/python"),
+    ):
+        code, _, line = await fails("bench", "tribler", *arguments)
+        assert (code, said in line) == (1, True), line
+
+
 async def test_what_is_no_torrent(tmp_path):
     (tmp_path / "x.torrent").write_text("not a torrent")
     for what in ("magnet:?nothing", "/no/such/file.torrent", tmp_path / "x.torrent"):

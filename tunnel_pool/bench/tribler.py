@@ -39,7 +39,7 @@ Figures = dict[str, float]
 
 async def measure(source: Path | None, python: str | None, workers: int, size_mb: int, runs: int) -> dict[str, Any]:
     """Return figures by tunnels ("plain", "workers") and hop count. Raises UserError."""
-    wish = {"source": _checked(source), "python": python or sys.executable, "workers": workers}
+    wish = {"python": _found(python or sys.executable), "source": _checked(source), "workers": workers}
     wish |= {"size_mb": size_mb, "runs": runs}
     flags = "-n" if os.geteuid() == 0 else "-rn"
     process = await asyncio.create_subprocess_exec(
@@ -69,6 +69,13 @@ def _checked(source: Path | None) -> str:
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         raise UserError("unshare and ip are needed, to keep Tribler from its bootstrap servers (util-linux, iproute2)")
     return str(source.resolve())
+
+
+def _found(python: str) -> str:
+    """Return the path of this Python. Raises UserError."""
+    if (path := shutil.which(python)) is None:
+        raise UserError(f"no Python to run Tribler with: {python}")
+    return path
 
 
 async def _measure_all(wish: Namespace) -> dict[str, Any]:
