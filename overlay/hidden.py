@@ -243,6 +243,18 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             if not swarm.has_connection(point.seeder_pk):
                 self.create_e2e(swarm.info_hash, point)
 
+    async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
+        """As in py-ipv8; where the place is not chosen, a swarm that has an introduction point gets no other.
+
+        A host may ask for what was begun unasked, and Tribler joins no swarm once it has ten of these circuits
+        (monitor_hidden_swarms).
+        """
+        there = self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash) if required_ip is None else []
+        if there:
+            await there[0].ready
+        else:
+            await super().create_introduction_point(info_hash, required_ip)
+
     async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
         """As in py-ipv8; another when no circuit to the first came about, while the downloader still waits."""
         swarm, begun_s = self.swarms.get(info_hash), time.monotonic()

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -92,6 +93,22 @@ def is_pool_child(process):
         words = process.cmdline()
         return "--child" in words or ("--template" in words and process.num_threads() > 1)
     return False
+
+
+def has_ended(process):
+    """Return whether a process runs no more; nobody need have collected its exit code."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def until_all_ended(processes):
+    """Wait for processes that end by themselves, as children do once they hear that their parent has ended."""
+    deadline_s = time.monotonic() + GONE_WITHIN_S
+    while left := [process for process in processes if not has_ended(process)]:
+        assert time.monotonic() < deadline_s, left
+        await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager

@@ -12,9 +12,8 @@ from tests.commands import ROOT
 from tests.test_leaks import can_unshare, told_by
 
 SCENARIOS = "tests.tribler_scenarios"
-# Of ten. In some runs all ten come, in others one or two take more than 90 s, the last ones as a rule, which is not
-# understood yet: this only shows that hidden downloads work at all, and has to become ten again.
-HIDDEN_AT_LEAST = 6
+# As many as Tribler has introduction points for: it joins no hidden swarm beyond them (its max_intro_points).
+HIDDEN = 10
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,16 +67,16 @@ async def test_a_child_that_is_struck_does_not_hold_downloads_up(signal, tmp_pat
 
 
 async def test_hidden_downloads_from_our_seeders(tmp_path):
-    told = await seen("hidden_downloads", tmp_path, 1, 10)
+    told = await seen("hidden_downloads", tmp_path, 1, HIDDEN)
     print(f"seconds of each hidden download: {[one['seconds'] for one in told['downloads']]}")
-    assert len(told["downloads"]) - len(not_the_same(told["downloads"])) >= HIDDEN_AT_LEAST
+    assert not_the_same(told["downloads"]) == []
     assert "RP_DOWNLOADER" in told["types"]
 
 
 async def test_hidden_seeds_that_our_downloads_find(tmp_path):
-    told = await seen("hidden_seeds", tmp_path, 1, 10)
+    told = await seen("hidden_seeds", tmp_path, 1, HIDDEN)
     print(f"seconds of each hidden download: {[one['seconds'] for one in told['downloads']]}")
-    assert len(told["downloads"]) - len(not_the_same(told["downloads"])) >= HIDDEN_AT_LEAST
+    assert not_the_same(told["downloads"]) == []
 
 
 async def test_a_restart_by_rest(tmp_path):

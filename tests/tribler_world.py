@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 
 import libtorrent as lt
-import psutil
 
 from tests import real_tribler
-from tests.commands import command
+from tests.commands import command, until_all_ended
 from tunnel_pool.bench import tribler_core
 from tunnel_pool.libtorrent_session import open_session
 from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
@@ -43,8 +42,7 @@ async def tribler(swarm, folder, plain=False, patched=False):
         family = running.family()
         running.process.terminate()
         await asyncio.wait_for(running.process.wait(), tribler_core.ENDS_WITHIN_S)
-        left = [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-        assert not left, left
+        await until_all_ended(family)
 
 
 @contextlib.asynccontextmanager

@@ -91,6 +91,21 @@ async def test_a_swarm_that_is_left_has_no_circuits():
         await until(lambda: not any(node.intro_point_for for node in nodes), what="the node to forget")
 
 
+async def test_a_swarm_has_one_introduction_point_whoever_asks_for_it():
+    """A host's request comes while the one that is made unasked is about to be, or is there."""
+    async with relays(3) as nodes, member(nodes) as seeder:
+        await until(lambda: len(seeder.candidates) == 3, what="the relays")
+        seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
+        await asyncio.gather(*(seeder.create_introduction_point(INFOHASH) for _ in range(2)))
+        (circuit,) = seeder.find_circuits(CIRCUIT_TYPE_IP_SEEDER, state=None)
+        (point,) = await until(lambda: [node for node in nodes if node.intro_point_for])
+        await seeder.create_introduction_point(INFOHASH)
+        assert seeder.find_circuits(CIRCUIT_TYPE_IP_SEEDER, state=None) == [circuit]
+        (other,) = [peer for peer in seeder.candidates if peer not in (point.my_peer, circuit.hop.peer)]
+        await seeder.create_introduction_point(INFOHASH, required_ip=other)
+        assert len(seeder.find_circuits(CIRCUIT_TYPE_IP_SEEDER)) == 2
+
+
 @pytest.mark.slow
 async def test_a_lost_introduction_point_is_replaced():
     async with relays(4) as nodes, member(nodes) as seeder:
