@@ -74,6 +74,7 @@ async def test_what_tribler_can_not_be_measured(tmp_path):
         ([], "name the folder of Tribler's source: --tribler DIR"),
         (["--tribler=/no/such"], "there is no src/run_tribler.py"),
         ([f"--tribler={tmp_path}", "--tribler-python=/no/python"], "no Python to run Tribler with: /no/python"),
+        ([f"--tribler={tmp_path}", "--tribler-python=/bin/false"], "/bin/false can't run Tribler: exit code 1"),
     ):
         code, _, line = await fails("bench", "tribler", *arguments)
         assert (code, said in line) == (1, True), line

@@ -80,6 +80,8 @@ def _found(python: str) -> str:
 
 async def _measure_all(wish: Namespace) -> dict[str, Any]:
     seen: dict[str, dict[str, list[Figures]]] = {}
+    # One that can't run Tribler is told of before anything is started.
+    await tribler_core.default_configuration(wish.python, Path(wish.source), Path(tempfile.gettempdir()))
     for number in range(wish.runs):
         for tunnels, workers in (("plain", 0), ("workers", wish.workers)):
             for hops in HOPS:

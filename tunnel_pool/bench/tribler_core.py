@@ -43,9 +43,11 @@ async def default_configuration(python: str, source: Path, folder: Path) -> dict
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(python, "-c", code, env=environment, stdout=pipe, stderr=pipe)
     output, errors = await process.communicate()
-    if process.returncode != 0:
-        raise UserError(f"{python} can't run Tribler: {errors.decode().strip().splitlines()[-1]}")
-    config: dict[str, Any] = json.loads(output)
+    try:
+        config: dict[str, Any] = json.loads(output)
+    except ValueError:
+        told = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        raise UserError(f"{python} can't run Tribler: {told[-1]}") from None
     config["state_dir"] = config["ipv8"]["working_directory"] = str(folder)
     for key in config["ipv8"]["keys"]:
         if "file" in key:
