@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 Values = dict[str, Any]
 U32, U64, F64, BOOL, BYTES, TEXT = "u32", "u64", "f64", "bool", "bytes", "text"

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 from scipy import stats
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments.config import Metric, Value
 from tunnel_pool.gumby_experiments.results import RUN, Results
 from tunnel_pool.gumby_experiments.statistics import CONFIDENCE, Summary, summarize
+from tunnel_pool.system.errors import UserError
 
 ALPHA = 1 - CONFIDENCE
 FEWEST = 2  # runs of either side without which nothing can be said of what varies

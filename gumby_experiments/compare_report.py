@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments import figures
 from tunnel_pool.gumby_experiments.compare import Comparison, Verdict, as_rows
 from tunnel_pool.gumby_experiments.report import inline_svg, page_environment
 from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.system.errors import UserError
 
 PAGE = "compare.html"
 COLOURS = {

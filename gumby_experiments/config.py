@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.gumby_experiments.scenario import Scenario, read_scenario, variables_of_roles
-from tunnel_pool.toml_file import Section, read_toml
+from tunnel_pool.system.errors import UsageError, UserError
+from tunnel_pool.system.toml_file import Section, read_toml
 
 FOLDER = Path(__file__).parent / "experiments"
 Value = bool | int | float | str

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.cli import options
-from tunnel_pool.client import TorrentClient
 from tunnel_pool.gumby_experiments.program import run_program
 from tunnel_pool.gumby_experiments.progress import Progress
-from tunnel_pool.isolation import Isolation
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.isolation import Isolation
+from tunnel_pool.torrent.metainfo import parse_torrent
 
 SAY_S = 0.5
 

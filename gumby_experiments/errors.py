@@ -1,6 +1,6 @@
 """Errors that reach the person who typed the command."""
 
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 
 class ScenarioError(UserError):

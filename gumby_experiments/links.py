@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.router import address
+from tunnel_pool.system.errors import UserError
 
 END_TIMEOUT_S = 10.0
 NEEDED = ("ip", "tc", "nsenter", "unshare")

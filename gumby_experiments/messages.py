@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments.codecs import CODECS, Codec, Values, codec
+from tunnel_pool.system.errors import UserError
 
 FRAME = struct.Struct("!IB")
 ACK = b"."

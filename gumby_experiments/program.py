@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tunnel_pool import runner
 from tunnel_pool.cli import options
-from tunnel_pool.errors import UserError
-from tunnel_pool.log import set_up_logging
+from tunnel_pool.system import runner
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.log import set_up_logging
 
 
 def run_program(

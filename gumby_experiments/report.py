@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments.config import Metric, Published
 from tunnel_pool.gumby_experiments.figures import draw_all
 from tunnel_pool.gumby_experiments.results import ERROR, RUNS, Results
 from tunnel_pool.gumby_experiments.statistics import Summary, summarize
+from tunnel_pool.system.errors import UserError
 
 REPORT = "report.html"
 FEW = 4  # significant digits

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from tunnel_pool.errors import UserError
-from tunnel_pool.gumby_experiments import progress, sampler
+from tunnel_pool.gumby_experiments import progress, samples
 from tunnel_pool.gumby_experiments.config import Experiment
+from tunnel_pool.system.errors import UserError
 
 RUNS, SAMPLES, EVENTS = "runs", "samples", "events"
 RUN = "run"
@@ -64,7 +64,7 @@ class Results:
             return experiment.metrics[column].unit, experiment.metrics[column].what
         if column in experiment.units:
             return experiment.units[column], ""
-        for columns in (_RUN_COLUMNS, sampler.COLUMNS, progress.COLUMNS, _EVENT_COLUMNS):
+        for columns in (_RUN_COLUMNS, samples.COLUMNS, progress.COLUMNS, _EVENT_COLUMNS):
             if column in columns:
                 return columns[column]
         if column.startswith(CPU_PREFIX):

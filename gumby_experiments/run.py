@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments import verbs
 from tunnel_pool.gumby_experiments.config import Experiment, Value, scenario_of
 from tunnel_pool.gumby_experiments.errors import RunError
@@ -18,7 +17,8 @@ from tunnel_pool.gumby_experiments.links import NO_LINKS, Links
 from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.gumby_experiments.sampler import Sampler
 from tunnel_pool.gumby_experiments.scenario import Line, peers_of_roles
-from tunnel_pool.swarm import make_folder
+from tunnel_pool.private_swarm.swarm import make_folder
+from tunnel_pool.system.errors import UserError
 
 FOLDER_PREFIX = "tunnel-pool-experiment-"
 WATCH_S = 0.5

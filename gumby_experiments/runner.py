@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments import verbs
 from tunnel_pool.gumby_experiments.config import Experiment, plan, scenario_of
 from tunnel_pool.gumby_experiments.config import Run as Planned
@@ -18,7 +17,8 @@ from tunnel_pool.gumby_experiments.provenance import now, provenance
 from tunnel_pool.gumby_experiments.report import write_report
 from tunnel_pool.gumby_experiments.results import CPU_PREFIX, ERROR, EVENTS, RUN, RUNS, SAMPLES, Results
 from tunnel_pool.gumby_experiments.run import FOLDER_PREFIX, Run
-from tunnel_pool.swarm import remove_stale_folders
+from tunnel_pool.private_swarm.swarm import remove_stale_folders
+from tunnel_pool.system.errors import UserError
 
 OnStep = Callable[[int, int, str, str], None]  # runs done, runs in all, which run, what happens
 

@@ -9,22 +9,10 @@ from typing import Any
 import psutil
 
 from tunnel_pool.gumby_experiments.nodes import Node
-from tunnel_pool.measure import cpu_seconds as used_by
+from tunnel_pool.gumby_experiments.samples import MAIN, WORKER
+from tunnel_pool.system.measure import cpu_seconds as used_by
 
 INTERVAL_S = 1.0
-MAIN, WORKER = "main", "worker"
-COLUMNS = {
-    "time_s": ("s", "since the run began"),
-    "node": ("", "number in the scenario"),
-    "role": ("", "of the node"),
-    "process": ("", f"{MAIN}, or {WORKER} for what that started"),
-    "pid": ("", ""),
-    "cpu_user_s": ("s", "CPU since the process began, in user mode"),
-    "cpu_system_s": ("s", "and in the kernel"),
-    "rss_bytes": ("bytes", "resident memory"),
-    "read_bytes": ("bytes", "read from disks since the process began, where the system tells"),
-    "written_bytes": ("bytes", "and written to them"),
-}
 
 
 class Sampler:

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tunnel_pool.cli import options
-from tunnel_pool.dispatch import Dispatcher, connect, serve_session
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments.datagram_load import PAYLOAD_BYTES
 from tunnel_pool.gumby_experiments.program import run_program
 from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.socks5.server import Association
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.tunnels import open_tunnels
 
 POLL_S = 0.05

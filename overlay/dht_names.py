@@ -13,7 +13,7 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
-from tunnel_pool.overlay.exit_socket import is_allowed_destination
+from tunnel_pool.overlay.destinations import is_allowed_destination
 
 CIRCUIT_TYPE_DHT_NAME = "DHT_NAME"  # our own: for one question
 ASK_AGAIN_S = 2.0

@@ -1,9 +1,9 @@
 """Circuits that are linked with another node's at a rendezvous point: what they are, and how clients address them."""
 
 import secrets
-import socket
 import struct
 from collections.abc import Mapping
+from socket import inet_aton, inet_ntoa
 
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_ID_PORT,
@@ -37,13 +37,13 @@ def mask_in_use() -> int:
 
 def end_to_end_address(circuit_id: int) -> tuple[str, int]:
     """Where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
-    return socket.inet_ntoa(struct.pack("!I", circuit_id ^ _mask)), CIRCUIT_ID_PORT
+    return inet_ntoa(struct.pack("!I", circuit_id ^ _mask)), CIRCUIT_ID_PORT
 
 
 def end_to_end_circuit_id(host: str, port: int) -> int | None:
     """The circuit that such an address stands for, None for all other addresses."""
     try:
-        return int.from_bytes(socket.inet_aton(host), "big") ^ _mask if port == CIRCUIT_ID_PORT else None
+        return int.from_bytes(inet_aton(host), "big") ^ _mask if port == CIRCUIT_ID_PORT else None
     except OSError:
         return None
 

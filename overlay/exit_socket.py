@@ -1,70 +1,45 @@
 """py-ipv8's exit socket with a policy on destinations and an address to leave from."""
 
-import ipaddress
 import socket
 import time
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import Any, Protocol
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
-from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv6Address
+from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
-from tunnel_pool.overlay.exit_rules import NEW_TOO_FAST, Contacts, could_be_any_of
+from tunnel_pool.overlay.destinations import is_allowed_destination, unmapped
+from tunnel_pool.overlay.exit_rules import NEW_TOO_FAST, Contacts, ExitRules, could_be_any_of
+from tunnel_pool.overlay.exit_rules import Protocol as ExitProtocol
+from tunnel_pool.overlay.exit_source import ExitSource
 from tunnel_pool.overlay.hidden import HIDDEN_SERVICE_MESSAGES
 from tunnel_pool.overlay.udp import CannotBindError, UdpSocket
-
-if TYPE_CHECKING:
-    from tunnel_pool.overlay.community import PoolTunnelCommunity
-
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
 _HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
 MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
 
-# Ways to name an IPv4 address, a private one too, by IPv6: NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056),
-# IPv4-translated (RFC 2765), IPv4-compatible and site-local (RFC 4291, RFC 3879). Nobody needs them.
-_IPV4_IN_IPV6 = [
-    ipaddress.IPv6Network(net)
-    for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::ffff:0:0:0/96", "::/96", "fec0::/10")
-]
-_IPV6_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is given out (RFC 4291 section 2.4)
-_IPV6_LOOPBACK = ipaddress.IPv6Address("::1")
 
+class ExitPolicy(Protocol):
+    """What exit sockets ask of the tunnel community that they belong to."""
 
-@lru_cache(maxsize=4096)
-def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
-    """Whether an exit may send to this IP address: public unicast only, unless private is allowed.
+    counters: Counter[str]
+    settings: Any
+    allow_private: bool
+    exit_source: ExitSource
+    exit_rules: ExitRules
+    resolving: int  # names that are being looked up, for all circuits
 
-    IPv4 mapped into IPv6 (RFC 4291 section 2.5.5.2) is judged as IPv4.
-    """
-    if not 0 < port <= 0xFFFF:
-        return False
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if address != _IPV6_LOOPBACK and any(address in network for network in _IPV4_IN_IPV6):
-        return False
-    if address.is_multicast or address.is_unspecified or address == ipaddress.IPv4Address("255.255.255.255"):
-        return False
-    is_given_out = address.version == 4 or address in _IPV6_GLOBAL_UNICAST
-    return (address.is_global and is_given_out) or allow_private
+    def exit_protocols(self) -> ExitProtocol: ...
 
-
-def _unmapped(address: tuple[str, int]) -> tuple[str, int]:
-    """An IPv4 address that is written as IPv6 leaves over IPv4."""
-    if isinstance(address, UDPv6Address) and (mapped := ipaddress.IPv6Address(address[0]).ipv4_mapped) is not None:
-        return str(mapped), address[1]
-    return address
+    def get_prefix(self) -> bytes: ...
 
 
 class PolicedExitSocket(TunnelExitSocket):
     """Leaves from the node's listening address where that is set, so that an exit is one address."""
 
-    def __init__(self, circuit_id: int, hop: Hop, overlay: "PoolTunnelCommunity") -> None:
+    def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy) -> None:
         super().__init__(circuit_id, hop, overlay)
         self._policy = overlay
         self._resolving = 0
@@ -99,7 +74,7 @@ class PolicedExitSocket(TunnelExitSocket):
             self._resolving += 1
             self._policy.resolving += 1
         else:
-            destination = _unmapped(destination)
+            destination = unmapped(destination)
             if not self._may_send(data, destination):
                 return
         super().sendto(data, destination)
@@ -170,13 +145,15 @@ class PolicedExitSocket(TunnelExitSocket):
 
 
 class NativeExitSocket(PolicedExitSocket):
-    """The face of an exit whose sockets are the native engine's; Python sees only names to resolve."""
+    """The face of an exit whose sockets are the native engine's (packet_engine/endpoint.py's NativeEndpoint).
 
-    def __init__(self, circuit_id: int, hop: Hop, overlay: "PoolTunnelCommunity") -> None:
+    Python sees only names to resolve.
+    """
+
+    def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy, native: Any) -> None:
         super().__init__(circuit_id, hop, overlay)
-        assert overlay.native is not None
-        self._engine = overlay.native.engine
-        self._stats = overlay.native.exit_sockets.stats
+        self._engine = native.engine
+        self._stats = native.exit_sockets.stats
 
     @property
     def enabled(self) -> bool:

@@ -10,7 +10,6 @@ answers: bencoded, or a redirection.
 """
 
 import asyncio
-import ipaddress
 import re
 import time
 from typing import Any
@@ -21,11 +20,13 @@ from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName
 
 from tunnel_pool.overlay.crypto_endpoint import pack_address, unpack_address
+from tunnel_pool.overlay.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.exit_rules import NEW_TOO_FAST, ExitRules
-from tunnel_pool.overlay.exit_socket import PolicedExitSocket, is_allowed_destination
+from tunnel_pool.overlay.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.exit_source import ExitSource
 from tunnel_pool.overlay.hidden import HiddenServices
-from tunnel_pool.overlay.http_answers import PART_BYTES, may_pass, read_response
+from tunnel_pool.overlay.http_answers import PART_BYTES, may_pass
+from tunnel_pool.overlay.http_reading import read_response
 from tunnel_pool.overlay.lanes import Lane
 
 PEER_FLAG_EXIT_HTTP = 32768
@@ -245,11 +246,3 @@ class HttpTunnels(HiddenServices):
                     return ip, port
                 why = refusal
         raise RefusedError(why)
-
-
-def is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -1,6 +1,5 @@
-"""What a tracker answers over HTTP: read to its end, and told from everything else."""
+"""What a tracker answers over HTTP: taken apart, and told from everything else. Pure."""
 
-import asyncio
 import gzip
 import io
 import zlib
@@ -14,45 +13,7 @@ MAX_CHUNKS = 1000
 REDIRECTIONS = (b"301", b"302", b"303", b"307", b"308")
 
 
-async def read_response(reader: asyncio.StreamReader) -> bytes:
-    """A whole answer, as it came. Raises ValueError for one too large, IncompleteReadError, OSError."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise ValueError("headers without end") from None
-    headers = _headers(head)
-    length = headers.get(b"content-length", b"")
-    if length.isdigit() and len(length) < 10:
-        if int(length) > MAX_RESPONSE_BYTES:
-            raise ValueError("an answer too large")
-        return head + await reader.readexactly(int(length))
-    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-        return head + await _read_chunks(reader)
-    body = b""
-    while piece := await reader.read(MAX_RESPONSE_BYTES):
-        body += piece
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise ValueError("an answer too large")
-    return head + body
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    """A chunked body as it came, without trailers (RFC 9112 section 7.1)."""
-    parts: list[bytes] = []
-    total = 0
-    while len(parts) < MAX_CHUNKS:
-        line = await reader.readuntil(b"\r\n")
-        size = int(line.partition(b";")[0], 16)
-        total += len(line) + size
-        if size < 0 or total > MAX_RESPONSE_BYTES:
-            raise ValueError("an answer too large")
-        parts.append(line + await reader.readexactly(size + 2))
-        if size == 0:
-            return b"".join(parts)
-    raise ValueError("an answer of too many chunks")
-
-
-def _headers(head: bytes) -> dict[bytes, bytes]:
+def headers_of(head: bytes) -> dict[bytes, bytes]:
     lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
     return {name.strip().lower(): value.strip() for name, _, value in lines}
 
@@ -101,7 +62,7 @@ def parse_answer(response: bytes) -> Answer:
     status = head.split(b" ", 2)
     if len(status) < 2 or not head.startswith(b"HTTP/1."):
         raise ValueError("not an HTTP response")
-    headers = _headers(head)
+    headers = headers_of(head)
     if status[1] not in REDIRECTIONS:
         if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
             body = unchunked(body) or b""

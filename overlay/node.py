@@ -17,10 +17,11 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.community import PoolTunnelCommunity, PoolTunnelSettings
 from tunnel_pool.overlay.config import OverlayConfig
+from tunnel_pool.overlay.destinations import is_allowed_destination
 from tunnel_pool.overlay.dht import CarefulDht
 from tunnel_pool.overlay.discovery import MAX_PEERS, Discovery
 from tunnel_pool.overlay.end_to_end import mask_in_use
-from tunnel_pool.overlay.exit_socket import NativeExitSocket, PolicedExitSocket, is_allowed_destination
+from tunnel_pool.overlay.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.exit_source import ExitSource
 from tunnel_pool.overlay.front import FrontCommunity
 from tunnel_pool.overlay.introductions import PinnedNetwork

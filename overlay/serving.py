@@ -169,8 +169,11 @@ class ServingTunnels(HttpTunnels):
         circuit_id = create_payload.circuit_id
         plain = self.exit_sockets[circuit_id]
         plain.cancel_all_pending_tasks()  # its housekeeping would keep it alive for ever
-        kind = PolicedExitSocket if self.native is None else NativeExitSocket
-        self.exit_sockets[circuit_id] = kind(circuit_id, plain.hop, self)
+        self.exit_sockets[circuit_id] = (
+            PolicedExitSocket(circuit_id, plain.hop, self)
+            if self.native is None
+            else NativeExitSocket(circuit_id, plain.hop, self, self.native)
+        )
 
     @task  # type: ignore[untyped-decorator]
     async def remove_relay(

@@ -7,10 +7,10 @@
 +------+----------------------------+------+
 """
 
-import socket
 import struct
 from enum import IntEnum
 from functools import lru_cache
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import NamedTuple
 
 MAX_DOMAIN_BYTES = 255  # the length is one byte
@@ -67,9 +67,9 @@ def decode_address(data: bytes) -> Address:
         raise Socks5Error(f"address of {len(data)} bytes where {length or 'more'} are needed")
     port = int.from_bytes(data[-2:], "big")
     if data[0] == AddressType.IPV4:
-        return Address(AddressType.IPV4, socket.inet_ntop(socket.AF_INET, data[1:5]), port)
+        return Address(AddressType.IPV4, inet_ntop(AF_INET, data[1:5]), port)
     if data[0] == AddressType.IPV6:
-        return Address(AddressType.IPV6, socket.inet_ntop(socket.AF_INET6, data[1:17]), port)
+        return Address(AddressType.IPV6, inet_ntop(AF_INET6, data[1:17]), port)
     try:
         host = data[2:-2].decode("ascii")
     except UnicodeDecodeError:
@@ -87,9 +87,9 @@ def encode_address(host: str, port: int) -> bytes:
     """
     if not 0 <= port <= 0xFFFF:
         raise ValueError(f"port {port}")
-    for kind, family in ((AddressType.IPV4, socket.AF_INET), (AddressType.IPV6, socket.AF_INET6)):
+    for kind, family in ((AddressType.IPV4, AF_INET), (AddressType.IPV6, AF_INET6)):
         try:
-            return bytes([kind]) + socket.inet_pton(family, host) + struct.pack("!H", port)
+            return bytes([kind]) + inet_pton(family, host) + struct.pack("!H", port)
         except OSError:
             continue
     name = host.encode("ascii")

@@ -15,7 +15,8 @@ from typing import Protocol
 from tunnel_pool.socks5.address import Address, AddressType, Socks5Error
 from tunnel_pool.socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
 from tunnel_pool.socks5.messages import ReplyCode, Secret, join_udp_request, split_udp_request
-from tunnel_pool.steering.group import OWN_SOCKET, OpenIn, ReusePortGroup, SteeringError, enlarge_buffers, open_here
+from tunnel_pool.steering.group import OpenIn, ReusePortGroup, SteeringError, enlarge_buffers, open_here
+from tunnel_pool.steering.slots import OWN_SOCKET
 
 LOOPBACK = "127.0.0.1"
 MAX_DATAGRAM_BYTES = 65535

@@ -38,7 +38,7 @@ from tunnel_pool.steering.bpf import (
     choose,
     ret,
 )
-from tunnel_pool.steering.group import OWN_SOCKET, socket_of_slot
+from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
 BUCKET_BITS = 8
 BUCKETS = 1 << BUCKET_BITS

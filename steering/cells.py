@@ -25,7 +25,7 @@ from tunnel_pool.steering.bpf import (
     if_equal,
     ret,
 )
-from tunnel_pool.steering.group import OWN_SOCKET, socket_of_slot
+from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
 BUCKETS = 256
 PY_IPV8 = b"\x00\x02"  # what all messages of py-ipv8 begin with; 20 bytes of a community's id follow

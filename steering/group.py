@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from tunnel_pool.steering.bpf import Instruction, count, pack, ret
+from tunnel_pool.steering.slots import OWN_SOCKET
 
 BUFFER_BYTES = 4 << 20
-OWN_SOCKET = 0  # of who opened the group
 SO_ATTACH_REUSEPORT_CBPF = 51  # asm-generic/socket.h; Python's socket module does not name these
 SO_ATTACH_FILTER = 26
 SO_MEMINFO = 55
@@ -27,11 +27,6 @@ class OpenIn(Protocol):
 
 def open_here(make: Callable[[], T], /) -> T:
     return make()
-
-
-def socket_of_slot(slot: int) -> int:
-    """The index of the socket that a child's slot has in every group."""
-    return slot + 1
 
 
 def enlarge_buffers(sock: socket.socket) -> None:

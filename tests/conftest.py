@@ -16,8 +16,8 @@ from hypothesis import settings
 
 from tests import network
 from tests.commands import GONE_WITHIN_S
-from tunnel_pool import runner
 from tunnel_pool.packet_engine import EngineChoice, is_built
+from tunnel_pool.system import runner
 
 ASYNC_TEST_TIMEOUT_S = 100
 CHAOS_SEED = "TUNNEL_POOL_CHAOS_SEED"

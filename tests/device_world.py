@@ -17,9 +17,9 @@ from pathlib import Path
 from tests.commands import MODULE, command
 from tests.leak_world import ETH_P_ALL, ETH_P_IP, run
 from tests.network import COMMUNITY_ID, WAIT_S, Echo, dht_like, make_config, until
-from tunnel_pool import runner
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.system import runner
 
 WORLD, NODE = "44.8.0.1", "44.8.0.2"
 OTHER_WORLD, OTHER_NODE = "44.9.0.1", "44.9.0.2"

@@ -21,8 +21,8 @@ hosting.become_child_if_asked()
 import psutil  # noqa: E402
 
 from tests.network import make_config  # noqa: E402
-from tunnel_pool.community import PooledTunnelCommunity  # noqa: E402
 from tunnel_pool.pool.command import StartMethod  # noqa: E402
+from tunnel_pool.pooled.community import PooledTunnelCommunity  # noqa: E402
 
 
 async def main(arguments, pooled):

@@ -29,8 +29,8 @@ import libtorrent as lt
 from tests.commands import MODULE, ROOT, command
 from tests.network import until
 from tests.swarms import OPENTRACKER, announce, dht_nodes, http_tracker, opentracker
-from tunnel_pool.swarm import EXIT_NET, RELAY_NET, LocalSwarm, same_bytes
-from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+from tunnel_pool.private_swarm.swarm import EXIT_NET, RELAY_NET, LocalSwarm, same_bytes
+from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 
 NET = "44.7"
 WORLD, CLIENT = f"{NET}.250.1", f"{NET}.250.2"

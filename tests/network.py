@@ -16,11 +16,11 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.overlay.config import HostPort, OverlayConfig
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.tunnels import new_member_key
 
 RELAY_FLAGS = frozenset({PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST})

@@ -16,15 +16,15 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
 from tests.plain_node import is_rust, open_plain
-from tunnel_pool import runner
-from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.framework import own_network
-from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.overlay.end_to_end import use_mask
 from tunnel_pool.overlay.lanes import Lane
-from tunnel_pool.session import TorrentSession
+from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.socks5.server import Socks5Server
-from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+from tunnel_pool.system import runner
+from tunnel_pool.torrent.dispatch import Dispatcher, connect
+from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
+from tunnel_pool.torrent.session import TorrentSession
 
 
 class PlainHidden(HiddenTunnelCommunity):

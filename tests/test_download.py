@@ -11,7 +11,7 @@ import pytest
 
 from tests.commands import command
 from tests.network import unused_host
-from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 
 class UdpTracker:

@@ -15,12 +15,12 @@ import pytest
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, until
 from tests.test_cli import fails
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.swarm import LocalSwarm, same_bytes
-from tunnel_pool.torrents import hidden_hashes_of, make_torrent, parse_torrent, swarm_hash_of
+from tunnel_pool.pooled.hidden_services import lookup_hash
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.metainfo import hidden_hashes_of, make_torrent, parse_torrent, swarm_hash_of
 from tunnel_pool.tunnels import NodeOptions
 
 PLAIN = [sys.executable, "-m", "tests.plain_hidden"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.commands import command
 from tests.network import COMMUNITY_ID, Echo, unused_host
-from tunnel_pool.swarm import LocalSwarm, free_port, same_bytes
+from tunnel_pool.private_swarm.swarm import LocalSwarm, free_port, same_bytes
 
 PLAIN = [sys.executable, str(Path(__file__).parent / "plain_node.py")]
 

@@ -8,8 +8,8 @@ import pytest
 from tests.commands import command
 from tests.network import unused_host
 from tests.swarms import OPENTRACKER, announce, http_tracker, opentracker
-from tunnel_pool.swarm import LocalSwarm, same_bytes
-from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
+from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 
 SIZE_BYTES = 2 << 20
 needs_opentracker = pytest.mark.skipif(OPENTRACKER is None, reason="apt-get install opentracker")

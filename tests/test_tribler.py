@@ -12,7 +12,7 @@ from ipv8.peerdiscovery.network import Network
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID
 from tests.test_hidden import host_of, network_arguments, seeding
-from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 LAUNCHER = [sys.executable, "-m", "tunnel_pool.tribler"]
 STANDIN = ROOT / "tests" / "standin"

@@ -8,10 +8,10 @@ import libtorrent as lt
 from tests import real_tribler
 from tests.commands import command, until_all_ended
 from tunnel_pool.bench import tribler_core
-from tunnel_pool.libtorrent_session import open_session
 from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
-from tunnel_pool.seeder import seeder_settings
-from tunnel_pool.swarm import LocalSwarm, make_random_file, write_torrent
+from tunnel_pool.private_swarm.seeder import seeder_settings
+from tunnel_pool.private_swarm.swarm import LocalSwarm, make_random_file, write_torrent
+from tunnel_pool.torrent.libtorrent_session import open_session
 
 WORKERS = 2
 

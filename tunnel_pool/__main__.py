@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from tunnel_pool import switches
+from tunnel_pool.pool import switches
 from tunnel_pool.rpc.lifeline import close_other_descriptors, die_with_parent
 
 

@@ -1,7 +1,7 @@
 """What callers of a TunnelCommunity rely on, written down.
 
 Two classes keep it: tunnel_pool.overlay.community.PoolTunnelCommunity in one process, and
-tunnel_pool.community.PooledTunnelCommunity over children. tests/test_contract.py
+tunnel_pool.pooled.community.PooledTunnelCommunity over children. tests/test_contract.py
 runs the same tests against both. Names and meanings are py-ipv8's
 (messaging/anonymization/community.py).
 """
@@ -100,7 +100,7 @@ class Tunnels(Protocol):
     ) -> None:
         """Take part in a hidden swarm; a seeder's introduction points are made unasked.
 
-        `info_hash` is the one that is looked up (tunnel_pool.hidden.lookup_hash). A
+        `info_hash` is the one that is looked up (tunnel_pool.pooled.hidden_services.lookup_hash). A
         downloader's `callback` hears the address of each seeder that is linked to us:
         py-ipv8's circuit_id_to_ip and CIRCUIT_ID_PORT, which the SOCKS5 server knows.
         """

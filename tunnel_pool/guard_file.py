@@ -4,8 +4,8 @@ import asyncio
 import logging
 from pathlib import Path
 
-from tunnel_pool.files import write_atomically
 from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.system.files import write_atomically
 
 INTERVAL_S = 1.0
 RETRY_S = 300.0

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import sys
 
-from tunnel_pool import switches
+from tunnel_pool.pool import switches
 
 NEEDED = ("google.protobuf", "ipv8", "psutil")
 

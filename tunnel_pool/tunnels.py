@@ -15,11 +15,8 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_SPEED_TEST,
 )
 
-from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits, remember_exits
-from tunnel_pool.files import write_atomically
 from tunnel_pool.guard_file import keep_guards, read_guards
 from tunnel_pool.overlay.admission import NO_MORE_THAN_USUAL, Admission
 from tunnel_pool.overlay.as_numbers import AsDatabaseError, open_as_numbers
@@ -37,9 +34,12 @@ from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.scaler import circuits_for, keep_scaled
-from tunnel_pool.state import cannot_keep_state
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.pooled.scaler import circuits_for, keep_scaled
 from tunnel_pool.steering.group import can_steer
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.files import write_atomically
+from tunnel_pool.system.state import cannot_keep_state
 
 MAX_WORKERS = MAX_SLOTS
 ANYWHERE = HostPort("0.0.0.0", 0)  # noqa: S104

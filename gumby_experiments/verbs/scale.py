@@ -6,7 +6,7 @@ from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.run import Run
 from tunnel_pool.gumby_experiments.verbs import of_a_node
 from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, SEEDER, SwarmModule
-from tunnel_pool.measure import cpu_seconds
+from tunnel_pool.system.measure import cpu_seconds
 
 ENGINE = "packet engine"  # the name of the native engine's thread
 NOTABLE = 0.1  # of what all the other threads do

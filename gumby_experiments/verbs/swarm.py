@@ -13,7 +13,13 @@ from tunnel_pool.gumby_experiments.run import Run
 from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
 from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.pool.program import own_executable
-from tunnel_pool.swarm import make_random_file, node_arguments, same_bytes, seeder_arguments, write_torrent
+from tunnel_pool.private_swarm.swarm import (
+    make_random_file,
+    node_arguments,
+    same_bytes,
+    seeder_arguments,
+    write_torrent,
+)
 
 PORT = 17_000  # each node has an address of its own
 EXIT, RELAY, SEEDER, DOWNLOADER = "exit", "relay", "seeder", "downloader"

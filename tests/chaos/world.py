@@ -30,8 +30,8 @@ from tests.tunnel_pool.daemon.owner import Owner, Seeder, right_files
 from tests.tunnel_pool.daemon.running import Rpc
 from tunnel_pool.bench.daemon import PRIVATE
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.private_swarm.swarm import LocalSwarm, free_port
 from tunnel_pool.rpc.lifeline import adopt_orphans, die_with_parent
-from tunnel_pool.swarm import LocalSwarm, free_port
 
 ANONYMOUS_NET, PLAIN_NET = "127.78", "127.79"  # of the seeders
 NODES_NET = "127.77"

@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from tests.network import make_config, tunnels, until
-from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher, AsyncioProcess
 from tunnel_pool.pool.command import child_environment
 from tunnel_pool.pool.policy import EXIT_GRACE_S
 from tunnel_pool.pool.process import ChildProcess
 from tunnel_pool.pool.program import own_command
 from tunnel_pool.pool.twisted_launcher import TwistedLauncher
+from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.descriptors import ALL, CONTROL_IN, EXIT_IN
 from tunnel_pool.rpc.exit import EXIT_CODES, ExitKind

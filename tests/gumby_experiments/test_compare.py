@@ -7,7 +7,6 @@ import random
 import pandas as pd
 import pytest
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments.compare import (
     Verdict,
     as_rows,
@@ -23,6 +22,7 @@ from tunnel_pool.gumby_experiments.compare import (
 from tunnel_pool.gumby_experiments.config import Experiment, Metric
 from tunnel_pool.gumby_experiments.results import Results
 from tunnel_pool.gumby_experiments.statistics import power_of_t_test, summarize, welch
+from tunnel_pool.system.errors import UserError
 
 LOWER = {f"cost_{number}": Metric(unit="us", better="lower") for number in range(12)}
 

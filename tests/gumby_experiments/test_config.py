@@ -4,10 +4,10 @@ import importlib
 
 import pytest
 
-from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.gumby_experiments import config, verbs
 from tunnel_pool.gumby_experiments.errors import ScenarioError
 from tunnel_pool.gumby_experiments.scenario import read_scenario
+from tunnel_pool.system.errors import UsageError, UserError
 
 NAMES = config.names()
 ALL = {

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.gumby_experiments import links, router
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.router import Direction, Link, netem
+from tunnel_pool.system.errors import UserError
 
 # In a namespace: sends so many datagrams, one after the other, to where the other sends them back.
 PING = """

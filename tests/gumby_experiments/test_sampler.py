@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import psutil
 
-from tunnel_pool.gumby_experiments.sampler import COLUMNS, MAIN, Sampler
+from tunnel_pool.gumby_experiments.sampler import Sampler
+from tunnel_pool.gumby_experiments.samples import COLUMNS, MAIN
 
 
 def sampled():

@@ -20,7 +20,8 @@ from tunnel_pool.overlay.http import (
     NoHttpExitError,
     RefusedError,
 )
-from tunnel_pool.overlay.http_answers import PART_BYTES, may_pass, read_response, unchunked
+from tunnel_pool.overlay.http_answers import PART_BYTES, may_pass, unchunked
+from tunnel_pool.overlay.http_reading import read_response
 from tunnel_pool.overlay.node import open_overlay
 
 TRACKER_ANSWER = b"d8:intervali1800e5:peers6:\x01\x02\x03\x04\x05\x06e"

@@ -8,7 +8,7 @@ import pytest
 from tests.commands import command
 from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
-from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 NUMBER = 600
 SEED = 3

@@ -9,10 +9,10 @@ import libtorrent as lt
 import pytest
 
 from tests.network import until
-from tests.tunnel_pool.test_session import Outside
-from tunnel_pool.libtorrent_session import open_session
+from tests.tunnel_pool.torrent.test_session import Outside
 from tunnel_pool.sandbox import kernel
 from tunnel_pool.sandbox.lockdown import Lockdown, LockdownError
+from tunnel_pool.torrent.libtorrent_session import open_session
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from tunnel_pool.socks5.steering import (
     end_to_end_slot,
     program,
 )
-from tunnel_pool.steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
+from tunnel_pool.steering.group import ReusePortGroup
+from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
 MAX_INSTRUCTIONS = 1024  # a quarter of BPF_MAXINSNS; the kernel's own form must fit into net.core.optmem_max
 

@@ -22,7 +22,8 @@ from tunnel_pool.steering.cells import (
     program,
     random_id,
 )
-from tunnel_pool.steering.group import OWN_SOCKET, ReusePortGroup, socket_of_slot
+from tunnel_pool.steering.group import ReusePortGroup
+from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
 SLOTS = 4
 PREFIX = bytes([0, 2]) + bytes(range(20))

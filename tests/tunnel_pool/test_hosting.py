@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.commands import ROOT, command
-from tunnel_pool import framework, hosting, switches
+from tunnel_pool import framework, hosting
+from tunnel_pool.pool import switches
 from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher
 from tunnel_pool.socks5.asyncio_network import AsyncioNetwork
 from tunnel_pool.tribler import pooled_class

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from tunnel_pool.bench import daemon
 from tunnel_pool.daemon.metrics import LOOP_DELAY
-from tunnel_pool.swarm import LocalSwarm
-from tunnel_pool.torrents import new_creator
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.torrent.metainfo import new_creator
 
 RATES = (1, 2, 5, 10, 15, 20, 200)
 TORRENTS = 1000

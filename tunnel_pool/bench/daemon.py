@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import aiohttp
 import libtorrent as lt
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.program import own_environment, own_executable
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.system.errors import UserError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0

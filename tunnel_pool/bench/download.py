@@ -12,12 +12,12 @@ import libtorrent as lt
 
 from tunnel_pool.bench.contenders import Contender
 from tunnel_pool.cli.demo import ROLES
-from tunnel_pool.errors import UserError
-from tunnel_pool.libtorrent_session import open_session
-from tunnel_pool.measure import Meter
-from tunnel_pool.seeder import seeder_settings
-from tunnel_pool.swarm import LocalSwarm, same_bytes
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.private_swarm.seeder import seeder_settings
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.measure import Meter
+from tunnel_pool.torrent.libtorrent_session import open_session
+from tunnel_pool.torrent.metainfo import parse_torrent
 
 SEEDERS = EXITS = 2
 RELAYS = 2

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from tunnel_pool.bench.report import save_plot
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.errors import UserError
-from tunnel_pool.isolation import Isolation
-from tunnel_pool.measure import CpuMeter
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange
-from tunnel_pool.swarm import LocalSwarm
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.measure import CpuMeter
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.isolation import Isolation
+from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 SEEDERS = EXITS = 2

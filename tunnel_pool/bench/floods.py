@@ -21,9 +21,9 @@ from rich.table import Table
 
 from tunnel_pool.bench.datagrams import PAYLOAD_BYTES
 from tunnel_pool.bench.load import CIRCUITS, MB, Result, World, open_world, until_ready
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.system.errors import UserError
 
 CHILDREN = 2
 LOAD = 20 * MB  # bytes a second over all circuits

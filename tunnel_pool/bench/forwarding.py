@@ -24,15 +24,15 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_REL
 
 from tunnel_pool.bench.contenders import Contender
 from tunnel_pool.bench.datagrams import DATAGRAM, PAYLOAD_BYTES, RECEIVE_BYTES, TRAIN, UDP_GRO, send_train, waiting
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.community import PoolTunnelCommunity
 from tunnel_pool.overlay.config import HostPort, OverlayConfig
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.udp import bind_udp
 from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.system.errors import UserError
 
 WINDOW = 400  # half a megabyte: fits into every buffer once raised, and into most that are not
 SMALL_WINDOW = 100  # for nodes with the system's default buffers, 208 KiB with the kernel's own overhead

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import psutil
 
-from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.measure import CpuMeter
 from tunnel_pool.overlay.config import HostPort, slot_of
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.system.measure import CpuMeter
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 WAIT_S = 60

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import psutil
 
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.isolation import MOST_LANES, Isolation
-from tunnel_pool.lockdown import LockdownMode
-from tunnel_pool.measure import CpuMeter
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.swarm import LocalSwarm
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.system.measure import CpuMeter
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.isolation import MOST_LANES, Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 WAIT_S = 120

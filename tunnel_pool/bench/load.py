@@ -14,8 +14,6 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY, Circuit
 
 from tunnel_pool.bench.datagrams import DATAGRAM, PAYLOAD_BYTES, UDP_GRO, send_train, waiting
-from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.admission import NO_MORE_THAN_USUAL, Admission
 from tunnel_pool.overlay.community import PoolTunnelCommunity
 from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort, OverlayConfig
@@ -23,8 +21,10 @@ from tunnel_pool.overlay.limits import LimitsMemory
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.udp import bind_udp
 from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START
+from tunnel_pool.system.errors import UserError
 
 CIRCUITS = 8
 PACE_S = 0.004

@@ -33,18 +33,18 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tunnel_pool import runner
 from tunnel_pool.cli import options
-from tunnel_pool.dispatch import Dispatcher, connect
 from tunnel_pool.framework import own_network
-from tunnel_pool.log import set_up_logging
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.rpc.lifeline import die_with_parent
-from tunnel_pool.session import TorrentSession
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.steering.group import BUFFER_BYTES
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.system import runner
+from tunnel_pool.system.log import set_up_logging
+from tunnel_pool.torrent.dispatch import Dispatcher, connect
+from tunnel_pool.torrent.metainfo import parse_torrent
+from tunnel_pool.torrent.session import TorrentSession
 
 RAISE_INTERVAL_S = 0.2
 WALK_INTERVAL_S = 0.3

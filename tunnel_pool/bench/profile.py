@@ -14,12 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool import runner
 from tunnel_pool.bench import forwarding
 from tunnel_pool.bench.contenders import BY_NAME
 from tunnel_pool.bench.datagrams import PAYLOAD_BYTES
-from tunnel_pool.log import set_up_logging
 from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.system import runner
+from tunnel_pool.system.log import set_up_logging
 
 SCENARIOS = [(role, trains) for role in forwarding.SCENARIOS for trains in (True, False)]
 SECONDS = 5

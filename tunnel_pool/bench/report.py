@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tunnel_pool.cli.demo import ROLES
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 DIRECT = "libtorrent direct"
 TUNNEL_ROLES = ("main", "workers", "exits", "relays")

@@ -27,12 +27,12 @@ from rich.table import Table
 
 from tunnel_pool.bench.datagrams import DATAGRAM, TRAIN, send_train
 from tunnel_pool.bench.load import Result, World
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.admission import Admission
 from tunnel_pool.overlay.udp import bind_udp, receive_buffer_bytes
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START
+from tunnel_pool.system.errors import UserError
 
 CHILDREN = (1, 2)
 CIRCUITS = (1, 10, 100, 1000)

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tunnel_pool.bench import daemon
-from tunnel_pool.errors import UserError
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.system.errors import UserError
 
 SEEKS = 10
 READ_BYTES = 10_000_000

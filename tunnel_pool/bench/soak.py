@@ -18,7 +18,7 @@ import psutil
 
 from tunnel_pool.bench import daemon
 from tunnel_pool.bench.report import save_plot
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 SIZE_BYTES = 60 << 20
 SAMPLE_S = 5.0

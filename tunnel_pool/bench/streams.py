@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import psutil
 
-from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.community import NOWHERE
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.streams import PENDING_BYTES, PIPE_BYTES
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.system.errors import UserError
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 CALLS = 200

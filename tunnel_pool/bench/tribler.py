@@ -23,10 +23,10 @@ from rich.table import Table
 
 from tunnel_pool.bench import tribler_core
 from tunnel_pool.bench.daemon import magnet_of
-from tunnel_pool.errors import UserError
-from tunnel_pool.measure import Meter
 from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
-from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.measure import Meter
 
 HOPS = (1, 3)
 SEEDERS, EXITS, RELAYS = 2, 2, 3

@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import pack_exits
 from tunnel_pool.pool.program import own_environment
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.system.errors import UserError
 
 KEY = "secret"
 PORT = 52194

@@ -25,9 +25,9 @@ from tunnel_pool.bench import (
 )
 from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
 from tunnel_pool.cli import options
-from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.system.errors import UsageError, UserError
 
 STREAMS = "streams"
 IDLE = "idle"

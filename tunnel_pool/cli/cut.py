@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.cli import options
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 DESCRIPTION = """Find where a program should be cut in two processes.
 

@@ -20,14 +20,14 @@ from tunnel_pool.daemon.guard import may_listen
 from tunnel_pool.daemon.hops import MAX_HOPS
 from tunnel_pool.daemon.sessions import ANYWHERE, SessionOptions
 from tunnel_pool.daemon.web import RPC_PATH, WebOptions
-from tunnel_pool.deadline import ends_within
-from tunnel_pool.errors import UsageError, UserError
-from tunnel_pool.isolation import Isolation
-from tunnel_pool.lockdown import LockdownMode
-from tunnel_pool.node import systemd
 from tunnel_pool.node.config import parse_bytes
-from tunnel_pool.priority import MAX_NICE
-from tunnel_pool.state import state_of_our_own
+from tunnel_pool.system import systemd
+from tunnel_pool.system.deadline import ends_within
+from tunnel_pool.system.errors import UsageError, UserError
+from tunnel_pool.system.priority import MAX_NICE
+from tunnel_pool.system.state import state_of_our_own
+from tunnel_pool.torrent.isolation import Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
 
 DESCRIPTION = f"""Download and seed until told to stop (Ctrl-C or SIGTERM).
 

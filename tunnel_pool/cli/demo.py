@@ -10,15 +10,15 @@ from typing import Any
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.errors import UsageError
-from tunnel_pool.lockdown import LockdownMode
-from tunnel_pool.measure import Meter
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
-from tunnel_pool.swarm import LocalSwarm, same_bytes
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
+from tunnel_pool.system.errors import UsageError
+from tunnel_pool.system.measure import Meter
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 METER_INTERVAL_S = 0.5

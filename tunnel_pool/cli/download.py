@@ -12,13 +12,13 @@ import libtorrent as lt
 from tunnel_pool.cli import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.errors import UserError
-from tunnel_pool.isolation import Isolation
-from tunnel_pool.lockdown import LockdownMode
-from tunnel_pool.measure import Meter
-from tunnel_pool.state import state_of_our_own
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.measure import Meter
+from tunnel_pool.system.state import state_of_our_own
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.isolation import Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.metainfo import parse_torrent
 
 DESCRIPTION = """Download torrents over onion-routed circuits.
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.config import DaemonConfig, read_config
-from tunnel_pool.errors import UserError
-from tunnel_pool.toml_file import arguments_of
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.toml_file import arguments_of
 
 PREFIX = "TUNNEL_POOL_"  # of environment variables
 NO_OPTIONS = frozenset(("command", "run", "what", "config_read", "sources", "again", "template"))

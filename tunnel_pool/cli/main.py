@@ -19,9 +19,9 @@ from typing import Any
 
 from tunnel_pool import __version__
 from tunnel_pool.cli.parser import OneLineParser
-from tunnel_pool.errors import UserError
-from tunnel_pool.log import set_up_logging
 from tunnel_pool.sandbox import lockdown
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.log import set_up_logging
 
 EXIT_FAILED = UserError.exit_code
 EXIT_INTERRUPTED = 130
@@ -102,7 +102,7 @@ def _run(argv: list[str]) -> int:
     command = module_of(arguments.command)
     if arguments.command == SEEDER:
         return int(command.run(arguments))
-    from tunnel_pool import runner  # and Twisted with it
+    from tunnel_pool.system import runner  # and Twisted with it
 
     try:
         if hasattr(command, "with_config"):

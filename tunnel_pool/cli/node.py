@@ -14,8 +14,7 @@ from typing import Any, cast
 
 from tunnel_pool.cli import options
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.errors import UsageError, UserError
-from tunnel_pool.node import policy, status, systemd
+from tunnel_pool.node import policy, status
 from tunnel_pool.node.config import PROTOCOL_NAMES, NodeConfig, exit_rules, protocols, read_config
 from tunnel_pool.node.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.node.keeper import LimitsKeeper
@@ -23,14 +22,16 @@ from tunnel_pool.node.rates import are_any
 from tunnel_pool.node.server import ask_status, serving
 from tunnel_pool.overlay.community import PoolTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE
+from tunnel_pool.overlay.destinations import is_allowed_destination
 from tunnel_pool.overlay.exit_rules import ExitRules
-from tunnel_pool.overlay.exit_socket import is_allowed_destination
 from tunnel_pool.overlay.limits import LimitsMemory
 from tunnel_pool.overlay.node import socket_warning
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.rpc.lifeline import die_with_parent
-from tunnel_pool.state import state_of_our_own
-from tunnel_pool.toml_file import arguments_of
+from tunnel_pool.system import systemd
+from tunnel_pool.system.errors import UsageError, UserError
+from tunnel_pool.system.state import state_of_our_own
+from tunnel_pool.system.toml_file import arguments_of
 from tunnel_pool.tunnels import NO_PROTOCOL, NodeOptions, open_tunnels, pool_of
 
 REPORT_INTERVAL_S = 60.0

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.errors import UsageError
-from tunnel_pool.isolation import MOST_LANES, Isolation
-from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
 from tunnel_pool.overlay.guards import FIRST_LAYER
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.system.errors import UsageError
+from tunnel_pool.torrent.isolation import MOST_LANES, Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores, shares_port
 
 MAX_PORT = 0xFFFF

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tunnel_pool.client import TorrentClient
+from tunnel_pool.torrent.client import TorrentClient
 
 LINE_INTERVAL_S = 2.0
 REFRESH_INTERVAL_S = 0.5

@@ -14,8 +14,8 @@ from tunnel_pool.cli import options
 from tunnel_pool.cli.rpc_options import add_rpc_options, credentials
 from tunnel_pool.daemon.hops import MAX_HOPS
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.errors import UsageError, UserError
-from tunnel_pool.torrents import magnet_link, parse_torrent
+from tunnel_pool.system.errors import UsageError, UserError
+from tunnel_pool.torrent.metainfo import magnet_link, parse_torrent
 
 ALL = "all"
 FIELDS = (

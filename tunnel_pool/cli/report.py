@@ -4,9 +4,9 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.measure import Meter
 from tunnel_pool.packet_engine import choose
+from tunnel_pool.system.measure import Meter
+from tunnel_pool.torrent.client import TorrentClient
 
 
 def run_report(client: TorrentClient, meter: Meter) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tunnel_pool.cli import options
 from tunnel_pool.daemon.guard import Credentials
 from tunnel_pool.daemon.web import USUAL_ADDRESS
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105
 

@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tunnel_pool.cli import options
-from tunnel_pool.client import TorrentClient
-from tunnel_pool.errors import UsageError, UserError
-from tunnel_pool.files import write_atomically
-from tunnel_pool.isolation import Isolation
-from tunnel_pool.lockdown import LockdownMode
-from tunnel_pool.state import state_of_our_own
-from tunnel_pool.torrents import infohash_of, magnet_link, make_torrent
+from tunnel_pool.system.errors import UsageError, UserError
+from tunnel_pool.system.files import write_atomically
+from tunnel_pool.system.state import state_of_our_own
+from tunnel_pool.torrent.client import TorrentClient
+from tunnel_pool.torrent.isolation import Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.metainfo import infohash_of, magnet_link, make_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 TORRENTS_DIR = "torrents"

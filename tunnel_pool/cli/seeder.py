@@ -13,7 +13,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tunnel_pool import seeder
+    from tunnel_pool.private_swarm import seeder
 
     seeder.main(arguments.torrent, arguments.folder, arguments.host, arguments.speed, arguments.with_parent)
     return 0

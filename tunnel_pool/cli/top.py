@@ -15,7 +15,7 @@ from tunnel_pool.cli import options
 from tunnel_pool.cli.remote import printable
 from tunnel_pool.cli.rpc_options import add_rpc_options, credentials
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.errors import UsageError
+from tunnel_pool.system.errors import UsageError
 
 DESCRIPTION = """Watch a running daemon: its processes, circuits and torrents, until Ctrl-C.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunnel_pool.toml_file import Section, read_toml
+from tunnel_pool.system.toml_file import Section, read_toml
 
 OWN = Path(__file__).parent / "components.toml"
 

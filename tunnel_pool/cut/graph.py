@@ -7,7 +7,7 @@ import msgspec
 import networkx as nx
 
 from tunnel_pool.cut.components import Boundary, Components
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 Edge = tuple[str, str]
 

@@ -21,7 +21,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tunnel_pool.cut.components import Components, read_components
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 WORLD = ""
 LOOK_S = 0.002

@@ -15,8 +15,8 @@ import msgspec
 from tunnel_pool import __version__
 from tunnel_pool.cut.graph import Profile
 from tunnel_pool.cut.meter import CPU, FLOW
-from tunnel_pool.errors import UserError
 from tunnel_pool.pool.program import own_environment
+from tunnel_pool.system.errors import UserError
 
 END_TIMEOUT_S = 20.0
 

@@ -4,38 +4,36 @@ import asyncio
 import errno
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.store import StoreError
 from tunnel_pool.daemon.torrent import Torrent
-
-if TYPE_CHECKING:
-    from tunnel_pool.daemon.library import Library
 
 logger = logging.getLogger(__name__)
 
 
 class AlertReader:
-    """Hears alerts by their type's name; those without a method here are nothing to us."""
+    """Acts on libtorrent's alerts; each kind has a method here of its type's name, and others are passed over."""
 
-    def __init__(self, library: "Library") -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
 
-    def hear(self, torrent: Torrent, alert: Any) -> None:
+    def read(self, torrent: Torrent, alert: Any) -> None:
         method = getattr(self, f"_{type(alert).__name__}", None)
         if method is not None:
             method(torrent, alert)
 
     def _torrent_status(self, torrent: Torrent, status: lt.torrent_status) -> None:
         was_finished = torrent.is_finished
-        if not torrent.hear(status):
+        if not torrent.update(status):
             return
         if was_finished and not torrent.is_finished and not torrent.is_checking:
-            self._library.sessions.of(torrent.lane).reconsider_peers(torrent)  # more of it is wanted
+            self._library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)  # more of it is wanted
         torrent.changed_s = time.monotonic()
-        payload_bytes = torrent.marks.total_payload_download + torrent.marks.total_payload_upload
+        payload_bytes = torrent.summary.total_payload_download + torrent.summary.total_payload_upload
         if payload_bytes != torrent.payload_bytes:
             torrent.payload_bytes, torrent.active_s = payload_bytes, torrent.changed_s
 
@@ -60,7 +58,7 @@ class AlertReader:
                 future.set_result(alert.buffer)
 
     def _metadata_received_alert(self, torrent: Torrent, alert: Any) -> None:
-        torrent.hear(torrent.handle.status())
+        torrent.update(torrent.handle.status())
         if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
             # A hybrid that was added by the one hash and by the other.
             torrent.error = "it is here twice: remove this one or the other"
@@ -68,13 +66,13 @@ class AlertReader:
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
         """Also of what was finished before this start."""
-        torrent.hear(torrent.handle.status())
+        torrent.update(torrent.handle.status())
         if not torrent.record.done_s:
             self._library.spawn(self._keep(torrent, done_s=time.time()))
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.is_verifying = False
-        torrent.hear(torrent.handle.status())
+        torrent.update(torrent.handle.status())
         self._library.tick_soon()
         self._exported(torrent)
 

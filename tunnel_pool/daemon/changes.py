@@ -12,7 +12,6 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
-from tunnel_pool.anonymous_torrents import allowed_trackers, left_out_trackers
 from tunnel_pool.daemon import disk
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.hop_changes import REMOVE_TIMEOUT_S, HopChanges
@@ -25,8 +24,9 @@ from tunnel_pool.daemon.selection import newly_wanted
 from tunnel_pool.daemon.settings import Settings
 from tunnel_pool.daemon.store import Deletion, StoreError
 from tunnel_pool.daemon.torrent import Torrent
-from tunnel_pool.isolation import PLAIN
-from tunnel_pool.torrents import infohash_of
+from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
+from tunnel_pool.torrent.isolation import PLAIN
+from tunnel_pool.torrent.metainfo import infohash_of
 
 ANSWER_TIMEOUT_S = 30.0
 MAX_TORRENTS = 1 << 16
@@ -44,7 +44,7 @@ def refused() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AddRequest:
     """How a torrent is to be added; None: as the rules and settings say."""
 
     folder: str | None = None
@@ -65,18 +65,18 @@ class Changes:
 
     # In and out
 
-    async def add(self, parameters: lt.add_torrent_params, wish: Wish) -> tuple[Torrent, bool]:
+    async def add(self, parameters: lt.add_torrent_params, request: AddRequest) -> tuple[Torrent, bool]:
         """The torrent, and whether it was there before. Raises RequestError and StoreError."""
         library = self._library
         async with library.changing:
             if self._deleting:  # or it would delete what is added again
                 await asyncio.wait(self._deleting)
-            if (known := library.known(parameters.info_hashes)) is not None:
-                self._check_duplicate(known, wish)
+            if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
+                self._check_duplicate(known, request)
                 return known, True
             if len(library.torrents) >= MAX_TORRENTS:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
-            record = await self._record_of(parameters, wish)
+            record = await self._record_of(parameters, request)
             parameters.save_path = record.folder
             await library.store.put(record, lt.write_resume_data_buf(parameters))
             try:
@@ -85,28 +85,28 @@ class Changes:
                 await library.store.remove([record.infohash])
                 raise RequestError(f"libtorrent refuses the torrent: {error}") from None
             with refused():
-                if wish.hops is not None or hops_of_labels(wish.labels) is not None:
+                if request.hops is not None or hops_of_labels(request.labels) is not None:
                     torrent.held_until_s = 0.0
         library.tick()
         return torrent, False
 
     @staticmethod
-    def _check_duplicate(known: Torrent, wish: Wish) -> None:
+    def _check_duplicate(known: Torrent, request: AddRequest) -> None:
         """Who asks for more hops than it has must not be told that all is well. Raises RequestError."""
         with refused():
-            asked = wish.hops if wish.hops is not None else hops_of_labels(wish.labels)
+            asked = request.hops if request.hops is not None else hops_of_labels(request.labels)
         if asked is not None and asked > known.record.hops:
             raise RequestError(f"it is there already, with {known.record.hops} hops: change its hops first")
 
-    async def _record_of(self, parameters: lt.add_torrent_params, wish: Wish) -> Record:
+    async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
         library = self._library
-        labels = other_labels(wish.labels)
+        labels = other_labels(request.labels)
         by_label = (self.folders_by_label[label] for label in labels if label in self.folders_by_label)
-        folder = absolute(wish.folder or next(by_label, library.settings.folder))
+        folder = absolute(request.folder or next(by_label, library.settings.folder))
         with refused():
-            hops = self.rules.hops(wish.hops, wish.labels, folder)
+            hops = self.rules.hops(request.hops, request.labels, folder)
         infohash = infohash_of(parameters)
-        fields = {"peer_limit": library.settings.peer_limit_per_torrent, **wish.others}
+        fields = {"peer_limit": library.settings.peer_limit_per_torrent, **request.others}
         return Record(
             infohash=infohash,
             number=await library.new_number(),
@@ -117,8 +117,8 @@ class Changes:
             added_s=time.time(),
             labels=labels,
             peers=parameters.peers,
-            stopped=not library.settings.start_added_torrents if wish.stopped is None else wish.stopped,
-            file_priorities=list(wish.file_priorities) or list(parameters.file_priorities),
+            stopped=not library.settings.start_added_torrents if request.stopped is None else request.stopped,
+            file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
             **fields,
         )
 
@@ -148,12 +148,12 @@ class Changes:
 
     def _close(self, torrent: Torrent) -> "asyncio.Future[None]":
         library = self._library
-        library.part(torrent)
+        library.leave_swarms(torrent)
         if torrent.is_between_sessions:  # neither took it
             removed = asyncio.get_running_loop().create_future()
             removed.set_result(None)
         else:
-            removed = library.sessions.of(torrent.lane).remove(torrent)
+            removed = library.sessions.ensure_open(torrent.lane).remove(torrent)
         removed.add_done_callback(lambda _: library.leave_lane(torrent.lane, torrent.record))
         del library.torrents[torrent.record.infohash]
         library.removed.append((time.monotonic(), torrent.record.number))
@@ -312,7 +312,7 @@ class Changes:
                 torrent.handle.rename_file(index, new)
                 await _answered(torrent.renamed, "cannot rename")
             whole = "/" not in path and path == torrent.record.name
-            torrent.hear(torrent.handle.status())
+            torrent.update(torrent.handle.status())
             renamed: dict[str, Any] = {"name": name} if whole else {}
             await library.put_with_resume(torrent, **renamed)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.daemon.hops import HopRules, checked_hops
-from tunnel_pool.toml_file import Section, read_toml
+from tunnel_pool.system.toml_file import Section, read_toml
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.alerts import AlertReader
 from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.api.events import Events
 from tunnel_pool.daemon.api.operations import Api
@@ -23,6 +24,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.guard import may_listen
 from tunnel_pool.daemon.hops import HopRules
 from tunnel_pool.daemon.library import TICK_S, Library
+from tunnel_pool.daemon.loading import load
 from tunnel_pool.daemon.loop_meter import LoopMeter
 from tunnel_pool.daemon.metrics import DaemonCollector
 from tunnel_pool.daemon.page_server import add_page
@@ -35,10 +37,10 @@ from tunnel_pool.daemon.tribler import add_tribler
 from tunnel_pool.daemon.watch import keep_watch
 from tunnel_pool.daemon.watchdog import Watchdog
 from tunnel_pool.daemon.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
-from tunnel_pool.errors import UserError
-from tunnel_pool.http_server import serving_app
-from tunnel_pool.node import systemd
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.system import systemd
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 # What SIGHUP brings about; other options name what is opened at the start.
@@ -130,16 +132,24 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(store.close)
         tunnels = await open_tunnels(options.node)
         stack.push_async_callback(tunnels.unload)
-        library = Library(store, tunnels, options.min_free_bytes, options.settle_s, options.sessions.isolation)
-        library.sessions = Sessions(tunnels, options.sessions, library.alerts.hear)
-        library.sessions.on_reachable = library.tick
-        stack.push_async_callback(library.sessions.stop)
+        sessions = Sessions(tunnels, options.sessions)
+        stack.push_async_callback(sessions.stop)
+        library = Library(
+            store,
+            tunnels,
+            sessions,
+            min_free_bytes=options.min_free_bytes,
+            settle_s=options.settle_s,
+            isolation=options.sessions.isolation,
+        )
+        sessions.on_alert = AlertReader(library).read
+        sessions.on_reachable = library.tick
         try:
-            await library.load(str(options.folder) if options.folder is not None else None)
+            await load(library, str(options.folder) if options.folder is not None else None)
         except StoreError as error:
             raise UserError(f"cannot read the torrents that were kept: {error}") from None
         stack.push_async_callback(library.save)
-        await library.sessions.resumed()
+        await sessions.resumed()
         daemon = Daemon(options, tunnels, library)
         loop_meter = LoopMeter()
         stack.callback(loop_meter.stop)

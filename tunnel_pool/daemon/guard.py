@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tunnel_pool.overlay.bucket import Bucket
-from tunnel_pool.overlay.http import is_address
+from tunnel_pool.overlay.destinations import is_address
 
 LOCAL_NAMES = ("localhost", "localhost.")
 GUESSES_PER_S = 0.2  # wrong passwords that are looked at of one client, after the first GUESSES_AT_ONCE

@@ -9,7 +9,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.sessions import PLAIN_LANE
 from tunnel_pool.daemon.torrent import Torrent
-from tunnel_pool.isolation import PLAIN
+from tunnel_pool.torrent.isolation import PLAIN
 
 REMOVE_TIMEOUT_S = 10.0
 KNOWN_TO_THE_WORLD = (
@@ -93,14 +93,14 @@ class HopChanges:
     async def _move(self, torrent: Torrent, hops: int, labels: Sequence[str], was_announced: bool) -> None:
         library = self._library
         lane = torrent.lane
-        before = library.sessions.of(lane)
+        before = library.sessions.ensure_open(lane)
         # Whoever knows our own address must not meet us on the other way.
         with_peers = (torrent.record.hops == PLAIN) == (hops == PLAIN)
         kept = torrent.record.peers if with_peers else []
         # What can fail comes first: then all is as it was.
         staying = await self._resume_of_others(torrent) if was_announced else []
         parameters = lt.read_resume_data(await library.put_with_resume(torrent, with_peers, hops=hops, peers=kept))
-        library.part(torrent)
+        library.leave_swarms(torrent)
         torrent.is_between_sessions = True
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
         before.forget(torrent)
@@ -150,7 +150,7 @@ class HopChanges:
         """Raises RuntimeError."""
         library = self._library
         torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters)
-        torrent.hear(torrent.handle.status())
+        torrent.update(torrent.handle.status())
         torrent.is_between_sessions, torrent.selections = False, 0
-        library.sessions.of(torrent.lane).known(torrent)
+        library.sessions.ensure_open(torrent.lane).register(torrent)
         library.apply_limits(torrent)

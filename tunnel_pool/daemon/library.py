@@ -13,21 +13,19 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
-from tunnel_pool.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.daemon.alerts import AlertReader
-from tunnel_pool.daemon.loading import load_torrents
 from tunnel_pool.daemon.queue import Activity, View, is_done_seeding, plan
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.room import Room
 from tunnel_pool.daemon.selection import distrust_ends
 from tunnel_pool.daemon.sessions import Sessions
 from tunnel_pool.daemon.settings import Settings, settings_of
-from tunnel_pool.daemon.store import Store, StoreError
+from tunnel_pool.daemon.store import Store, StoredTorrent, StoreError
 from tunnel_pool.daemon.torrent import Count, Torrent, hashes_of
-from tunnel_pool.isolation import MOST_LANES, PLAIN, Isolation, Isolator, share_limit
-from tunnel_pool.lost_peers import is_end_to_end
 from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
+from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator, share_limit
+from tunnel_pool.torrent.lost_peers import is_end_to_end
 
 TICK_S = 1.0
 SOON_S = 0.05
@@ -41,12 +39,14 @@ logger = logging.getLogger(__name__)
 
 
 class Library:
-    """`load` it, then `tick` it every second; `save` when the daemon ends."""
+    """Fill it by `loading.load`, then `tick` it every second; `save` it when the daemon ends."""
 
     def __init__(
         self,
         store: Store,
         tunnels: Tunnels,
+        sessions: Sessions,
+        *,
         min_free_bytes: int,
         settle_s: float = 0.0,
         isolation: Isolation = Isolation.TORRENT,
@@ -59,8 +59,7 @@ class Library:
         self.seen = Count()
         self.removed: deque[tuple[float, int]] = deque()  # when, and the number of whom
         self.changing = asyncio.Lock()  # held by who changes records
-        self.sessions: Sessions
-        self.alerts = AlertReader(self)
+        self.sessions = sessions
         self._tunnels = tunnels
         self.room = Room(min_free_bytes)
         self._settle_s = settle_s
@@ -72,8 +71,11 @@ class Library:
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def load(self, folder: str | None) -> None:
-        """What was kept; a folder that is named holds over the one that a client said. Raises StoreError."""
+    async def restore(self, folder: str | None) -> list[StoredTorrent]:
+        """Restore settings and the next number; return the torrents that were kept, in their order. Raises StoreError.
+
+        A `folder` that is named replaces the one that a client has set.
+        """
         if (kept := await self.store.setting("session")) is not None:
             self.settings = settings_of(kept) or self.settings
         if folder is not None:
@@ -82,8 +84,7 @@ class Library:
             self._next_number = int(number) if number.isdigit() else 1
         torrents = sorted(await self.store.torrents(), key=lambda kept: kept.record.position)
         self._next_number = max([self._next_number, *(kept.record.number + 1 for kept in torrents)])
-        await load_torrents(self, torrents)
-        self.tick()
+        return torrents
 
     async def new_number(self) -> int:
         """By which remote clients name a torrent; never given twice. Raises StoreError."""
@@ -110,8 +111,8 @@ class Library:
         torrent.active_s = torrent.changed_s = time.monotonic()
         # Also of one that was added before a restart.
         torrent.held_until_s = torrent.active_s + min(self._settle_s, record.added_s + self._settle_s - time.time())
-        torrent.saved, torrent.saved_s = torrent.marks.kept, torrent.active_s
-        self.sessions.of(lane).known(torrent)
+        torrent.saved, torrent.saved_s = torrent.summary.kept, torrent.active_s
+        self.sessions.ensure_open(lane).register(torrent)
         self.torrents[record.infohash] = torrent
         self.apply_limits(torrent)
         return torrent
@@ -140,15 +141,15 @@ class Library:
         parameters.file_priorities = record.file_priorities
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)
-        return self.sessions.of(lane).add(parameters)
+        return self.sessions.ensure_open(lane).add(parameters)
 
-    def known(self, hashes: lt.info_hash_t) -> Torrent | None:
-        """The torrent of these infohashes, that of a hybrid by either of its two."""
+    def find_by_hashes(self, hashes: lt.info_hash_t) -> Torrent | None:
+        """Return the torrent of these infohashes; a hybrid's is found by either of its two."""
         wanted = hashes_of(hashes)
         return next((torrent for torrent in self.torrents.values() if wanted & torrent.hashes), None)
 
     def find(self, infohash: str) -> Torrent | None:
-        """By its infohash in hex, that of a hybrid by either."""
+        """Return the torrent of this infohash in hex; a hybrid's is found by either of its two."""
         infohash = infohash.lower()
         if (torrent := self.torrents.get(infohash)) is not None:
             return torrent
@@ -203,7 +204,7 @@ class Library:
             if activity is Activity.RUNNING and is_done_seeding(views[infohash], limits):
                 self.spawn(self._stop_done(torrent))
             try:
-                self.run_or_stand(torrent)
+                self.apply_activity(torrent)
             except RuntimeError as error:
                 logger.error("libtorrent does not take what a torrent is to do: %s", error)
         self._share_rates()
@@ -219,18 +220,18 @@ class Library:
             self.removed.popleft()
 
     def _view(self, torrent: Torrent, now_s: float) -> View:
-        marks = torrent.marks
-        given_for = max(marks.all_time_download, marks.total_wanted)
+        summary = torrent.summary
+        given_for = max(summary.all_time_download, summary.total_wanted)
         return View(
             torrent.record,
             torrent.is_finished,
             self.room.is_in(torrent.record.folder),
-            marks.all_time_upload / given_for if given_for else 0.0,
+            summary.all_time_upload / given_for if given_for else 0.0,
             now_s - torrent.active_s,
         )
 
-    def run_or_stand(self, torrent: Torrent) -> None:
-        """Tell libtorrent, and the hidden swarm, what the torrent does from now on. Raises RuntimeError."""
+    def apply_activity(self, torrent: Torrent) -> None:
+        """Have libtorrent and the hidden swarms do what the torrent's activity says. Raises RuntimeError."""
         if torrent.is_between_sessions:
             return
         is_held = torrent.held_until_s > time.monotonic()
@@ -250,7 +251,7 @@ class Library:
             torrent.active_s = time.monotonic()
         elif not runs and not torrent.is_paused:
             torrent.handle.pause()
-        self._take_part(torrent, may_run)
+        self._join_swarms(torrent, may_run)
 
     def _is_reachable(self, lane: Lane) -> bool:
         """Looked up once a tick."""
@@ -258,21 +259,21 @@ class Library:
             known = self._reachable[lane] = self.sessions.is_reachable(lane)
         return known
 
-    def _take_part(self, torrent: Torrent, may_run: bool) -> None:
-        """Seed or download in its hidden swarms, or leave them."""
+    def _join_swarms(self, torrent: Torrent, may_run: bool) -> None:
+        """Seed or download in the torrent's hidden swarms, or leave them when it may not run."""
         if torrent.record.hops == PLAIN or torrent.is_private or not may_run:
-            self.part(torrent)
+            self.leave_swarms(torrent)
             return
-        part, swarms = torrent.is_finished, torrent.known_swarms
-        if torrent.is_checking or (part is torrent.hidden and swarms == torrent.swarms):
+        seeds, swarms = torrent.is_finished, torrent.known_swarms
+        if torrent.is_checking or (seeds is torrent.hidden and swarms == torrent.swarms):
             return
-        on_linked = None if part else partial(self._on_linked, torrent)
-        for swarm in swarms if part is not torrent.hidden else swarms - torrent.swarms:
-            self._tunnels.join_swarm(swarm, torrent.lane.hops, on_linked, seeding=part, group=torrent.lane.group)
-        torrent.hidden, torrent.swarms = part, swarms
+        on_linked = None if seeds else partial(self._on_linked, torrent)
+        for swarm in swarms if seeds is not torrent.hidden else swarms - torrent.swarms:
+            self._tunnels.join_swarm(swarm, torrent.lane.hops, on_linked, seeding=seeds, group=torrent.lane.group)
+        torrent.hidden, torrent.swarms = seeds, swarms
 
-    def part(self, torrent: Torrent) -> None:
-        """Leave its hidden swarms."""
+    def leave_swarms(self, torrent: Torrent) -> None:
+        """Take the torrent out of its hidden swarms."""
         if torrent.hidden is not None:
             for swarm in torrent.swarms:
                 self._tunnels.leave_swarm(swarm)
@@ -282,7 +283,7 @@ class Library:
     def _on_linked(self, torrent: Torrent, peer: Address) -> None:
         torrent.peers |= {peer}
         torrent.handle.connect_peer(peer)
-        self.run_or_stand(torrent)
+        self.apply_activity(torrent)
 
     def _share_rates(self) -> None:
         """Sessions that have work to do share what is allowed in all."""
@@ -317,7 +318,7 @@ class Library:
         self.room.found_none(torrent.record.folder)
         torrent.is_verifying = False
         torrent.activity = Activity.NO_ROOM
-        self.run_or_stand(torrent)
+        self.apply_activity(torrent)
 
     # What is kept
 
@@ -353,7 +354,7 @@ class Library:
         """Keep where these stand, as far as libtorrent has them. Raises StoreError."""
         here = [torrent for torrent in torrents if self.has(torrent) and not torrent.is_between_sessions]
         asked = [(torrent.handle, torrent.resumes_put) for torrent in here]
-        kept = [torrent.marks.kept for torrent in here]
+        kept = [torrent.summary.kept for torrent in here]
         answers = await asyncio.gather(*(self.resume_data(torrent) for torrent in here), return_exceptions=True)
         saved = [
             (torrent, mark, answer)
@@ -415,4 +416,4 @@ class Library:
 
 def _wants_save(torrent: Torrent, now_s: float) -> bool:
     is_old = torrent.activity is Activity.RUNNING and now_s >= torrent.saved_s + SAVE_TIME_INTERVAL_S
-    return is_old or torrent.saved != torrent.marks.kept
+    return is_old or torrent.saved != torrent.summary.kept

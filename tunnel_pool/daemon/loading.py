@@ -3,23 +3,23 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import libtorrent as lt
 
 from tunnel_pool.daemon import disk
+from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.store import Deletion, StoredTorrent
-
-if TYPE_CHECKING:
-    from tunnel_pool.daemon.library import Library
 
 logger = logging.getLogger(__name__)
 
 
-async def load_torrents(library: "Library", torrents: Iterable[StoredTorrent]) -> None:
-    """Open each torrent in the library; one that can't be read is left as it is. Raises StoreError."""
-    torrents = list(torrents)
+async def load(library: Library, folder: str | None) -> None:
+    """Restore the settings and open each torrent that was kept; one that can't be read is left as it is.
+
+    A `folder` that is named replaces the one that a client has set. Raises StoreError.
+    """
+    torrents = await library.restore(folder)
     await _delete_given_up(library, torrents)
     for record, resume in torrents:
         try:
@@ -30,9 +30,10 @@ async def load_torrents(library: "Library", torrents: Iterable[StoredTorrent]) -
                 library.open(record, parameters)
         except Exception as error:
             logger.error("A torrent can't be loaded, and stays as it is: %s", error)
+    library.tick()
 
 
-async def _finish_move(library: "Library", record: Record, parameters: lt.add_torrent_params) -> None:
+async def _finish_move(library: Library, record: Record, parameters: lt.add_torrent_params) -> None:
     """End a move that was cut short, before libtorrent hears of the torrent."""
     names, error = disk.names_of(parameters), ""
     try:
@@ -47,7 +48,7 @@ async def _finish_move(library: "Library", record: Record, parameters: lt.add_to
     library.open(record, parameters).error = error
 
 
-async def _delete_given_up(library: "Library", torrents: Iterable[StoredTorrent]) -> None:
+async def _delete_given_up(library: Library, torrents: Iterable[StoredTorrent]) -> None:
     """Delete what could not be deleted before; files that a torrent has by now are its own."""
     deletions = await library.store.deletions()
     if not deletions:

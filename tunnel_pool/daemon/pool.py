@@ -1,12 +1,12 @@
 """The pool in its owner's hands: another number of children, and a child that is to go."""
 
-from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.pool.policy import ChildState
-from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.scaler import Scaler, keep_scaled
+from tunnel_pool.pool.scaling import RunningScaler, WorkerRange
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.pooled.scaler import keep_scaled
 from tunnel_pool.tunnels import NodeOptions
 
 NO_POOL = "there are no children here: start the daemon with --workers"
@@ -49,7 +49,7 @@ class PoolControl:
             raise RequestError(NO_POOL)
         return self._tunnels
 
-    def _scaler(self, workers: WorkerRange) -> Scaler:
+    def _scaler(self, workers: WorkerRange) -> RunningScaler:
         """Raises RequestError."""
         community = self._pooled()
         keep_scaled(community, workers, circuits_follow=not self._options.circuits)

@@ -10,8 +10,8 @@ import aiohttp
 from tunnel_pool.daemon.api.openapi import EVENTS_PATH
 from tunnel_pool.daemon.guard import Credentials
 from tunnel_pool.daemon.web import RPC_PATH, SESSION_HEADER
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.system.errors import UserError
 
 TIMEOUT_S = 60.0
 MAX_EVENT_BYTES = 1 << 26  # a line with all torrents

@@ -42,7 +42,7 @@ class Rows:
     def _row(self, torrent: Torrent, before: dict[int, _Row], now_s: float) -> bytes:
         number = torrent.record.number
         known = before.get(number)
-        is_stale = known is not None and self._of_peers and torrent.marks.num_peers > 0
+        is_stale = known is not None and self._of_peers and torrent.summary.num_peers > 0
         if known is None or known.changed != torrent.changed or (is_stale and known.made_s <= now_s - PEERS_FOR_S):
             known = _Row(torrent.changed, now_s, self._make(torrent))
         self._rows[number] = known

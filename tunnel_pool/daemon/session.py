@@ -11,9 +11,9 @@ import libtorrent as lt
 
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.torrent import Torrent
-from tunnel_pool.libtorrent_session import LibtorrentSession
-from tunnel_pool.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 
 POLL_S = 0.2
 HURRIED_POLL_S = 0.01
@@ -23,30 +23,32 @@ ALERT_QUEUE = 1 << 20  # each torrent may have some to tell at once
 
 logger = logging.getLogger(__name__)
 
-Hear = Callable[[Torrent, Any], None]
-"""Hears alerts of a torrent."""
+OnAlert = Callable[[Torrent, Any], None]
+"""Called with each alert of libtorrent that is about a torrent, and with each new torrent_status."""
 
 
 class DaemonSession(LibtorrentSession):
-    def __init__(self, settings: dict[str, Any], hear: Hear, nice: int, lockdown: Lockdown | None = None) -> None:
+    def __init__(
+        self, settings: dict[str, Any], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
+    ) -> None:
         super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
         self._torrents: dict[lt.torrent_handle, Torrent] = {}
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # until libtorrent has let go
-        self._hear = hear
+        self._on_alert = on_alert
         self._hurried_by = 0
         self._hurry = asyncio.Event()
 
     def add(self, parameters: lt.add_torrent_params) -> lt.torrent_handle:
-        """To be `known` next. Raises RuntimeError."""
+        """Add a torrent to libtorrent; `register` it next, or its alerts are dropped. Raises RuntimeError."""
         handle: lt.torrent_handle = self._session.add_torrent(parameters)
         return handle
 
-    def known(self, torrent: Torrent) -> None:
-        """From now on it is heard of."""
+    def register(self, torrent: Torrent) -> None:
+        """Report this torrent's alerts from now on."""
         self._torrents[torrent.handle] = torrent
 
     def remove(self, torrent: Torrent) -> "asyncio.Future[None]":
-        """When the future is done, libtorrent has let go of the files."""
+        """Take a torrent out of the session; when the future is done, libtorrent has closed its files."""
         removed = self._removing[torrent.handle] = asyncio.get_running_loop().create_future()
         del self._torrents[torrent.handle]
         torrent.give_up("the torrent is gone")
@@ -54,11 +56,11 @@ class DaemonSession(LibtorrentSession):
         return removed
 
     def forget(self, torrent: Torrent) -> None:
-        """One that was removed: nobody waits any longer for libtorrent to let go."""
+        """Stop waiting for libtorrent to close the files of a torrent that was removed."""
         self._removing.pop(torrent.handle, None)
 
     def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
-        """Of all torrents of this session together; 0: none."""
+        """Limit the rates of all torrents of this session together; 0 is no limit."""
         self._session.apply_settings(
             {"download_rate_limit": download_bytes_per_s, "upload_rate_limit": upload_bytes_per_s}
         )
@@ -106,12 +108,12 @@ class DaemonSession(LibtorrentSession):
         resuming = lt.torrent_status.states.checking_resume_data
         with contextlib.suppress(TimeoutError), self.hurrying():
             async with asyncio.timeout(RESUMED_WITHIN_S):
-                while any(t.marks.state == resuming and not t.error for t in self._torrents.values()):  # noqa: ASYNC110
+                while any(t.summary.state == resuming and not t.error for t in self._torrents.values()):  # noqa: ASYNC110
                     await asyncio.sleep(HURRIED_POLL_S)
 
     @contextlib.contextmanager
     def hurrying(self) -> Iterator[None]:
-        """In it, what libtorrent tells is heard at once."""
+        """Read libtorrent's alerts every HURRIED_POLL_S while this context is entered."""
         self._hurried_by += 1
         self._hurry.set()
         try:
@@ -120,7 +122,7 @@ class DaemonSession(LibtorrentSession):
             self._hurried_by -= 1
 
     async def stop(self) -> None:
-        """What is to be saved was saved before."""
+        """End the libtorrent session; the caller has saved what is to be kept."""
         self._stopped = True
         if self._poller is not None:
             self._poller.cancel()
@@ -136,7 +138,7 @@ class DaemonSession(LibtorrentSession):
             if (now_s := time.monotonic()) >= next_update_s:
                 next_update_s = now_s + POLL_S
                 self._session.post_torrent_updates()
-            await self._hear_all()
+            await self._read_alerts()
             if self._hurried_by:
                 await asyncio.sleep(HURRIED_POLL_S)
                 continue
@@ -145,12 +147,12 @@ class DaemonSession(LibtorrentSession):
                 async with asyncio.timeout(POLL_S):
                     await self._hurry.wait()
 
-    async def _hear_all(self) -> None:
-        """Others get a turn in between: a thousand torrents have much to tell."""
+    async def _read_alerts(self) -> None:
+        """Handle all alerts that have come; other tasks get a turn in between, as a thousand torrents send many."""
         turn_ends_s = time.monotonic() + TURN_S
-        for told in self._told():
+        for alert in self._pop_alerts():
             try:
-                self._handle(told)
+                self._handle(alert)
             except Exception as error:
                 logger.error("What libtorrent told was not understood: %s", type(error).__name__)
                 logger.debug("The traceback of the failure", exc_info=True)
@@ -158,8 +160,8 @@ class DaemonSession(LibtorrentSession):
                 await asyncio.sleep(0)
                 turn_ends_s = time.monotonic() + TURN_S
 
-    def _told(self) -> Iterator[Any]:
-        """Alerts, which are valid until it is asked again, and statuses."""
+    def _pop_alerts(self) -> Iterator[Any]:
+        """Yield alerts, which are valid until the next call, and the statuses of a state_update_alert."""
         for alert in self._session.pop_alerts():
             if isinstance(alert, lt.state_update_alert):
                 yield from alert.status
@@ -170,14 +172,14 @@ class DaemonSession(LibtorrentSession):
         kind = type(alert).__name__
         if isinstance(alert, lt.torrent_status):
             if (torrent := self._torrents.get(alert.handle)) is not None:
-                self._hear(torrent, alert)
+                self._on_alert(torrent, alert)
         elif kind == "torrent_removed_alert":
             if (removed := self._removing.pop(alert.handle, None)) is not None and not removed.done():
                 removed.set_result(None)
         elif not isinstance(alert, lt.torrent_alert):
             self._handle_of_session(kind, alert)
         elif (torrent := self._torrents.get(alert.handle)) is not None:
-            self._hear(torrent, alert)
+            self._on_alert(torrent, alert)
 
     def _handle_of_session(self, kind: str, alert: Any) -> None:
         if kind == "listen_succeeded_alert":

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.daemon.session import DaemonSession, Hear
-from tunnel_pool.dht_entry import DhtEntry
-from tunnel_pool.isolation import PLAIN, Isolation
-from tunnel_pool.lane_servers import LaneServers
-from tunnel_pool.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.daemon.session import DaemonSession, OnAlert
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.lanes import Lane
-from tunnel_pool.session_settings import anonymous_settings, plain_settings
+from tunnel_pool.torrent.dht_bootstrap import DhtEntry
+from tunnel_pool.torrent.isolation import PLAIN, Isolation
+from tunnel_pool.torrent.lane_servers import LaneServers
+from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.torrent.session_settings import anonymous_settings, plain_settings
 
 PLAIN_LANE = Lane(PLAIN)
 PLAIN_LINGERS_S = 5.0  # after its last torrent: the next one may be on its way
@@ -36,11 +36,13 @@ class SessionOptions:
 
 
 class Sessions:
-    def __init__(self, tunnels: Tunnels, options: SessionOptions, hear: Hear) -> None:
+    """Opens a session for each lane that has torrents. Set `on_alert` and `on_reachable` before the first."""
+
+    def __init__(self, tunnels: Tunnels, options: SessionOptions) -> None:
         """Raises UserError when anonymous sessions are to be locked down and can't be."""
         self._tunnels = tunnels
         self._options = options
-        self._hear = hear
+        self.on_alert: OnAlert = lambda torrent, alert: None
         self.on_reachable: Callable[[], None] = lambda: None  # called when a session has its first circuits
         self._sessions: dict[Lane, DaemonSession] = {}
         self._tasks: dict[Lane, list[asyncio.Task[None]]] = {}
@@ -50,8 +52,8 @@ class Sessions:
         self._lockdown = open_lockdown(options.lockdown)
         self._servers = LaneServers(tunnels, options.steering, self._lockdown)
 
-    def of(self, lane: Lane) -> DaemonSession:
-        """Return the session of a lane, opened now if there is none."""
+    def ensure_open(self, lane: Lane) -> DaemonSession:
+        """Return the session of a lane; it is opened now where there is none."""
         if lane not in self._sessions:
             session = self._open_plain() if lane.hops == PLAIN else self._open_anonymous(lane)
             session.set_limits(*self._newcomers)
@@ -62,13 +64,13 @@ class Sessions:
     def _open_plain(self) -> DaemonSession:
         options = self._options
         settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
-        return DaemonSession(settings, self._hear, options.nice)
+        return DaemonSession(settings, self.on_alert, options.nice)
 
     def _open_anonymous(self, lane: Lane) -> DaemonSession:
         options = self._options
         opened = self._servers.open(lane, lambda is_lost: self._reconnect(lane, is_lost))
         settings = anonymous_settings(opened.port, bool(options.dht_nodes), options.private, opened.secret)
-        session = DaemonSession(settings, self._hear, options.nice, self._lockdown)
+        session = DaemonSession(settings, self.on_alert, options.nice, self._lockdown)
         session.on_listening = opened.server.set_usual_client
         loop = asyncio.get_running_loop()
         tasks = self._tasks[lane] = [loop.create_task(self._tell_when_reachable(lane))]
@@ -92,7 +94,7 @@ class Sessions:
     def is_reachable(self, lane: Lane) -> bool:
         """Whether anybody can be reached over this lane."""
         opened = self._servers.get(lane)
-        return lane.hops == PLAIN or (opened is not None and opened.reach.is_ready(time.monotonic()))
+        return lane.hops == PLAIN or (opened is not None and opened.readiness.is_ready(time.monotonic()))
 
     def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
         """Of each lane's torrents together, down and up in bytes a second; 0: none. Called every second.

@@ -6,8 +6,8 @@ import binascii
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.errors import UserError
-from tunnel_pool.torrents import parse_link, parse_torrent, read_metainfo
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.metainfo import parse_link, parse_torrent, read_metainfo
 
 
 def of_metainfo(text: str) -> lt.add_torrent_params:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from tunnel_pool.daemon.record import Record
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 STORE_FILE = "daemon.db"
 SCHEMA_VERSION = 1

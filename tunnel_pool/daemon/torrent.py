@@ -16,9 +16,9 @@ from tunnel_pool.daemon.record import UNWANTED, Record
 from tunnel_pool.daemon.selection import priority_of
 from tunnel_pool.daemon.standstill import Standstill
 from tunnel_pool.daemon.store import StoreError
-from tunnel_pool.hidden import lookup_hash
 from tunnel_pool.overlay.lanes import Lane
-from tunnel_pool.torrents import hidden_hashes_of
+from tunnel_pool.pooled.hidden_services import lookup_hash
+from tunnel_pool.torrent.metainfo import hidden_hashes_of
 
 S = lt.torrent_status
 CHECKING = (S.checking_files, S.checking_resume_data)
@@ -28,7 +28,7 @@ PAUSED = int(lt.torrent_flags.paused)
 UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 
 
-class Marks(NamedTuple):
+class StatusSummary(NamedTuple):
     """What of a status decides anything, or is shown; the rest is but the time that goes by."""
 
     state: Any
@@ -63,8 +63,8 @@ class Marks(NamedTuple):
         )
 
     @staticmethod
-    def of(status: lt.torrent_status) -> "Marks":
-        return Marks(
+    def of(status: lt.torrent_status) -> "StatusSummary":
+        return StatusSummary(
             status.state,
             int(status.flags),
             status.has_metadata,
@@ -94,7 +94,9 @@ class Count:
         self.value = 0
 
 
-SEEN = frozenset(("record", "marks", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate"))
+SEEN = frozenset(
+    ("record", "summary", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate")
+)
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class Torrent:
     lane: Lane  # in whose session it is
     handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
     status: lt.torrent_status  # change it by `hear`
-    marks: Marks = field(init=False)
+    summary: StatusSummary = field(init=False)
     is_checking: bool = field(init=False)
     is_finished: bool = field(init=False)  # whether all that is wanted is there
     is_paused: bool = field(init=False)  # by libtorrent's account
@@ -146,29 +148,29 @@ class Torrent:
             object.__setattr__(self, "changed", self.count.value)
 
     def __post_init__(self) -> None:
-        self._look(Marks.of(self.status))
+        self._look(StatusSummary.of(self.status))
 
-    def hear(self, status: lt.torrent_status) -> bool:
-        """Returns whether anything that matters is another."""
+    def update(self, status: lt.torrent_status) -> bool:
+        """Take libtorrent's new status of it; return whether anything in it that decides or is shown has changed."""
         self.status = status
-        marks = Marks.of(status)
-        if marks == self.marks:
+        summary = StatusSummary.of(status)
+        if summary == self.summary:
             return False
-        self._look(marks)
+        self._look(summary)
         return True
 
-    def _look(self, marks: Marks) -> None:
-        self.marks = marks
-        self.is_checking = marks.state in CHECKING
-        self.is_finished = bool(marks.has_metadata and marks.finished and not self.is_checking)
-        self.is_paused = bool(marks.flags & PAUSED)
-        self.is_uploading_only = bool(marks.flags & UPLOAD_MODE)
+    def _look(self, summary: StatusSummary) -> None:
+        self.summary = summary
+        self.is_checking = summary.state in CHECKING
+        self.is_finished = bool(summary.has_metadata and summary.finished and not self.is_checking)
+        self.is_paused = bool(summary.flags & PAUSED)
+        self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
         self.is_private = self.info is not None and self.info.priv()
 
     def measure(self, now_s: float) -> None:
         """Its speeds, since the last time; libtorrent's own fade over half a minute."""
         before_s, before_down, before_up = self._measured
-        down, up = self.marks.total_payload_download, self.marks.total_payload_upload
+        down, up = self.summary.total_payload_download, self.summary.total_payload_upload
         if now_s - before_s < MEASURE_S:
             return
         self._measured = now_s, down, up
@@ -180,7 +182,7 @@ class Torrent:
 
     def peer_infos(self) -> Sequence[lt.peer_info]:
         """Of the BitTorrent peers, a second old at most. Raises RuntimeError while it is between sessions."""
-        if not self.marks.num_peers:
+        if not self.summary.num_peers:
             return ()
         now_s = time.monotonic()
         if now_s >= self._peer_infos[0] + PEERS_FOR_S:
@@ -235,7 +237,7 @@ class Torrent:
     @property
     def info(self) -> lt.torrent_info | None:
         """None until the metadata is known."""
-        return self.status.torrent_file if self.marks.has_metadata else None
+        return self.status.torrent_file if self.summary.has_metadata else None
 
     @property
     def layout(self) -> lt.file_storage | None:
@@ -270,14 +272,14 @@ class Torrent:
     @property
     def progress(self) -> float:
         """Of what is wanted, from 0 to 1; 1 when its last piece was checked."""
-        wanted = self.marks.total_wanted
+        wanted = self.summary.total_wanted
         return (wanted - self.left_bytes) / wanted if wanted else 0.0
 
     @property
     def left_bytes(self) -> int:
         """Of what is wanted; libtorrent counts a piece as done before it has checked its hash."""
-        left = max(0, self.marks.total_wanted - self.marks.total_wanted_done)
-        return left if self.is_finished else max(left, min(1, self.marks.total_wanted))
+        left = max(0, self.summary.total_wanted - self.summary.total_wanted_done)
+        return left if self.is_finished else max(left, min(1, self.summary.total_wanted))
 
     def priority(self, index: int) -> int:
         """libtorrent's, of a file."""

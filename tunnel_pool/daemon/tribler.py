@@ -14,7 +14,7 @@ from tunnel_pool.daemon.api.model import Hops, Text, TorrentState
 from tunnel_pool.daemon.api.operations import NotFoundError
 from tunnel_pool.daemon.api.server import answered, json_response
 from tunnel_pool.daemon.api.views import files_view, state_of
-from tunnel_pool.daemon.changes import Changes, Wish
+from tunnel_pool.daemon.changes import AddRequest, Changes
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
@@ -127,7 +127,7 @@ class _Calls:
         }
 
     async def add(self, _: str, body: Add) -> dict[str, Any]:
-        wish = Wish(folder=body.destination or None, hops=body.anon_hops)
+        wish = AddRequest(folder=body.destination or None, hops=body.anon_hops)
         torrent, _was_there = await self._changes.add(of_source(body.uri, files=False), wish)
         return {"started": True, "infohash": torrent.record.infohash}
 
@@ -174,7 +174,7 @@ def _status(torrent: Torrent) -> str:
     if state in (TorrentState.QUEUED, TorrentState.NO_ROOM):
         return "SEEDING" if torrent.is_finished else "ALLOCATING_DISKSPACE"
     if state is TorrentState.DOWNLOADING:
-        return "CIRCUITS" if torrent.is_paused else "DOWNLOADING" if torrent.marks.has_metadata else "METADATA"
+        return "CIRCUITS" if torrent.is_paused else "DOWNLOADING" if torrent.summary.has_metadata else "METADATA"
     names = {
         TorrentState.CHECKING: "HASHCHECKING",
         TorrentState.SEEDING: "SEEDING",
@@ -185,7 +185,7 @@ def _status(torrent: Torrent) -> str:
 
 
 def _download(torrent: Torrent) -> dict[str, Any]:
-    record, marks = torrent.record, torrent.marks
+    record, summary = torrent.record, torrent.summary
     name = _status(torrent)
     rate = torrent.down_rate
     return {
@@ -194,7 +194,7 @@ def _download(torrent: Torrent) -> dict[str, Any]:
         "status": name,
         "status_code": STATES.index(name),
         "progress": torrent.progress,
-        "size": marks.total_wanted,
+        "size": summary.total_wanted,
         "eta": torrent.left_bytes / rate if rate else 0.0,
         "hops": record.hops,
         "anon_download": record.hops > 0,
@@ -203,15 +203,15 @@ def _download(torrent: Torrent) -> dict[str, Any]:
         "error": torrent.error or (NO_ROOM if state_of(torrent) is TorrentState.NO_ROOM else ""),
         "speed_down": float(rate),
         "speed_up": float(torrent.up_rate),
-        "num_peers": marks.num_peers,
-        "num_seeds": marks.num_seeds,
-        "all_time_download": marks.all_time_download,
-        "all_time_upload": marks.all_time_upload,
+        "num_peers": summary.num_peers,
+        "num_seeds": summary.num_seeds,
+        "all_time_download": summary.all_time_download,
+        "all_time_upload": summary.all_time_upload,
         "all_time_ratio": max(0.0, ratio(torrent)),
-        "total_down": marks.all_time_download,
+        "total_down": summary.all_time_download,
         "total_pieces": torrent.info.num_pieces() if torrent.info is not None else 0,
         "time_added": int(record.added_s),
-        "availability": marks.distributed_copies,
+        "availability": summary.distributed_copies,
         "max_upload_speed": record.upload_limit_kb if record.upload_limited else 0,
         "max_download_speed": record.download_limit_kb if record.download_limited else 0,
         "trackers": [],

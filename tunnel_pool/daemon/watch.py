@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.changes import Changes, Wish
+from tunnel_pool.daemon.changes import AddRequest, Changes
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.store import StoreError
-from tunnel_pool.errors import UserError
-from tunnel_pool.torrents import MAX_TORRENT_FILE_BYTES, parse_torrent, read_metainfo
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, parse_torrent, read_metainfo
 
 INTERVAL_S = 2.0
 WRITTEN_AFTER_S = 2.0  # without a change
@@ -62,7 +62,7 @@ async def _take(file: _File, watch: Watch, changes: Changes) -> bool:
 
     Returns False when the file is to be left alone from now on.
     """
-    wish = Wish(folder=watch.download_to, hops=watch.hops, labels=watch.labels, stopped=watch.stopped)
+    wish = AddRequest(folder=watch.download_to, hops=watch.hops, labels=watch.labels, stopped=watch.stopped)
     try:
         await changes.add(await asyncio.to_thread(_parse, file.path), wish)
         suffix = ADDED

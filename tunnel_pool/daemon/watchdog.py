@@ -11,7 +11,7 @@ from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.queue import Activity
 from tunnel_pool.daemon.standstill import Step
 from tunnel_pool.daemon.torrent import Torrent
-from tunnel_pool.lost_peers import is_end_to_end
+from tunnel_pool.torrent.lost_peers import is_end_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Watchdog:
         for torrent in list(self._library.torrents.values()):
             standstill, step = torrent.standstill, None
             if _should_move(torrent, now_s):
-                step = standstill.look(now_s, (torrent.marks.total_done, torrent.marks.total_payload_download))
+                step = standstill.look(now_s, (torrent.summary.total_done, torrent.summary.total_payload_download))
             else:
                 standstill.moved(now_s)
             if step is not None:
@@ -40,7 +40,7 @@ class Watchdog:
     def _help(self, torrent: Torrent, step: Step) -> None:
         library = self._library
         torrent.standing = torrent.standstill.sentence(
-            time.monotonic(), torrent.marks.num_peers, library.sessions.is_reachable(torrent.lane)
+            time.monotonic(), torrent.summary.num_peers, library.sessions.is_reachable(torrent.lane)
         )
         logger.debug("A download stands still: %s", torrent.standing)
         library.spawn(self._ask_again(torrent) if step is Step.ASK_AGAIN else self._open_anew(torrent))
@@ -51,7 +51,7 @@ class Watchdog:
         peers = lt.read_resume_data(await library.resume_data(torrent)).peers
         if not library.has(torrent) or torrent.is_between_sessions:
             return
-        library.sessions.of(torrent.lane).reconsider_peers(torrent)
+        library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)
         for peer in dict.fromkeys([*peers, *torrent.record.peers]):
             if not is_end_to_end(peer):
                 torrent.handle.connect_peer(peer, int(lt.peer_info.tracker))  # their failures are forgiven

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.overlay.admission import Admission
 from tunnel_pool.overlay.exit_rules import MAX_RANGES, ExitRules, Network, Protocol, Ranges, network_ranges
-from tunnel_pool.toml_file import Section, read_toml
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.toml_file import Section, read_toml
 
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 PROTOCOL_NAMES = {protocol.name.lower().replace("_", "-"): protocol for protocol in Protocol if protocol.name}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from tunnel_pool.files import write_atomically
 from tunnel_pool.node.config import Limits
 from tunnel_pool.node.rates import Usage, limits_at, period_start
 from tunnel_pool.overlay.limits import Counted, LimitsMemory
-from tunnel_pool.overlay.limits import Limits as Held
+from tunnel_pool.overlay.rate_limits import Limits as Held
+from tunnel_pool.system.files import write_atomically
 
 USAGE_FILE = "usage.json"
 FOR_OTHERS = ("relayed", "exited")

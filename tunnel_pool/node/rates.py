@@ -4,9 +4,9 @@ import datetime
 from dataclasses import dataclass
 
 from tunnel_pool.node.config import DAYS, NO_RATES, BothWays, Limits, Quota, Rates, Window
-from tunnel_pool.overlay import limits
+from tunnel_pool.overlay import rate_limits
 
-NOTHING = limits.Rates(0, 0)
+NOTHING = rate_limits.Rates(0, 0)
 NAMES = ("relayed", "exited", "own", "total", "circuit")
 
 
@@ -26,13 +26,13 @@ def is_open(window: Window, now: datetime.datetime) -> bool:
     return (today in window.days and time >= window.since) or (yesterday in window.days and time < window.until)
 
 
-def limits_at(config: Limits, now: datetime.datetime, quota_spent: bool) -> limits.Limits:
+def limits_at(config: Limits, now: datetime.datetime, quota_spent: bool) -> rate_limits.Limits:
     """Windows that are open replace what they name, the last of them first of all; own traffic has no quota."""
     windows = [window for window in config.schedule if is_open(window, now)]
     held = {name: _latest([config, *windows], name) for name in NAMES}
     if quota_spent:
         held["relayed"] = held["exited"] = NOTHING
-    return limits.Limits(
+    return rate_limits.Limits(
         **held,
         max_delay_s=config.max_delay_ms / 1000,
         burst_s=config.burst_ms / 1000,
@@ -40,11 +40,11 @@ def limits_at(config: Limits, now: datetime.datetime, quota_spent: bool) -> limi
     )
 
 
-def _latest(rates: list[Rates], name: str) -> limits.Rates:
+def _latest(rates: list[Rates], name: str) -> rate_limits.Rates:
     ways: list[BothWays] = [getattr(each, name) for each in rates]
     up = [way.up for way in ways if way.up is not None]
     down = [way.down for way in ways if way.down is not None]
-    return limits.Rates(up[-1] if up else None, down[-1] if down else None)
+    return rate_limits.Rates(up[-1] if up else None, down[-1] if down else None)
 
 
 def period_start(day: int, today: datetime.date) -> datetime.date:

@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from tunnel_pool.errors import UserError
-from tunnel_pool.http_server import serving_app
 from tunnel_pool.node.metrics import CONTENT_TYPE, NodeCollector, exposition
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.http_server import serving_app
 
 SOCKET_FILE = "node.sock"
 ASK_TIMEOUT_S = 10.0

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.framework import own_launcher
 from tunnel_pool.pool.command import StartMethod, only_for_children
 from tunnel_pool.pool.launching import Descriptors, ProcessEvents, RunningProcess
@@ -36,6 +35,7 @@ from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import HasDescriptor, give
 from tunnel_pool.rpc.sync import CarriedState, SyncState
+from tunnel_pool.system.errors import UserError
 
 TICK_S = 0.1
 CALM_TICK_S = 0.25  # while all children work

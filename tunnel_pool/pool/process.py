@@ -13,13 +13,13 @@ from google.protobuf.message import Message
 from tunnel_pool.pool.command import descriptor_map
 from tunnel_pool.pool.launching import Descriptors, ProcessEvents, RunningProcess, describe_end
 from tunnel_pool.pool.log import ChildLog
-from tunnel_pool.priority import make_yield
 from tunnel_pool.rpc.calls import Answered, Called, ControlChannel, Failed, Notified, settle
 from tunnel_pool.rpc.descriptors import CONTROL_IN, CONTROL_OUT, EXIT_IN, EXIT_OUT, STDERR, STDOUT
 from tunnel_pool.rpc.errors import BrokenStreamError, CallError
 from tunnel_pool.rpc.exit import ExitDecoder, ExitFrame, ExitKind, encode
 from tunnel_pool.rpc.sockets import socket_pair
 from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
+from tunnel_pool.system.priority import make_yield
 
 CALL_TIMEOUT_S = 15.0
 END_OF_FILE_GRACE_S = 0.5

@@ -5,7 +5,7 @@ import sys
 from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 
 import tunnel_pool
-from tunnel_pool import switches
+from tunnel_pool.pool import switches
 from tunnel_pool.pool.command import child_environment, executable_again
 
 

@@ -7,7 +7,7 @@ Between the two thresholds nothing happens, so that a steady load keeps a steady
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 GROW_CPU = 0.7  # of a core, mean of the children
 SHRINK_CPU = 0.35  # of a core, mean of those that would be left
@@ -168,3 +168,13 @@ def _since(before_s: float | None, holds: bool, now_s: float) -> float | None:
 
 def _has_lasted(since_s: float | None, seconds: float, now_s: float) -> bool:
     return since_s is not None and now_s - since_s >= seconds
+
+
+class RunningScaler(Protocol):
+    """What may be asked of the Scaler that keeps a pool (pooled/scaler.py)."""
+
+    workers: WorkerRange
+
+    def drain(self, slot: int) -> None: ...
+
+    def stop(self) -> None: ...

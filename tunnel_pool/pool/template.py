@@ -13,11 +13,11 @@ import psutil
 from tunnel_pool.pool.launching import Descriptors, Launcher, ProcessEvents, RunningProcess, describe_end
 from tunnel_pool.pool.log import ChildLog
 from tunnel_pool.pool.policy import MAX_START_FAILURES, START_TIMEOUT_S, restart_delay_s
-from tunnel_pool.priority import make_yield
 from tunnel_pool.rpc.descriptors import REQUESTS, STDERR, STDIN, STDOUT
 from tunnel_pool.rpc.forking import FORK, MAX_MESSAGE_BYTES, READY, decode_reply
 from tunnel_pool.rpc.lifeline import adopt_orphans
 from tunnel_pool.rpc.sockets import socket_pair
+from tunnel_pool.system.priority import make_yield
 
 FORK_TIMEOUT_S = 2.0
 CLOCK_S = 1.0  # by which the kernel's account of a start differs from ours

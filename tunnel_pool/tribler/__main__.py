@@ -6,13 +6,13 @@ import importlib
 import sys
 from typing import Any
 
-from tunnel_pool import runner
 from tunnel_pool.cli import options
 from tunnel_pool.cli.parser import OneLineParser
-from tunnel_pool.errors import UsageError, UserError
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.rpc.sync import NOTHING_CARRIED, CarriedState
+from tunnel_pool.system import runner
+from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.tribler.community import AdoptionOptions, adopt
 from tunnel_pool.tunnels import ANYWHERE
 

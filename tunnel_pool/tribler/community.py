@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.circuits import PooledCircuits
-from tunnel_pool.community import PooledTunnelCommunity
-from tunnel_pool.errors import UserError
 from tunnel_pool.exit_cache import read_exits
-from tunnel_pool.hidden import PooledHiddenServices
 from tunnel_pool.overlay.config import HostPort, OverlayConfig
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.scaler import keep_scaled
+from tunnel_pool.pooled.circuits import PooledCircuits
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.pooled.hidden_services import PooledHiddenServices
+from tunnel_pool.pooled.scaler import keep_scaled
+from tunnel_pool.system.errors import UserError
 from tunnel_pool.tribler.neighbours import Neighbours
 from tunnel_pool.tribler.socks5 import Socks5Endpoint
 from tunnel_pool.tunnels import ANYWHERE, EXIT_FLAGS, load_member_key, new_member_key, shares_port

@@ -5,21 +5,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tunnel_pool.community import PooledTunnelCommunity
 from tunnel_pool.contract import Address
-from tunnel_pool.dispatch import Dispatcher, connect, serve_session
-from tunnel_pool.lost_peers import drop_and_reconnect
 from tunnel_pool.overlay.lanes import Lane
-from tunnel_pool.session_settings import OVER_CIRCUITS
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.socks5.server import Socks5Server
-from tunnel_pool.speed_test import PooledEndpoint
+from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.torrent.lost_peers import drop_and_reconnect
+from tunnel_pool.torrent.session_settings import OVER_CIRCUITS
 
 
 class Socks5Endpoint(PooledEndpoint):
     """The part of ipv8-rust-tunnels' endpoint that Tribler uses for SOCKS5, by hop count."""
 
     def __init__(self, community: PooledTunnelCommunity, download_manager: Any, steering: bool) -> None:
-        super().__init__(community)
+        super().__init__(community.pool, community.register_anonymous_task)
+        self._community = community
         self._download_manager = download_manager
         self._steering = steering
         self._dispatchers: dict[int, Dispatcher] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tunnel_pool.cut.components import OWN, read_components
 from tunnel_pool.cut.graph import Flow, Profile, cut_of, graph_of, judge, minimum_cut
 from tunnel_pool.cut.record import read_profile
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "docs" / "cut-profile.json"

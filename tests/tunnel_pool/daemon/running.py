@@ -14,7 +14,7 @@ from tests.commands import command
 from tunnel_pool.bench.daemon import PRIVATE
 from tunnel_pool.daemon.store import STORE_FILE
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.torrents import new_creator
+from tunnel_pool.torrent.metainfo import new_creator
 
 
 @contextlib.asynccontextmanager

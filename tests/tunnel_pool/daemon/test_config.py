@@ -13,7 +13,7 @@ from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.layers import environment_arguments, named
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.daemon.config import read_config
-from tunnel_pool.errors import UserError
+from tunnel_pool.system.errors import UserError
 
 
 def test_the_sample_configuration_is_one():

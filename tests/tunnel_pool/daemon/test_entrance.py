@@ -11,11 +11,11 @@ from aiohttp import web
 
 from tests.network import until
 from tests.tunnel_pool.daemon.running import Rpc, daemon
-from tunnel_pool import http_server
 from tunnel_pool.daemon.guard import GUESSES_AT_ONCE, GuessLimit
-from tunnel_pool.http_server import serving_app
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.sandbox import connections
+from tunnel_pool.system import http_server
+from tunnel_pool.system.http_server import serving_app
 
 NOBODY = 65534
 # A program of another user, as small as can be: it needs nothing of our installation.

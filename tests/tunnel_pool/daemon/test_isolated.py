@@ -5,16 +5,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
-from tunnel_pool.daemon.changes import Wish
+from tunnel_pool.daemon.changes import AddRequest
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.sessions import SessionOptions
 from tunnel_pool.daemon.web import WebOptions
-from tunnel_pool.isolation import Isolation
-from tunnel_pool.lockdown import LockdownMode
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.lanes import group_of
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.torrent.isolation import Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 A, B, C = (digit * 40 for digit in "abc")
@@ -38,7 +38,7 @@ async def daemon(tmp_path, isolation):
 
 
 async def add(daemon, infohash, *labels):
-    torrent, _ = await daemon.changes.add(parse_torrent(infohash), Wish(hops=1, labels=labels))
+    torrent, _ = await daemon.changes.add(parse_torrent(infohash), AddRequest(hops=1, labels=labels))
     return torrent
 
 

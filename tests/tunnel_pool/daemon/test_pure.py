@@ -22,7 +22,7 @@ from tunnel_pool.daemon.hops import HopRules, checked_hops, hops_of_labels, othe
 from tunnel_pool.daemon.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
 from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.settings import Settings
-from tunnel_pool.daemon.torrent import Count, Marks, Torrent
+from tunnel_pool.daemon.torrent import Count, StatusSummary, Torrent
 from tunnel_pool.daemon.transmission.fields import FIELDS
 from tunnel_pool.daemon.transmission.methods import _priorities
 from tunnel_pool.daemon.transmission.names import camel, kebab, snake
@@ -122,7 +122,7 @@ def test_no_more_run_than_may(kinds, downloads, seeds):
     ],
 )
 def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, wanted, progress, left):
-    told = dict.fromkeys(Marks._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
+    told = dict.fromkeys(StatusSummary._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
     told |= {"is_finished": finished, "has_metadata": True, "total_wanted": wanted, "total_wanted_done": done}
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
     torrent = Torrent(Count(), record, Lane(1), None, SimpleNamespace(**told))

@@ -13,9 +13,9 @@ from tests.standing import longest_stands
 from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
 from tunnel_pool.bench.daemon import network_of
-from tunnel_pool.libtorrent_session import open_session
-from tunnel_pool.seeder import seeder_settings
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.private_swarm.seeder import seeder_settings
+from tunnel_pool.private_swarm.swarm import LocalSwarm
+from tunnel_pool.torrent.libtorrent_session import open_session
 
 COUNT = 6
 SIZE_BYTES, BYTES_S = 80 << 20, 1 << 20

@@ -11,7 +11,7 @@ from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.selection import distrust_ends, newly_wanted
-from tunnel_pool.swarm import same_bytes
+from tunnel_pool.private_swarm.swarm import same_bytes
 
 FILES = {f"{name}.bin": 300_000 + 7_000 * number for number, name in enumerate("abcdef")}  # pieces go over their ends
 PIECE_BYTES = 16384

@@ -6,14 +6,14 @@ import pytest
 
 from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
 from tunnel_pool.daemon import sessions as daemon_sessions
-from tunnel_pool.daemon.changes import Wish
+from tunnel_pool.daemon.changes import AddRequest
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.daemon.web import WebOptions
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
@@ -22,12 +22,12 @@ INFOHASH = "0123456789abcdef0123456789abcdef01234567"
 @pytest.mark.parametrize("kind", ["plain", "pooled"])
 async def test_it_is_told_when_peers_can_be_reached(kind):
     async with network(exits=2) as nodes, tunnels(kind, map(address_of, nodes), circuits=4) as client:
-        sessions = Sessions(client, SessionOptions(private=True), lambda session, alert: None)
+        sessions = Sessions(client, SessionOptions(private=True))
         told = asyncio.Event()
         sessions.on_reachable = told.set
         try:
             assert not sessions.is_reachable(Lane(1))
-            sessions.of(Lane(1))
+            sessions.ensure_open(Lane(1))
             assert not sessions.is_reachable(Lane(1))
             await asyncio.wait_for(told.wait(), 20)
             assert sessions.is_reachable(Lane(1))
@@ -43,12 +43,12 @@ async def test_the_plain_session_ends_after_its_last_torrent(tmp_path, monkeypat
     options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)), sessions)
     async with running(options) as daemon:
         opened = daemon.library.sessions
-        torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), Wish(hops=0))
+        torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
         port = opened.plain_port()
         assert port
         await daemon.changes.remove([torrent], delete_files=False)
         await until(lambda: PLAIN_LANE not in opened._sessions)
-        await daemon.changes.add(parse_torrent(INFOHASH), Wish(hops=0))
+        await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
         assert PLAIN_LANE in opened._sessions
         await asyncio.sleep(0.3)
         assert PLAIN_LANE in opened._sessions
@@ -66,6 +66,6 @@ async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_
         )
         options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)))
         async with running(options) as daemon:  # nobody looks: that is until_stopped's
-            torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), Wish(hops=1))
+            torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=1))
             assert torrent.is_paused
             await until(lambda: not torrent.is_paused)

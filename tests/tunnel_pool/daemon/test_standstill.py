@@ -12,7 +12,7 @@ from tests.network import COMMUNITY_ID, until, unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
 from tunnel_pool.daemon import disk, standstill
-from tunnel_pool.daemon.changes import Wish
+from tunnel_pool.daemon.changes import AddRequest
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.room import Room
 from tunnel_pool.daemon.session import DaemonSession
@@ -20,8 +20,8 @@ from tunnel_pool.daemon.standstill import Standstill, Step
 from tunnel_pool.daemon.web import WebOptions
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
-from tunnel_pool.swarm import same_bytes
-from tunnel_pool.torrents import parse_torrent
+from tunnel_pool.private_swarm.swarm import same_bytes
+from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions
 
 FILES = {"a.bin": 20_000_000}
@@ -60,14 +60,14 @@ def link(seeder):
 async def test_a_torrent_that_is_opened_anew_goes_on_where_it_was(seeder, link, tmp_path):
     async with daemon_here(tmp_path) as here:
         torrent, _ = await here.changes.add(
-            parse_torrent(link), Wish(hops=0, others={"download_limited": True, "download_limit_kb": 4000})
+            parse_torrent(link), AddRequest(hops=0, others={"download_limited": True, "download_limit_kb": 4000})
         )
-        await until(lambda: torrent.marks.total_done > 4_000_000)
+        await until(lambda: torrent.summary.total_done > 4_000_000)
         before = torrent.handle
         await here.changes.hops.open_anew(torrent)
         assert torrent.handle != before
         await until(lambda: not torrent.is_checking)
-        assert torrent.marks.total_done > 3_000_000
+        assert torrent.summary.total_done > 3_000_000
         await here.changes.change([torrent], download_limited=False)
         await until(lambda: torrent.is_finished, 30)
     assert same_bytes(seeder.folder / "big/a.bin", tmp_path / "big/a.bin")
@@ -80,8 +80,8 @@ async def test_the_watchdog_gets_a_download_going_that_libtorrent_forgot(seeder,
     seeder.start(parameters)
     async with daemon_here(tmp_path) as here:
         link = parse_torrent(link_of(parameters, seeder.address))
-        torrent, _ = await here.changes.add(link, Wish(hops=0, file_priorities=[4, 0]))
-        await until(lambda: torrent.is_finished and not torrent.marks.num_peers, 30)
+        torrent, _ = await here.changes.add(link, AddRequest(hops=0, file_priorities=[4, 0]))
+        await until(lambda: torrent.is_finished and not torrent.summary.num_peers, 30)
         await asyncio.sleep(2)  # until libtorrent has looked for peers once more
         with monkeypatch.context() as forgetting:
             forgetting.setattr(DaemonSession, "reconsider_peers", lambda session, torrent: None)

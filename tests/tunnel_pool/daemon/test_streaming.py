@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
 from tunnel_pool.bench.daemon import magnet_of, network_of
 from tunnel_pool.daemon.streaming import pieces_of
-from tunnel_pool.swarm import LocalSwarm
+from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(1, 777))

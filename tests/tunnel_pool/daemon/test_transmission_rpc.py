@@ -8,7 +8,7 @@ from transmission_rpc.error import TransmissionAuthError, TransmissionError
 
 from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
 from tunnel_pool.bench.daemon import magnet_of, network_of
-from tunnel_pool.swarm import LocalSwarm, same_bytes
+from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 
 async def test_an_anonymous_download_by_a_label(tmp_path):

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.errors import UserError
 from tunnel_pool.node.config import exit_rules, parse_bytes, protocols, read_config
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import NOTHING, Usage, is_open, limits_at, period_start
 from tunnel_pool.overlay.exit_rules import ExitRules, Protocol, Ranges, network_ranges
-from tunnel_pool.overlay.limits import UNLIMITED, Limits, LimitsMemory, Rates
-from tunnel_pool.toml_file import arguments_of
+from tunnel_pool.overlay.limits import UNLIMITED, LimitsMemory
+from tunnel_pool.overlay.rate_limits import Limits, Rates
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.toml_file import arguments_of
 
 MONDAY_NOON = datetime.datetime(2026, 11, 23, 12, 0)
 

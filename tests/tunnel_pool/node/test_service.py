@@ -17,7 +17,7 @@ from tunnel_pool.node.server import ask_status
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import is_built
-from tunnel_pool.swarm import free_port
+from tunnel_pool.private_swarm.swarm import free_port
 
 NOWHERE = ("0.0.0.0", 0)
 

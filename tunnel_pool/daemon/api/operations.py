@@ -8,7 +8,7 @@ import msgspec
 
 from tunnel_pool.daemon.api import model, views
 from tunnel_pool.daemon.api.watcher import HISTORY_S, Watcher
-from tunnel_pool.daemon.changes import Changes, Wish, refused
+from tunnel_pool.daemon.changes import AddRequest, Changes, refused
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.sources import of_metainfo, of_source
@@ -120,7 +120,7 @@ class Api:
         if (body.source is None) == (body.metainfo is None):
             raise RequestError("one of source and metainfo")
         parameters = of_metainfo(body.metainfo) if body.metainfo else of_source(body.source or "", files=False)
-        wish = Wish(folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped)
+        wish = AddRequest(folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped)
         torrent, was_there = await self._changes.add(parameters, wish)
         return model.Added(torrent=views.torrent_view(torrent), new=not was_there)
 

@@ -12,9 +12,9 @@ from tunnel_pool.daemon.api.happenings import Seen
 from tunnel_pool.daemon.library import Library
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.daemon.rows import Rows
-from tunnel_pool.measure import CpuMeter
 from tunnel_pool.node.status import children_of
 from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.system.measure import CpuMeter
 from tunnel_pool.tunnels import pool_of
 
 HISTORY_S = 600

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import libtorrent as lt
 import msgspec
 
-from tunnel_pool.daemon.changes import Changes, Wish, absolute, refused
+from tunnel_pool.daemon.changes import AddRequest, Changes, absolute, refused
 from tunnel_pool.daemon.disk import real_files
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.hops import checked_hops, hops_of_labels, other_labels
@@ -152,7 +152,7 @@ class Methods:
     async def _torrent_add(self, arguments: Arguments) -> Arguments:
         parameters = _parameters(arguments)
         files = real_files(parameters.ti.layout()) if parameters.ti is not None else None
-        wish = Wish(
+        wish = AddRequest(
             folder=_typed(arguments.get("download_dir"), str | None, "download_dir") or None,
             hops=_hops(arguments.get("hops", arguments.get("anon_hops"))),
             labels=_typed(arguments.get("labels", []), list[str], "labels"),

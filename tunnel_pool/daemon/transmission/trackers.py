@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.torrent import Torrent
-from tunnel_pool.torrents import MAX_TRACKERS
+from tunnel_pool.torrent.metainfo import MAX_TRACKERS
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
 SCHEMES = ("http", "https", "udp")

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
-from tunnel_pool.session import TorrentSession
-from tunnel_pool.torrents import parse_torrent, swarm_hash_of
+from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
+from tunnel_pool.torrent.session import TorrentSession
 
 
 class Download:

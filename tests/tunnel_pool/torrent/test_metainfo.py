@@ -1,0 +1,78 @@
+import libtorrent as lt
+import pytest
+
+from tunnel_pool.private_swarm.swarm import make_random_file, same_bytes, write_torrent
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.metainfo import (
+    MAX_LINK_PEERS,
+    MAX_TRACKERS,
+    MAX_WEB_SEEDS,
+    infohash_of,
+    parse_torrent,
+    read_metainfo,
+)
+
+INFOHASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("what", [INFOHASH, INFOHASH.upper(), f"magnet:?xt=urn:btih:{INFOHASH}&dn=name"])
+def test_infohash_and_magnet(what):
+    assert infohash_of(parse_torrent(what)) == INFOHASH
+
+
+def test_v2_infohash():
+    assert infohash_of(parse_torrent("ab" * 32)) == ("ab" * 32)[:40]
+
+
+def test_torrent_file(tmp_path):
+    make_random_file(tmp_path / "data", 100_000)
+    write_torrent(tmp_path / "data", tmp_path / "data.torrent")
+    parameters = parse_torrent(str(tmp_path / "data.torrent"))
+    assert parameters.ti.total_size() == 100_000
+
+
+@pytest.mark.parametrize(
+    "what", ["magnet:", "magnet:?dn=x", "magnet:?xt=urn:btih:zz", "0123", "/no/such/file", "/", "", "/dev/zero"]
+)
+def test_what_names_no_torrent_is_one_line(what):
+    with pytest.raises(UserError) as error:
+        parse_torrent(what)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_no_torrent(tmp_path):
+    (tmp_path / "x").write_bytes(b"d4:infoi1ee")
+    with pytest.raises(UserError, match="not a torrent file"):
+        parse_torrent(str(tmp_path / "x"))
+
+
+def test_same_bytes(tmp_path):
+    one, two = tmp_path / "1", tmp_path / "2"
+    one.write_bytes(b"x" * (3 << 20))
+    assert not same_bytes(one, two)
+    two.write_bytes(b"x" * (3 << 20))
+    assert same_bytes(one, two)
+    two.write_bytes(b"x" * (3 << 20) + b"y")
+    assert not same_bytes(one, two)
+
+
+def test_a_magnet_link_names_only_so_many_peers():
+    peers = [("1.2.3.4", 1000 + number) for number in range(2 * MAX_LINK_PEERS)]
+    named = "".join(f"&x.pe={host}:{port}" for host, port in [peers[0], *peers])
+    assert parse_torrent(f"magnet:?xt=urn:btih:{'ab' * 20}{named}").peers == peers[:MAX_LINK_PEERS]
+
+
+def test_a_torrent_has_only_so_many_trackers_and_web_seeds():
+    trackers = [f"udp://192.0.2.1:{port}/" for port in range(1, 10_001)]
+    info = {b"name": b"x", b"piece length": 16384, b"length": 1, b"pieces": bytes(20)}
+    web_seeds = [b"http://192.0.2.1:%d/x" % port for port in range(1, 1000)]
+    metainfo = lt.bencode(
+        {b"info": info, b"announce-list": [[url.encode()] for url in trackers], b"url-list": web_seeds}
+    )
+    parameters = read_metainfo(metainfo)
+    session = lt.session({"listen_interfaces": "127.0.0.1:0", "enable_dht": False, "enable_lsd": False})
+    parameters.save_path = "."
+    parameters.flags |= lt.torrent_flags.paused
+    handle = session.add_torrent(parameters)
+    assert sorted(entry["url"] for entry in handle.trackers()) == sorted(trackers[:MAX_TRACKERS])
+    assert len(handle.url_seeds()) == MAX_WEB_SEEDS

@@ -1,0 +1,76 @@
+"""When there are circuits enough to begin with."""
+
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, Readiness
+
+
+class Way:
+    """The tunnels and the dispatcher; circuits are numbers: so many are wanted."""
+
+    lane = Lane(2, 5)
+
+    def __init__(self, wanted, is_associated=True):
+        self.circuits = []
+        self.is_associated = is_associated
+        self._wanted = wanted
+
+    def circuits_for_new_peers(self, hops, group):
+        assert (hops, group) == self.lane
+        return self.circuits
+
+    def tunnels_ready(self, hops, group):
+        return len(self.circuits) / self._wanted
+
+
+BEGUN_S = 100.0
+KNOWN_S = BEGUN_S + ANSWER_S
+
+
+def way_and_readiness(wanted):
+    """libtorrent is associated at BEGUN_S, and knows at KNOWN_S."""
+    way = Way(wanted)
+    there = Readiness(way, way)
+    assert not there.is_ready(BEGUN_S)
+    return way, there
+
+
+def test_all_that_are_wanted_are_enough_at_once():
+    way, there = way_and_readiness(wanted=2)
+    way.circuits = [1, 2]
+    assert there.is_ready(KNOWN_S)
+    assert there.first_s == KNOWN_S
+
+
+def test_a_first_circuit_waits_a_moment_for_the_others():
+    way, there = way_and_readiness(wanted=2)
+    way.circuits = [1]
+    assert not there.is_ready(KNOWN_S)
+    assert not there.is_ready(KNOWN_S + 0.9 * GATHER_S)
+    assert there.is_ready(KNOWN_S + 1.1 * GATHER_S)
+    way.circuits = [1, 2]
+    way.circuits.pop()  # one that dies later is not waited for
+    assert there.is_ready(KNOWN_S + 1.1 * GATHER_S)
+
+
+def test_it_begins_anew_when_all_are_gone():
+    way, there = way_and_readiness(wanted=2)
+    way.circuits = [1, 2]
+    assert there.is_ready(KNOWN_S)
+    way.circuits = []
+    assert not there.is_ready(KNOWN_S)
+    assert there.first_s is None
+    way.circuits = [3]
+    assert not there.is_ready(KNOWN_S + 10)
+
+
+def test_libtorrent_must_have_had_its_association_and_know_it():
+    way = Way(wanted=1, is_associated=False)
+    there = Readiness(way, way)
+    way.circuits = [1]
+    assert not there.is_ready(BEGUN_S - 10)
+    assert not there.is_ready(BEGUN_S)
+    way.is_associated = True
+    assert not there.is_ready(BEGUN_S)
+    assert there.is_ready(KNOWN_S)
+    way.is_associated = False  # what runs goes on, and libtorrent opens another
+    assert there.is_ready(KNOWN_S)

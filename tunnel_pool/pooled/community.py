@@ -1,0 +1,413 @@
+"""A TunnelCommunity whose circuits live in the children of a pool."""
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from google.protobuf.message import Message
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.crypto import TunnelCrypto
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_CLOSING,
+    CIRCUIT_STATE_READY,
+    Circuit,
+    Hop,
+)
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
+from ipv8.peer import Peer
+from ipv8.peerdiscovery.network import Network
+from ipv8.taskmanager import TaskManager
+
+from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.overlay.community import NOWHERE, PoolTunnelSettings
+from tunnel_pool.overlay.config import HostPort, OverlayConfig, slot_of
+from tunnel_pool.overlay.discovery import MAX_PEERS
+from tunnel_pool.overlay.end_to_end import mask_in_use
+from tunnel_pool.overlay.exit_rules import ExitRules
+from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.overlay.lanes import Lane, set_group
+from tunnel_pool.overlay.limits import LimitsMemory
+from tunnel_pool.overlay.messages import address_message, exit_rules_message
+from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.policy import FINAL_STATES
+from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.pool.scaling import RunningScaler
+from tunnel_pool.pooled.circuits import PooledCircuits
+from tunnel_pool.pooled.exit_requests import PooledQuestions
+from tunnel_pool.pooled.hidden_services import PooledHiddenServices
+from tunnel_pool.pooled.shared_port import SharedPort
+from tunnel_pool.pooled.speed_test import PooledEndpoint
+from tunnel_pool.pooled.surface import refuse_the_rest
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import RemoteError
+from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
+from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState
+from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
+
+SYNC_INTERVAL_S = 0.25
+MAX_KNOWN_PEERS = 20
+
+logger = logging.getLogger(__name__)
+
+
+@refuse_the_rest
+class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestions, HiddenTunnelCommunity):
+    """A HiddenTunnelCommunity to its callers; circuits are mirrors, kept in step by RPC_SYNC.
+
+    What it offers, name by name: tunnel_pool/pooled/surface.py.
+    """
+
+    settings_class = PoolTunnelSettings
+
+    def __init__(
+        self,
+        config: OverlayConfig,
+        slots: Sequence[int],
+        max_circuits: int,
+        *,
+        command: Sequence[str] | None = None,
+        own_keys: Mapping[int, bytes] | None = None,
+        start_method: StartMethod = StartMethod.SPAWN,
+        nice: int = 0,
+        shares_port: bool = False,
+        limits: LimitsMemory | None = None,
+        guards: Guards | None = None,
+        as_database: HasDescriptor | None = None,
+    ) -> None:
+        """`config` is what each child gets, but for its slot, and its port unless all share one (Linux).
+
+        With ports of their own, children that `own_keys` names have those.
+        """
+        PooledCircuits.__init__(self)
+        PooledHiddenServices.__init__(self)
+        PooledQuestions.__init__(self)
+        TaskManager.__init__(self)
+        self._config = config
+        self._own_keys = own_keys or {}
+        self._public_keys = {
+            slot: default_eccrypto.key_from_private_bin(key).pub().key_to_bin() for slot, key in self._own_keys.items()
+        }
+        self.logger = logger
+        self.crypto = TunnelCrypto()
+        self.my_peer = Peer(default_eccrypto.key_from_private_bin(config.member_key))
+        self.community_id = config.community_id
+        self._prefix = b"\x00" + self.version + config.community_id
+        self.ipv8 = self.endpoint = self.dht_provider = None
+        self.max_peers = MAX_PEERS * len(slots)
+        self.anonymize = False
+        self.decode_map: dict[int, object] = {}
+        self.settings = PoolTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network())
+        self.settings.max_circuits = max_circuits
+        self.settings.peer_flags = set(config.peer_flags)
+        self.candidates: dict[Peer, list[int]] = {}
+        self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
+        self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
+        self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
+        self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
+        self.drops: Counter[str] = Counter()
+        self._peers: dict[bytes, Peer] = {}
+        self._presumed_address = UDPv4Address(*NOWHERE)
+        self.port: SharedPort | None = None
+        self._shares_port = shares_port
+        self._limits = limits
+        self._as_database = as_database  # of AS numbers
+        self._guards = guards  # of children that share a port
+        self.scaler: RunningScaler | None = None  # when there is one, it is stopped with us
+        self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
+        self.crypto_endpoint = PooledEndpoint(self.pool, self.register_anonymous_task)
+        self._told_share = self._admission_message()
+
+    async def start(self) -> None:
+        """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
+        if self._shares_port:
+            self.port = await SharedPort.open(self._config, self.pool, self.pool.records, self._guards)
+            self.port.front.first_hops_of_children = lambda: {c.hop.peer for c in self.circuits.values() if c.hop}
+            self.port.front.missing = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
+        await self.pool.start()
+        if self.pool.running():  # it may have been stopped meanwhile
+            self._build_regularly()
+
+    async def unload(self) -> None:
+        """End all children; their circuits go with them."""
+        if self.scaler is not None:
+            self.scaler.stop()
+        if self._builder is not None:
+            self._builder.cancel()
+        self.circuits_needed.clear()
+        self.groups_needed.clear()
+        await self.pool.stop()
+        if self.port is not None:
+            await self.port.close()
+        await self.shutdown_task_manager()
+
+    async def update_statistics(self) -> None:
+        await self.pool.told()
+
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams by reason, here and in the children."""
+        return self.pool.dropped() + self.drops + (self.port.dropped() if self.port is not None else Counter())
+
+    def carried(self) -> CarriedState:
+        carried = self.pool.carried()
+        return carried if self.port is None else carried.plus(self.port.front.carried())
+
+    def failure(self) -> str | None:
+        return self.pool.failure()
+
+    # Datagrams
+
+    def send_data(
+        self,
+        target: tuple[str, int],
+        circuit_id: int,
+        dest_address: tuple[str, int],
+        source_address: tuple[str, int],
+        data: bytes,
+    ) -> None:
+        """Hand the datagram to the child that has the circuit; target and source are its business."""
+        if circuit_id not in self.circuits:
+            self.drops["unknown_circuit"] += 1
+            return
+        try:
+            self.pool.send_datagram(slot_of(circuit_id), circuit_id, encode_address(*dest_address), data)
+        except ValueError:
+            self.drops["datagram_malformed"] += 1
+
+    def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            self.drops["unknown_circuit"] += 1
+            return
+        try:
+            origin = decode_address(address)
+        except Socks5Error:
+            self.drops["datagram_malformed"] += 1
+            return
+        self.on_raw_data(circuit, _py_ipv8_address(origin), payload)
+
+    def _children_changed(self) -> None:
+        for watcher in self.watchers:
+            watcher()
+
+    # More children and fewer
+
+    def drain(self, slot: int) -> None:
+        """Give this child nothing new; what it carries it goes on carrying (`ProcessPool.end` ends it)."""
+        self.pool.drain(slot)
+        self._tell_of_draining(slot, on=True)
+
+    def resume(self, slot: int) -> None:
+        """Take `drain` back; the child gets its swarms again, whose circuits it still has."""
+        self.pool.resume(slot)
+        self._tell_of_draining(slot, on=False)
+        self._take_swarms_back(slot)
+
+    def _tell_of_draining(self, slot: int, on: bool) -> None:
+        self.pool.tell(slot, "drain", pb.Drain(on=on))
+        if self.port is not None:
+            self.port.pool_changed()
+        self._share_admission()
+        self._share_swarms()
+        self._children_changed()
+
+    def set_exit_rules(self, rules: ExitRules) -> None:
+        """From now on these hold, in children that are yet to come, too."""
+        self._config = replace(self._config, exit_rules=rules)
+        self._tell_all("set_exit_rules", pb.SetExitRules(rules=exit_rules_message(rules)))
+
+    def set_admission(self, admission: Admission) -> None:
+        """From now on this holds, of the node as a whole."""
+        self._config = replace(self._config, admission=admission)
+        self._share_admission()
+
+    def _share_admission(self, newcomer: int | None = None) -> None:
+        """A child's share of what the node admits is another when there are more children or fewer."""
+        before, self._told_share = self._told_share, self._admission_message()
+        message = pb.SetAdmission(admission=self._told_share)
+        if self._told_share != before:
+            self._tell_all("set_admission", message)
+        elif newcomer is not None:
+            self.pool.tell(newcomer, "set_admission", message)
+
+    def _admission_message(self) -> pb.Admission:
+        records = self.pool.records.values()
+        joining = sum(record.state not in FINAL_STATES and not record.unwanted for record in records)
+        return pb.Admission(**asdict(self._config.admission.share(max(1, joining))))
+
+    def _tell_all(self, name: str, message: Message) -> None:
+        for slot in self.pool.working():
+            self.pool.tell(slot, name, message)
+
+    # What the pool tells (PoolListener)
+
+    def child_ready(self, slot: int) -> None:
+        logger.info("Child %d is ready", slot)
+        # What was said while it started it has not heard.
+        self.pool.tell(slot, "set_exit_rules", pb.SetExitRules(rules=exit_rules_message(self._config.exit_rules)))
+        self._share_admission(newcomer=slot)
+        if self.port is not None:
+            self.port.child_ready(slot)
+        self._share_swarms()
+        self._children_changed()
+
+    def child_gone(self, slot: int, how: str) -> None:
+        if self.port is not None:
+            self.port.child_gone(slot)
+        for circuit_id in [circuit_id for circuit_id in self.circuits if slot_of(circuit_id) == slot]:
+            self._forget_circuit(circuit_id, f"child {slot} is gone: {how}")
+        self._share_admission()
+        self._share_swarms()
+        self._children_changed()
+
+    def orphaned(self, slot: int, message: pb.Orphans) -> None:
+        self.on_orphans(Lane(message.hops, message.group), list(message.destinations))
+
+    def circuit_died(self, slot: int, message: pb.CircuitDead) -> None:
+        circuit = self.circuits.get(message.circuit_id)
+        if circuit is not None:
+            circuit.bytes_up, circuit.bytes_down = message.bytes_up, message.bytes_down
+        self._forget_circuit(message.circuit_id, message.reason)
+
+    def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
+        picture = self.pool.pictures[slot]
+        for circuit_id in circuit_ids:
+            self._mirror(picture.circuits[circuit_id])
+        if circuit_ids:
+            self._children_changed()
+
+    def routes_changed(self, slot: int) -> None:
+        if self.port is not None:
+            self.port.introduced(slot)
+
+    async def called(self, slot: int, name: str, message: Any) -> Message:
+        if self.port is None:
+            raise RemoteError(pb.ERROR_UNIMPLEMENTED, f"call {name} is for children that share a port")
+        return await self.port.called(slot, name, message)
+
+    def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
+        self.mirror_swarms(self.pool.pictures[slot], infohashes)
+
+    def _mirror(self, state: CircuitState) -> None:
+        circuit = self.circuits.get(state.circuit_id)
+        if circuit is None:
+            circuit = Circuit(state.circuit_id, state.goal_hops, state.ctype, info_hash=state.infohash or None)
+            set_group(circuit, state.group)
+            self.circuits[state.circuit_id] = circuit
+        circuit.bytes_up, circuit.bytes_down = state.bytes_up, state.bytes_down
+        circuit.creation_time, circuit.last_activity = state.creation_time, state.last_activity
+        was_linked, circuit.e2e = circuit.e2e, state.e2e
+        circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
+        for hop in state.hops[len(circuit.hops) :]:
+            circuit.add_hop(self._hop(hop))
+        if circuit.state == CIRCUIT_STATE_READY:
+            self._backoffs[circuit.goal_hops].succeeded()
+        if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
+            circuit.close("closing")
+        elif circuit.e2e and not was_linked:
+            self._end_to_end_linked(circuit)
+
+    def candidates_changed(self) -> None:
+        """Merge what the children know; the dict stays the same object, as callers of py-ipv8 expect."""
+        merged: dict[Peer, list[int]] = {}
+        for picture in self.pool.pictures.values():
+            for candidate in picture.candidates.values():
+                merged[self.peer_of(candidate)] = list(candidate.flags)
+        self.candidates.clear()
+        self.candidates.update(merged)
+        self.do_circuits()
+
+    @property
+    def network(self) -> Network:
+        """The candidates as py-ipv8 keeps peers; made when it is asked for."""
+        network = Network()
+        for peer in self.candidates:
+            network.add_verified_peer(peer)
+        return network
+
+    def get_peers(self) -> list[Peer]:
+        return list(self.candidates)
+
+    def walk_to(self, address: tuple[str, int]) -> None:
+        """Ask a node for its neighbours, where the children share a port; with ports of their own they find nodes."""
+        if self.port is not None:
+            self.port.front.walk_to(UDPv4Address(*address))
+
+    @property
+    def my_estimated_wan(self) -> UDPv4Address:
+        """The node's address as others see it; until children run, what a caller has set."""
+        if self.port is not None:
+            return UDPv4Address(*self.port.front.my_estimated_wan)
+        addresses = [address for slot in self.pool.working() if (address := self.pool.listen_address(slot))]
+        return UDPv4Address(*addresses[0]) if addresses else self._presumed_address
+
+    @my_estimated_wan.setter
+    def my_estimated_wan(self, address: tuple[str, int]) -> None:
+        self._presumed_address = UDPv4Address(*address)
+
+    my_estimated_lan = my_estimated_wan
+    global_time = 0
+
+    def _hop(self, hop: PeerState) -> Hop:
+        return Hop(self.peer_of(hop), flags=list(hop.flags))
+
+    def peer_of(self, state: PeerState) -> Peer:
+        """Parsing a key is slow, so peers are kept while they are candidates or hops of late."""
+        peer = self._peers.get(state.public_key)
+        if peer is None:
+            if len(self._peers) > 4096:
+                self._peers.clear()
+            peer = self._peers[state.public_key] = Peer(state.public_key)
+        if state.port:
+            peer.add_address(UDPv4Address(state.host, state.port))
+        return peer
+
+    def _create_message(self, slot: int) -> pb.Create:
+        """RPC_CREATE for a child: what the node is, and whom its other children know."""
+        config = self._config
+        port = config.listen.port + slot if config.listen.port else 0
+        known = dict.fromkeys([*(HostPort(*peer.address) for peer in self.candidates), *config.known_peers])
+        own_keys = {} if self._shares_port else self._public_keys
+        message = pb.Create(
+            slot=slot,
+            member_key=self._own_keys[slot] if slot in own_keys else config.member_key,
+            sibling_keys=[key for other, key in own_keys.items() if other != slot],
+            listen=address_message((config.listen.host, port)),
+            community_id=config.community_id,
+            peer_flags=config.peer_flags,
+            bootstrap_default=config.bootstrap_default,
+            bootstrap=map(address_message, config.bootstrap),
+            allow_private=config.allow_private,
+            known_peers=map(address_message, list(known)[:MAX_KNOWN_PEERS]),
+            sync_interval_s=SYNC_INTERVAL_S,
+            log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+            admission=self._admission_message(),
+            requires_diversity=self._config.requires_diversity,
+            end_to_end_mask=mask_in_use(),
+            engine=config.engine.value,
+            exit_rules=exit_rules_message(config.exit_rules),
+            device=config.device,
+            exit_host=config.exit_from.host,
+            exit_first_port=config.exit_from.ports[0],
+            exit_last_port=config.exit_from.ports[1],
+        )
+        if self._limits is not None:
+            message.limited = True
+            with contextlib.suppress(OSError):
+                self.pool.give(slot, LIMITS_MEMORY, self._limits)
+        if self._as_database is not None:
+            message.as_numbers = True
+            with contextlib.suppress(OSError):
+                self.pool.give(slot, AS_NUMBERS, self._as_database)
+        if self.port is not None:
+            self.port.prepare_child(slot, message)
+        return message
+
+
+def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
+    if address.kind is AddressType.IPV6:
+        return UDPv6Address(address.host, address.port)
+    return UDPv4Address(address.host, address.port)

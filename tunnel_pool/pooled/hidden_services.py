@@ -1,0 +1,203 @@
+"""Hidden swarms over a pool: each is the work of one child (RPC_MONITOR), and of another when that one dies."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.pex import PexCommunity
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_TYPE_IP_SEEDER,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
+    DESTROY_REASON_UNNEEDED,
+    Circuit,
+    RelayRoute,
+    Swarm,
+)
+from ipv8.peer import Peer
+
+from tunnel_pool.overlay.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
+from tunnel_pool.overlay.messages import peer_message
+from tunnel_pool.pool.owners import SwarmOwners
+from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.pooled.mirror import MirroredExit, PeerOf, RouteMirror, update_swarm
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError
+from tunnel_pool.rpc.sync import SyncState
+
+ESTIMATE_TIMEOUT_S = 60.0  # several rounds of requests, with a time-out each
+
+Route = TypeVar("Route")
+
+logger = logging.getLogger(__name__)
+
+OnPeer = Callable[[tuple[str, int]], Any]
+"""Hears where a new end-to-end peer is found: an address for libtorrent's SOCKS5 proxy."""
+
+
+def lookup_hash(infohash: bytes) -> bytes:
+    """The hash under which a torrent's introduction points are found (Tribler's get_lookup_info_hash)."""
+    return hashlib.sha1(b"tribler anonymous download" + infohash.hex().encode()).digest()  # noqa: S324
+
+
+class PooledHiddenServices(EndToEndAddresses):
+    """The part of py-ipv8's HiddenTunnelCommunity that callers use; `swarms` are mirrors."""
+
+    pool: ProcessPool
+    circuits: dict[int, Circuit]
+    remove_circuit: Callable[..., "asyncio.Future[Any]"]
+    peer_of: PeerOf
+
+    def __init__(self) -> None:
+        self.swarms: dict[bytes, Swarm] = {}
+        self.pex: dict[bytes, PexCommunity] = {}
+        self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
+        self._owners = SwarmOwners()
+        self._groups: dict[bytes, int] = {}  # isolation groups
+        self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
+
+    def join_swarm(
+        self, info_hash: bytes, hops: int, callback: OnPeer | None = None, seeding: bool = True, group: int = 0
+    ) -> None:
+        """As in py-ipv8, in an isolation group; a seeder's child makes the introduction point unasked."""
+        if info_hash in self.swarms:
+            self.leave_swarm(info_hash)
+        seeder_key = default_eccrypto.generate_key("curve25519") if seeding else None
+        self.swarms[info_hash] = Swarm(info_hash, hops, _asked_by_its_child, seeder_key)
+        self.e2e_callbacks[info_hash] = callback
+        self._groups[info_hash] = group
+        self._share_swarms()
+
+    def leave_swarm(self, info_hash: bytes) -> None:
+        for circuit in list(self.circuits.values()):
+            if circuit.info_hash == info_hash and circuit.ctype in (CIRCUIT_TYPE_IP_SEEDER, *END_TO_END):
+                self.remove_circuit(circuit.circuit_id, "leaving hidden swarm", destroy=DESTROY_REASON_UNNEEDED)
+        self.swarms.pop(info_hash, None)
+        self.e2e_callbacks.pop(info_hash, None)
+        self._groups.pop(info_hash, None)
+        self._share_swarms()
+
+    def owner_of(self, info_hash: bytes) -> int | None:
+        """The slot of the child that has this swarm, None while none has it."""
+        return self._owners.of.get(info_hash)
+
+    def _share_swarms(self) -> None:
+        """Tell the children whose list of swarms has changed."""
+        for slot in self._owners.assign(self.swarms, self.pool.running()):
+            self._tell_of_swarms(slot)
+
+    def _take_swarms_back(self, slot: int) -> None:
+        """A child is to go on with the swarms that it had before it was drained."""
+        had = [info_hash for info_hash in self.pool.pictures[slot].swarms if info_hash in self.swarms]
+        for other in self._owners.give(had, slot) & set(self.pool.running()):
+            self._tell_of_swarms(other)
+
+    def _tell_of_swarms(self, slot: int) -> None:
+        swarms = [self.swarms[info_hash] for info_hash in self._owners.swarms_of(slot)]
+        message = pb.Monitor(swarms=[_swarm_message(swarm, self._groups[swarm.info_hash]) for swarm in swarms])
+        self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
+
+    async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
+        """Have the swarm's child make one at this node; unasked it makes one anywhere, or another when that is lost."""
+        slot = self.owner_of(info_hash)
+        if slot is None or not self.swarms[info_hash].seeding:
+            logger.warning("No introduction point for %s: no child seeds it", info_hash.hex())
+            return
+        message = pb.Introduce(infohash=info_hash)
+        if required_ip is not None:
+            message.required.CopyFrom(peer_message(required_ip))
+        await self.pool.call(slot, "introduce", message)
+
+    async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
+        """As in py-ipv8. Raises CallError."""
+        slot = self.owner_of(info_hash)
+        if slot is None:
+            running = self.pool.running()
+            if not running:
+                return 0
+            slot = running[0]
+        message = pb.EstimateSwarm(infohash=info_hash, hops=int(hops), max_requests=max_requests)
+        return int((await self.pool.call(slot, "estimate_swarm", message, ESTIMATE_TIMEOUT_S)).seeders)
+
+    def mirror_swarms(self, picture: SyncState, infohashes: Iterable[bytes]) -> None:
+        for infohash in infohashes:
+            if infohash in self.swarms and infohash in picture.swarms:
+                update_swarm(self.swarms[infohash], picture.swarms[infohash], self.circuits)
+
+    # What the children do for others
+
+    @property
+    def relay_from_to(self) -> dict[int, RelayRoute]:
+        return self._routes().relays
+
+    @property
+    def exit_sockets(self) -> dict[int, MirroredExit]:
+        return self._routes().exits
+
+    @property
+    def intro_point_for(self) -> dict[bytes, tuple[MirroredExit, bytes]]:
+        return self._routes().introduced
+
+    @property
+    def rendezvous_point_for(self) -> dict[bytes, MirroredExit]:
+        return self._routes().rendezvous
+
+    def _routes(self) -> RouteMirror:
+        return RouteMirror(self.pool.pictures.values(), self.peer_of)
+
+    def remove_relay(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "asyncio.Future[RelayRoute | None]":
+        """Have the child that has it remove one direction of a relayed circuit."""
+        return asyncio.ensure_future(
+            self._remove_route(self.relay_from_to.get(circuit_id), circuit_id, False, additional_info, int(destroy))
+        )
+
+    def remove_exit_socket(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> "asyncio.Future[MirroredExit | None]":
+        """Have the child at which it ends remove a circuit of another node."""
+        return asyncio.ensure_future(
+            self._remove_route(self.exit_sockets.get(circuit_id), circuit_id, True, additional_info, int(destroy))
+        )
+
+    async def _remove_route(
+        self, route: Route | None, circuit_id: int, is_exit: bool, reason: str, destroy_reason: int
+    ) -> Route | None:
+        pictures = self.pool.pictures.items()
+        slots = [slot for slot, known in pictures if circuit_id in (known.exits if is_exit else known.relays)]
+        message = pb.RemoveRoute(
+            circuit_id=circuit_id, exit=is_exit, reason=reason[:200], destroy_reason=destroy_reason
+        )
+        try:
+            for slot in slots:
+                await self.pool.call(slot, "remove_route", message)
+        except (CallError, KeyError) as error:
+            logger.info("Route %08x is not removed: %s", circuit_id, error)
+        return route if slots else None
+
+    def _end_to_end_linked(self, circuit: Circuit) -> None:
+        """A child has linked one of ours with a seeder's."""
+        callback = self.e2e_callbacks.get(circuit.info_hash or b"")
+        if callback is not None and circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER:
+            result = callback(end_to_end_address(circuit.circuit_id))
+            if asyncio.iscoroutine(result):
+                task = asyncio.ensure_future(result)
+                self._callbacks.add(task)
+                task.add_done_callback(self._callbacks.discard)
+
+
+def _asked_by_its_child(*arguments: object) -> Any:
+    raise NotImplementedError("a swarm is looked up by its child")
+
+
+def _swarm_message(swarm: Swarm, group: int) -> pb.Swarm:
+    state = pb.SWARM_STATE_SEEDING if swarm.seeding else pb.SWARM_STATE_DOWNLOADING
+    return pb.Swarm(infohash=swarm.info_hash, hops=swarm.hops, state=state, group=group)
+
+
+def _monitor_answered(future: "asyncio.Future[pb.Monitored]") -> None:
+    if (error := future.exception()) is not None:
+        logger.info("A child was not told of its swarms: %s", error)

@@ -1,0 +1,262 @@
+"""Who reads an association's socket instead of the main process: the engine, or the pool's children."""
+
+import asyncio
+import logging
+import time
+from asyncio import Future
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.messages import address_message
+from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.errors import CallError
+from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.messages import join_udp_request
+from tunnel_pool.socks5.server import Association
+from tunnel_pool.socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
+from tunnel_pool.steering.bpf import ret
+from tunnel_pool.steering.group import ReusePortGroup
+from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
+
+if TYPE_CHECKING:
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
+
+GATHER_S = 0.1  # a new association waits so long for all children, so that its peers are spread at once
+ASK_AGAIN_S = 5.0
+MAX_WAITING = 256  # datagrams of an association that wait for a child to serve it
+
+logger = logging.getLogger(__name__)
+
+OnLost = Callable[[Callable[[Address], bool]], None]
+"""Hears which destinations lost their circuit, as a predicate."""
+
+
+class Carrier(Protocol):
+    """Takes datagrams that reached the server's own socket, and arranges that the next ones don't."""
+
+    drops: Counter[str]
+
+    def opened(self, association: Association) -> None:
+        """Its client is known."""
+
+    def usual(self, association: Association) -> None:
+        """This association, which was opened, gets what no client asked for."""
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        """False when the datagram is to go the usual way."""
+
+    def closed(self, association: Association) -> None: ...
+
+    def end(self) -> None:
+        """There are no more associations."""
+
+
+class DirectCarrier:
+    """In one process: the native engine reads the association's socket."""
+
+    def __init__(self, endpoint: "NativeEndpoint", lane: Lane) -> None:
+        self.drops: Counter[str] = Counter()
+        self._engine = endpoint.engine
+        self._lane = lane
+        self._carried: set[int] = set()
+
+    def opened(self, association: Association) -> None:
+        assert association.client is not None
+        try:
+            self._engine.add_association(association.id, association.fileno(), self._lane.pack(), association.client)
+        except OSError as error:
+            logger.warning("A client is served the slow way: %s", error)
+            return
+        association.stop_reading()
+        self._carried.add(association.id)
+
+    def usual(self, association: Association) -> None:
+        if association.id in self._carried:
+            self._engine.set_usual(association.id)
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        if association.id not in self._carried:
+            return False
+        self._engine.client_datagram(association.id, join_udp_request(address, payload))
+        return True
+
+    def closed(self, association: Association) -> None:
+        if association.id in self._carried:
+            self._carried.discard(association.id)
+            self._engine.remove_association(association.id)
+
+    def end(self) -> None: ...
+
+
+class _Steered:
+    """One association and the children that serve it."""
+
+    def __init__(self, association: Association, group: ReusePortGroup) -> None:
+        self.association = association
+        self.group = group
+        self.table = BucketTable(turn=association.id)
+        self.asked: dict[int, int] = {}  # slot: pid of the child that was asked to serve
+        self.serving: dict[int, int] = {}  # slot: pid of the child that does
+        self.refused_until_s: dict[int, float] = {}  # slot: when to ask again
+        self.steers = True
+        self.waiting: list[tuple[bytes, bytes]] = []
+        self.gather_until_s = time.monotonic() + GATHER_S
+
+
+class SteeredCarrier:
+    """Over a pool: each child that has circuits reads its share of the association's port."""
+
+    def __init__(self, tunnels: PooledTunnelCommunity, lane: Lane, on_lost: OnLost) -> None:
+        self.drops: Counter[str] = Counter()
+        self._tunnels = tunnels
+        self._pool = tunnels.pool
+        self._lane = lane
+        self._on_lost = on_lost
+        self._steered: dict[int, _Steered] = {}
+        self._usual = 0  # the id of the association that gets what nobody asked for; 0: none does
+        tunnels.watchers.append(self._update)
+
+    def opened(self, association: Association) -> None:
+        if association.group is not None:
+            self._steered[association.id] = _Steered(association, association.group)
+            self._update()
+            asyncio.get_running_loop().call_later(GATHER_S, self._update)
+
+    def usual(self, association: Association) -> None:
+        self._usual = association.id
+        for slot in self._steered[association.id].serving if association.id in self._steered else ():
+            self._tell_usual(slot)
+
+    def _tell_usual(self, slot: int) -> None:
+        self._pool.tell(slot, "set_usual", pb.SetUsual(association_id=self._usual))
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        steered = self._steered.get(association.id)
+        if steered is None or not steered.steers:
+            return False
+        if end_to_end_slot(address) is not None:
+            return False  # met here only until the child that has the circuit serves
+        if not steered.serving and time.monotonic() > steered.gather_until_s:
+            return False
+        self._assign(steered, address, payload)
+        return True
+
+    def closed(self, association: Association) -> None:
+        steered = self._steered.pop(association.id, None)
+        if steered is not None:
+            for slot in steered.asked:
+                if slot in self._pool.working():
+                    message = pb.Dissociate(association_id=association.id)
+                    self._pool.tell(slot, "dissociate", message)
+
+    def end(self) -> None:
+        self._tunnels.watchers.remove(self._update)
+
+    def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
+        """A datagram for a bucket that nobody has, or that has just been given away."""
+        bucket = bucket_of(address)
+        before = steered.table.owners[bucket]
+        slot = steered.table.owner(bucket)
+        if slot is None:
+            if len(steered.waiting) < MAX_WAITING and len(steered.serving) < len(steered.asked):
+                steered.waiting.append((address, payload))
+            else:
+                self.drops["no_circuit"] += 1
+            return
+        if before is None:
+            self._attach_program(steered)
+        message = pb.Steer(association_id=steered.association.id, datagram=join_udp_request(address, payload))
+        self._pool.call(slot, "steer", message).add_done_callback(self._steer_answered)
+
+    def _steer_answered(self, future: "Future[pb.Steered]") -> None:
+        if future.exception() is not None:
+            self.drops["steer_failed"] += 1
+
+    def _update(self) -> None:
+        """The pool has changed: let those serve who can, and nobody else."""
+        pids = {slot: self._pool.pid(slot) or 0 for slot in self._pool.working()}
+        with_circuits = self._tunnels.slots_with_circuits(self._lane)
+        for steered in [steered for steered in self._steered.values() if steered.steers]:
+            self._forget_gone(steered, pids)
+            for slot, pid in pids.items():
+                if steered.asked.get(slot) != pid and steered.refused_until_s.get(slot, 0) <= time.monotonic():
+                    self._ask(steered, slot, pid)
+            if len(steered.serving) < len(steered.asked) and time.monotonic() < steered.gather_until_s:
+                continue
+            moved = steered.table.set_eligible(with_circuits.intersection(steered.serving))
+            if moved:
+                self._attach_program(steered)
+                self._on_lost(lambda address, moved=moved: bucket_of(encode_address(*address)) in moved)  # type: ignore[misc]
+            waiting, steered.waiting = steered.waiting, []
+            for address, payload in waiting:
+                self._assign(steered, address, payload)
+
+    def _forget_gone(self, steered: _Steered, pids: dict[int, int]) -> None:
+        for slot in [slot for slot, pid in steered.asked.items() if pids.get(slot) != pid]:
+            del steered.asked[slot]
+            steered.serving.pop(slot, None)
+            if socket_of_slot(slot) < len(steered.group.sockets):
+                self.drops["steered_to_the_dead"] += steered.group.discard(socket_of_slot(slot))
+
+    def _ask(self, steered: _Steered, slot: int, pid: int) -> None:
+        """Give the child its socket of the group; its predecessor's where it had one."""
+        steered.asked[slot] = pid
+        association = steered.association
+        try:
+            while len(steered.group.sockets) <= socket_of_slot(slot):
+                steered.group.add()
+            self._pool.give(slot, association.id, steered.group.sockets[socket_of_slot(slot)])
+        except OSError as error:
+            self._refused(steered, slot, str(error.strerror))
+            return
+        assert association.client is not None
+        client = address_message(association.client)
+        message = pb.Associate(association_id=association.id, **self._lane._asdict(), client=client)
+
+        def answered(future: "Future[pb.Associated]") -> None:
+            error = future.exception()
+            if self._steered.get(association.id) is not steered:
+                return  # it was closed meanwhile
+            if isinstance(error, CallError):
+                self._refused(steered, slot, str(error))
+            elif steered.asked.get(slot) == pid:
+                steered.serving[slot] = pid
+                if association.id == self._usual:
+                    self._tell_usual(slot)
+                self._attach_program(steered)
+                self._update()
+
+        self._pool.call(slot, "associate", message).add_done_callback(answered)
+
+    @staticmethod
+    def _refused(steered: _Steered, slot: int, why: str) -> None:
+        """The child can't serve; ask again in a while."""
+        logger.info("Child %d does not serve a client directly: %s", slot, why)
+        steered.asked.pop(slot, None)
+        steered.refused_until_s[slot] = time.monotonic() + ASK_AGAIN_S
+
+    def _attach_program(self, steered: _Steered) -> None:
+        if self._steered.get(steered.association.id) is not steered:
+            return  # it was closed meanwhile, and its sockets with it
+        owners = steered.table.owners
+        indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
+        try:
+            steered.group.steer(program(indexes, len(steered.group.sockets)))
+        except OSError as error:  # no memory for the program (net.core.optmem_max)
+            logger.warning("Datagrams pass through the main process from now on: %s", error.strerror)
+            steered.steers = False
+            steered.group.steer(ret(OWN_SOCKET))
+
+
+def carrier_for(tunnels: Tunnels, lane: Lane, on_lost: OnLost) -> Carrier | None:
+    """Who can carry datagrams past the main process, if anybody."""
+    if isinstance(tunnels, PooledTunnelCommunity):
+        return SteeredCarrier(tunnels, lane, on_lost)
+    if isinstance(tunnels, PoolTunnelCommunity) and tunnels.native is not None:
+        return DirectCarrier(tunnels.native, lane)
+    return None

@@ -1,0 +1,59 @@
+"""How the program logs: one line an event, on stderr, in the journal's way where that reads it, or in a file."""
+
+import logging
+import os
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from tunnel_pool.system.errors import UserError
+
+FILE_BYTES = 10_000_000
+FILES = 5
+# sd-daemon(3): what stands before a line says how grave it is; the journal knows the time.
+PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+class JournalFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        mark = f"<{PRIORITIES.get(record.levelno, 6)}>"
+        return "\n".join(mark + line for line in super().format(record).splitlines())
+
+
+class PrivateFileHandler(RotatingFileHandler):
+    """Files that only their owner may read."""
+
+    def _open(self):  # type: ignore[no-untyped-def]
+        return open(self.baseFilename, self.mode, encoding="utf-8", opener=_open_private)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def set_up_logging(level: str, file: Path | None = None) -> None:
+    """To the file, which is begun anew when it is large, or to stderr. Raises UserError."""
+    handler: logging.Handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    if file is not None:
+        try:
+            handler = PrivateFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES)
+        except OSError as error:
+            raise UserError(f"cannot log to {file}: {error.strerror}") from None
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    elif _is_read_by_the_journal():
+        handler.setFormatter(JournalFormatter("%(message)s"))
+    logging.raiseExceptions = False  # a full disk is no reason to fill the other, where stderr goes, with tracebacks
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    # It complains, with a traceback and an address, of every request that is none; what fails in ours is ours to tell.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def _is_read_by_the_journal() -> bool:
+    """Whether stderr is the stream that systemd has opened for us (systemd.exec(5), $JOURNAL_STREAM)."""
+    try:
+        device, inode = os.environ.get("JOURNAL_STREAM", "").split(":")
+        stderr = os.fstat(2)
+        return (stderr.st_dev, stderr.st_ino) == (int(device), int(inode))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,289 @@
+"""Torrents of one hop count: tunnels, and for each lane a SOCKS5 server and a libtorrent session."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import libtorrent as lt
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.pooled.hidden_services import lookup_hash
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.dht_bootstrap import DhtEntry
+from tunnel_pool.torrent.isolation import Isolation, Isolator
+from tunnel_pool.torrent.lane_servers import LaneServer, LaneServers
+from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
+from tunnel_pool.torrent.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
+from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
+
+RESUME_DIR = "resume"
+CIRCUITS_POLL_S = 0.02
+STATUS_S = 0.25
+MAX_CIRCUITS_SEEN = 1000
+HINT_AFTER_S = 20
+
+logger = logging.getLogger(__name__)
+
+
+class _Download(NamedTuple):
+    parameters: lt.add_torrent_params
+    save_dir: Path
+    peers: tuple[Address, ...]
+
+
+class _LaneSession(NamedTuple):
+    """The torrents of one lane."""
+
+    server: LaneServer
+    session: TorrentSession
+    waiting: list[_Download]  # for the first circuit
+    linked: dict[str, set[Address]]  # end-to-end peers by infohash
+
+
+class TorrentClient:
+    """An async context: inside it, everything runs; after it, nothing does.
+
+    `circuits_seen` keeps the last MAX_CIRCUITS_SEEN circuits, dead ones too, for the report.
+    """
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        hops: int,
+        exits: bool = True,
+        dht_nodes: Sequence[Address] = (),
+        lockdown: LockdownMode = LockdownMode.AUTO,
+        *,
+        isolation: Isolation = Isolation.TORRENT,
+    ) -> None:
+        """Without `exits` all peers are hidden: no circuit is built for what leaves the network.
+
+        `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
+        """
+        self._lockdown_mode = lockdown
+        self._lockdown: Lockdown | None = None
+        self._exits = exits
+        self._dht_nodes = tuple(dht_nodes)
+        self._isolator = Isolator(isolation)
+        self.options = options
+        self.hops = hops
+        self.seconds_to_first_circuit: float | None = None
+        self.circuits_seen: dict[int, Circuit] = {}
+        self._lanes: dict[Lane, _LaneSession] = {}
+        self._looked_for: dict[str, set[bytes]] = {}  # by infohash, the hidden swarms that a download is in
+        self._changed = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self.tunnels: Tunnels
+        self._servers: LaneServers
+
+    async def __aenter__(self) -> "TorrentClient":
+        async with AsyncExitStack() as stack:
+            self._opened_s = time.monotonic()
+            delete_unfinished(make_resume_dir(self.options.state_dir / RESUME_DIR))
+            self.tunnels = await open_tunnels(self.options)
+            stack.push_async_callback(self.tunnels.unload)
+            self._lockdown = open_lockdown(self._lockdown_mode)
+            if self._lockdown is not None:
+                stack.callback(self._lockdown.close)
+            self._servers = LaneServers(self.tunnels, self.options.steering, self._lockdown)
+            stack.push_async_callback(self._servers.close)
+            stack.push_async_callback(self._stop_sessions)
+            if self._isolator.isolation is Isolation.NONE:
+                self._open_lane(Lane(self.hops))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    @property
+    def is_locked_down(self) -> bool:
+        return self._lockdown is not None
+
+    async def _stop_sessions(self) -> None:
+        await asyncio.gather(*(lane.session.stop() for lane in self._lanes.values()))
+
+    def _open_lane(self, lane: Lane) -> _LaneSession:
+        """Open the session of a lane if there is none. Raises UserError."""
+        if lane in self._lanes:
+            return self._lanes[lane]
+        server = self._servers.open(lane, partial(self._on_lost, lane))
+        session = TorrentSession(
+            server.port,
+            self.options.state_dir / RESUME_DIR,
+            bool(self._dht_nodes),
+            self.options.allow_private,
+            secret=server.secret,
+            lockdown=self._lockdown,
+        )
+        session.on_listening = server.server.set_usual_client
+        session.on_changed = self._changed.set
+        session.start()
+        if self._exits:
+            self.tunnels.build_tunnels(*lane)
+        if self._dht_nodes:
+            entry = DhtEntry(self.tunnels, lane, session, self._dht_nodes)
+            entering = asyncio.get_running_loop().create_task(entry.keep())
+            self._stack.callback(entering.cancel)
+        opened = self._lanes[lane] = _LaneSession(server, session, [], {})
+        return opened
+
+    def download(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> None:
+        """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_circuits`).
+
+        Raises UserError.
+        """
+        infohash = infohash_of(parameters)
+        lane = self._isolator.enter(infohash, self.hops)
+        self._open_lane(lane).waiting.append(_Download(parameters, save_dir, tuple(peers)))
+        self._look_for_seeders(lane, infohash, hidden_hashes_of(parameters.info_hashes))
+
+    def seed(self, parameters: lt.add_torrent_params, folder: Path) -> None:
+        """Seed hidden what lies complete in the folder. Raises UserError."""
+        lane = self._isolator.enter(infohash_of(parameters), self.hops)
+        self._open_lane(lane).session.add(parameters, folder, seed=True)
+        for infohash in hidden_hashes_of(parameters.info_hashes):
+            self.tunnels.join_swarm(lookup_hash(infohash), lane.hops, seeding=True, group=lane.group)
+
+    def _look_for_seeders(self, lane: Lane, infohash: str, hidden_hashes: Iterable[bytes]) -> None:
+        """Join the hidden swarms of a torrent that it is not in; v2's hash may be known with the metadata alone."""
+        known = self._looked_for.setdefault(infohash, set())
+        on_linked = partial(self._on_linked, lane, infohash)
+        for swarm in {lookup_hash(hidden_hash) for hidden_hash in hidden_hashes} - known:
+            known.add(swarm)
+            self.tunnels.join_swarm(swarm, lane.hops, on_linked, seeding=False, group=lane.group)
+
+    def _on_linked(self, lane: Lane, infohash: str, peer: Address) -> None:
+        self._lanes[lane].linked.setdefault(infohash, set()).add(peer)
+        self._lanes[lane].session.add_peer(infohash, peer)
+
+    def _start_reachable(self) -> bool:
+        """Start torrents whose lane reaches anybody; return whether any lane does. Raises UserError."""
+        now_s = time.monotonic()
+        reachable = [lane for lane in self._lanes.values() if lane.server.readiness.is_ready(now_s) or lane.linked]
+        for lane in reachable:
+            if lane.waiting:
+                for waiting in lane.waiting:
+                    infohash = lane.session.add(waiting.parameters, waiting.save_dir, waiting.peers)
+                    for peer in lane.linked.get(infohash, ()):
+                        lane.session.add_peer(infohash, peer)
+                lane.waiting.clear()
+        return bool(reachable)
+
+    async def wait_circuits(self, on_progress: Callable[["TorrentClient"], None]) -> None:
+        """Return when circuits out, or one to a hidden seeder, are ready and a torrent has started.
+
+        The others start in `wait_finished`. Raises UserError when the pool can't work, or a torrent can't be added.
+        """
+        hint_s = self._opened_s + HINT_AFTER_S
+        while not self._start_reachable():
+            self._check_pool()
+            if time.monotonic() >= hint_s:
+                hint_s = math.inf
+                logger.warning("%s", self._what_is_missing())
+            on_progress(self)
+            await asyncio.sleep(CIRCUITS_POLL_S)
+        since_s = [
+            lane.server.readiness.first_s for lane in self._lanes.values() if lane.server.readiness.first_s is not None
+        ]
+        self.seconds_to_first_circuit = min(since_s, default=time.monotonic()) - self._opened_s
+
+    async def wait_finished(self, on_progress: Callable[["TorrentClient"], None]) -> None:
+        """Return when every torrent is complete. Raises UserError."""
+        while self._is_any_waiting() or not all(status.finished for status in self.statuses):
+            await self.wait_changed(CIRCUITS_POLL_S if self._is_any_waiting() else STATUS_S)
+            self._start_reachable()
+            for name, lane in self._lanes.items():
+                for status in lane.session.statuses:
+                    self._look_for_seeders(name, status.infohash, status.hidden_hashes)
+            self.circuits_seen.update(self.tunnels.circuits)
+            while len(self.circuits_seen) > MAX_CIRCUITS_SEEN:
+                del self.circuits_seen[next(iter(self.circuits_seen))]
+            on_progress(self)
+
+    def _is_any_waiting(self) -> bool:
+        return any(lane.waiting for lane in self._lanes.values())
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when a torrent's status has changed, or the time is up. Raises UserError."""
+        self._check_pool()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+        others_go_on = any(lane.session.goes_on for lane in self._lanes.values())
+        for lane in self._lanes.values():
+            lane.session.check(others_go_on)
+
+    def set_download_limit(self, bytes_per_s: int) -> None:
+        """Of each lane's torrents together; 0: none."""
+        for lane in self._lanes.values():
+            lane.session.set_download_limit(bytes_per_s)
+
+    def lanes(self) -> list[Lane]:
+        """The lanes of its torrents; each has a libtorrent session."""
+        return list(self._lanes)
+
+    def circuits(self) -> list[Circuit]:
+        """The circuits that are ready for what leaves the network."""
+        return self.tunnels.find_circuits(hops=self.hops, group=None)
+
+    @property
+    def introduction_points(self) -> int:
+        """How many introduction points are there for what we seed."""
+        return len(self.tunnels.find_circuits(CIRCUIT_TYPE_IP_SEEDER, group=None))
+
+    @property
+    def statuses(self) -> list[TorrentStatus]:
+        return [status for lane in self._lanes.values() for status in lane.session.statuses]
+
+    @property
+    def pool_pids(self) -> dict[int, int]:
+        """Process of each child, by slot; empty in one process."""
+        pool = pool_of(self.tunnels)
+        return {slot: pid for slot in pool.records if (pid := pool.pid(slot))} if pool is not None else {}
+
+    @property
+    def restarts(self) -> int:
+        pool = pool_of(self.tunnels)
+        return pool.restarts() if pool is not None else 0
+
+    def child_of(self, circuit: Circuit) -> int | None:
+        """The slot that has the circuit, None in one process."""
+        return slot_of(circuit.circuit_id) if pool_of(self.tunnels) is not None else None
+
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams by reason, everywhere."""
+        return self._servers.dropped() + self.tunnels.dropped()
+
+    def _what_is_missing(self) -> str:
+        """Why there is no circuit yet, as far as can be told from here."""
+        if not self.tunnels.candidates:
+            return "No node of the network has answered: are --bootstrap, --community-id and the network right?"
+        if not self.tunnels.get_candidates(PEER_FLAG_EXIT_BT):
+            return "Nodes have answered, but none that lets BitTorrent out: waiting for an exit, or a hidden seeder"
+        return "Nodes and exits are known, but no circuit could be built through them yet"
+
+    def _check_pool(self) -> None:
+        if why := self.tunnels.failure():
+            raise UserError(why)
+
+    def _on_lost(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
+        if lane in self._lanes:
+            self._lanes[lane].session.reconnect(is_lost)

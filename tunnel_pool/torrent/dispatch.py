@@ -1,0 +1,217 @@
+"""Between the SOCKS5 server and the tunnels: which circuit carries which peer's datagrams."""
+
+import contextlib
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.framework import own_network
+from tunnel_pool.overlay.clients import Clients
+from tunnel_pool.overlay.community import NOWHERE
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id
+from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
+from tunnel_pool.overlay.lanes import Lane, lane_of
+from tunnel_pool.overlay.sticky import StickyMap
+from tunnel_pool.pooled.steered_associations import Carrier, OnLost, carrier_for
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.socks5.address import Address as Socks5Address
+from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
+from tunnel_pool.socks5.messages import ReplyCode, Secret
+from tunnel_pool.socks5.server import Association, Socks5Server
+from tunnel_pool.steering.group import open_here
+from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Carries the datagrams of one lane; a tunnel_pool.socks5.server.Consumer.
+
+    What no ready circuit can take is dropped and counted, never sent otherwise.
+    """
+
+    def __init__(
+        self, tunnels: Tunnels, lane: Lane, on_lost: OnLost = lambda is_lost: None, carrier: Carrier | None = None
+    ) -> None:
+        """`carrier` may take datagrams first."""
+        self.lane = lane
+        self.drops: Counter[str] = Counter()
+        self._tunnels = tunnels
+        self._sticky = StickyMap(slot_of)
+        self._associations: list[Association] = []
+        self._clients = Clients()
+        self._on_lost = on_lost
+        self._carrier = carrier
+
+    @property
+    def is_associated(self) -> bool:
+        """Whether a client can send."""
+        return bool(self._associations)
+
+    def association_opened(self, association: Association) -> None:
+        self._associations.append(association)
+
+    def client_known(self, association: Association) -> None:
+        if self._carrier is not None:
+            self._carrier.opened(association)
+
+    def usual_known(self, association: Association) -> None:
+        self._clients.set_usual(self.lane, association.id)
+        if self._carrier is not None:
+            self._carrier.usual(association)
+
+    def association_closed(self, association: Association) -> None:
+        self._associations.remove(association)
+        if self._carrier is not None:
+            self._carrier.closed(association)
+
+    def datagram_received(self, association: Association, address: bytes, payload: bytes) -> None:
+        try:
+            destination = decode_address(address)
+        except Socks5Error:
+            self.drops["socks5_malformed"] += 1
+            return
+        if self._carrier is not None and self._carrier.take(association, address, payload):
+            return
+        circuit_id = end_to_end_circuit_id(destination.host, destination.port)
+        if circuit_id is not None:
+            # Never to an exit, which would learn the id that our first hop knows.
+            linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.lane)
+            if linked is not None:
+                self._clients.asked(circuit_id, address, association.id)
+                self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
+            else:
+                self.drops["no_circuit"] += 1
+            return
+        circuit = self._sticky.circuit_for(
+            address, self._tunnels.circuits, lambda: self._tunnels.circuits_for_new_peers(*self.lane)
+        )
+        if circuit is None:
+            self.drops["no_circuit"] += 1
+            return
+        self._clients.asked(circuit.circuit_id, address, association.id)
+        self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
+
+    def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
+        """HTTP trackers are asked through exits that offer it; nothing else is connected to."""
+        if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
+            return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
+        if address.port == 0:
+            return ReplyCode.NOT_ALLOWED, "no port"
+        return None
+
+    async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
+        try:
+            response = await self._tunnels.perform_http_request(address[1:], request, *self.lane)
+            return rewritten(response, _url_of(address, request))
+        except HttpError as error:
+            self.drops["http_request_failed"] += 1
+            logger.info("A tracker was not asked: %s", error)
+        except AnswerRefusedError as error:
+            self.drops["http_answer_refused"] += 1
+            logger.info("A tracker's answer was refused: %s", error)
+        return b""
+
+    def raw_data_received(self, circuit_id: int, origin: Address, data: bytes) -> None:
+        """A datagram from outside, over a circuit: for the client that asked for it."""
+        if not self._associations:
+            self.drops["no_association"] += 1
+            return
+        try:
+            address = encode_address(origin[0], origin[1])
+        except ValueError:  # a name that an exit made up
+            self.drops["origin_malformed"] += 1
+            return
+        known = {association.id: association for association in self._associations}
+        chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
+        if chosen is not None:
+            known[chosen].send(address, data)
+
+    def circuit_removed(self, circuit: Circuit) -> None:
+        if circuit.ctype in END_TO_END:
+            self._on_lost({end_to_end_address(circuit.circuit_id)}.__contains__)
+        self._clients.forget_circuit(circuit.circuit_id)
+        orphans = self._sticky.forget_circuit(circuit.circuit_id)
+        if orphans:
+            self.orphaned(orphans)
+
+    def orphaned(self, destinations: Iterable[bytes]) -> None:
+        """These destinations, encoded, have lost their circuit."""
+        lost: set[Address] = set()
+        for destination in destinations:
+            with contextlib.suppress(Socks5Error):  # a name that is none; no peer has it
+                lost.add(decode_address(destination)[1:])
+        self._on_lost(lost.__contains__)
+
+    def end(self) -> None:
+        """There are no more associations."""
+        if self._carrier is not None:
+            self._carrier.end()
+
+    def dropped(self) -> Counter[str]:
+        """By reason, the carrier's included."""
+        return self.drops + self._carrier.drops if self._carrier is not None else self.drops
+
+
+def _url_of(address: Socks5Address, request: bytes) -> str:
+    """Return the URL that a GET request to this address asks for."""
+    path = request.split(b" ", 2)[1].decode("latin-1")
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"http://{host}:{address.port}{path}"
+
+
+def new_secret() -> Secret:
+    """Return a user and password that only this process knows."""
+    return Secret(secrets.token_hex(8), secrets.token_hex(16))
+
+
+def serve_session(
+    tunnels: Tunnels,
+    lane: Lane,
+    on_lost: OnLost,
+    steering: bool,
+    *,
+    secret: Secret | None = None,
+    lockdown: Lockdown | None = None,
+) -> tuple[Dispatcher, Socks5Server]:
+    """For a libtorrent session of this lane: a server that is to `listen`, and a dispatcher to `connect`.
+
+    Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
+    there alone.
+    """
+    carrier = carrier_for(tunnels, lane, on_lost) if steering else None
+    dispatcher = Dispatcher(tunnels, lane, on_lost, carrier)
+    open_in = open_here if lockdown is None else lockdown.call
+    return dispatcher, Socks5Server(own_network(), dispatcher, steering, secret, open_in)
+
+
+def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
+    """Let the tunnels' datagrams and removals reach the dispatcher of their lane."""
+    by_lane = {dispatcher.lane: dispatcher for dispatcher in dispatchers}
+
+    def on_raw_data(circuit: Circuit, origin: Address, data: bytes) -> None:
+        dispatcher = by_lane.get(lane_of(circuit))
+        if dispatcher is not None:
+            # py-ipv8's own community leaves it to its caller to say who is at the other end.
+            is_end_to_end = circuit.ctype in END_TO_END
+            origin = end_to_end_address(circuit.circuit_id) if is_end_to_end else origin
+            dispatcher.raw_data_received(circuit.circuit_id, origin, data)
+
+    def on_circuit_removed(circuit: Circuit, reason: str) -> None:
+        dispatcher = by_lane.get(lane_of(circuit))
+        if dispatcher is not None and circuit.ctype in (CIRCUIT_TYPE_DATA, *END_TO_END):
+            dispatcher.circuit_removed(circuit)
+
+    def on_orphans(lane: Lane, destinations: list[bytes]) -> None:
+        dispatcher = by_lane.get(lane)
+        if dispatcher is not None:
+            dispatcher.orphaned(destinations)
+
+    tunnels.on_orphans = on_orphans
+    tunnels.on_raw_data = on_raw_data
+    tunnels.on_circuit_removed = on_circuit_removed

@@ -1,0 +1,141 @@
+"""What a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
+
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import libtorrent as lt
+
+from tunnel_pool.system.errors import UserError
+
+MAX_TORRENT_FILE_BYTES = 64 << 20
+MAX_LINK_PEERS = 100  # of x.pe in a magnet link, which may be as long as it likes
+MAX_TRACKERS = 200  # of a torrent, however many it names
+MAX_WEB_SEEDS = 100
+_INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
+
+
+def parse_torrent(what: str) -> lt.add_torrent_params:
+    """The parameters to add it with. Raises UserError, naming what is wrong."""
+    if not what:
+        raise UserError("no torrent file, magnet link or infohash: an empty word")
+    return parse_link(what) or _parse_file(Path(what))
+
+
+def parse_link(what: str) -> lt.add_torrent_params | None:
+    """Of a magnet link or an infohash; None when it is neither. Raises UserError."""
+    if what.startswith("magnet:"):
+        return _parse_magnet(what, what)
+    if _INFOHASH.fullmatch(what):
+        # BEP 9: v1 as btih; v2 (BEP 52) as a multihash, 1220 for SHA-256.
+        topic = f"urn:btih:{what}" if len(what) == 40 else f"urn:btmh:1220{what}"
+        return _parse_magnet(f"magnet:?xt={topic}", what)
+    return None
+
+
+def read_metainfo(data: bytes) -> lt.add_torrent_params:
+    """Return the parameters to add a .torrent file's content with. Raises RuntimeError."""
+    parameters = lt.load_torrent_buffer(data)
+    _bound(parameters)
+    return parameters
+
+
+def _bound(parameters: lt.add_torrent_params) -> None:
+    """Leave out trackers, web seeds and peers past the most that a torrent may have."""
+    parameters.peers = list(dict.fromkeys(parameters.peers))[:MAX_LINK_PEERS]
+    if len(parameters.trackers) > MAX_TRACKERS:
+        parameters.trackers = parameters.trackers[:MAX_TRACKERS]
+        parameters.tracker_tiers = parameters.tracker_tiers[:MAX_TRACKERS]
+        parameters.flags |= lt.torrent_flags.override_trackers
+    if len(parameters.url_seeds) > MAX_WEB_SEEDS:
+        parameters.url_seeds = parameters.url_seeds[:MAX_WEB_SEEDS]
+        parameters.flags |= lt.torrent_flags.override_web_seeds
+
+
+def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
+    try:
+        parameters = lt.parse_magnet_uri(link)
+    except RuntimeError as error:
+        raise UserError(f"not a magnet link: {what[:100]} ({_reason(error)})") from None
+    _bound(parameters)
+    return parameters
+
+
+def _parse_file(path: Path) -> lt.add_torrent_params:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"no torrent file, magnet link or infohash: {path} (not a file)")
+        if path.stat().st_size > MAX_TORRENT_FILE_BYTES:
+            raise UserError(f"{path} is too large for a torrent file")
+        return read_metainfo(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"no torrent file, magnet link or infohash: {path} ({error.strerror})") from None
+    except RuntimeError as error:
+        raise UserError(f"{path} is not a torrent file ({_reason(error)})") from None
+
+
+def _reason(error: RuntimeError) -> str:
+    """libtorrent's message without its error category."""
+    return str(error).split(" [")[0]
+
+
+def make_torrent(
+    source: Path, on_piece: Callable[[int, int], None], piece_bytes: int = 0, hybrid: bool = False
+) -> bytes:
+    """A torrent (BEP 3) of a file or folder; `on_piece` hears each piece's number and how many there are.
+
+    It may raise to stop. `piece_bytes` 0 lets libtorrent choose; `hybrid` is BEP 52, too, which libtorrent
+    can't read back for every folder that it makes one of. Raises UserError.
+    """
+    try:
+        creator = new_creator(source, piece_bytes, hybrid)
+    except UnicodeError:
+        raise UserError(f"cannot seed {str(source)!a}: a name in it is not UTF-8") from None
+    except RuntimeError as error:
+        raise UserError(f"cannot seed {source}: {_reason(error)}") from None
+    pieces = creator.num_pieces()
+    try:
+        lt.set_piece_hashes(creator, str(source.parent), lambda piece: on_piece(piece, pieces))
+    except RuntimeError as error:
+        raise UserError(f"cannot read {source}: {_reason(error)}") from None
+    return lt.bencode(creator.generate())
+
+
+def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> lt.create_torrent:
+    """Return what makes a torrent of a file or folder.
+
+    Raises RuntimeError, and UserError when there is nothing in it.
+    """
+    files = lt.list_files(str(source))
+    if not any(file.size for file in files):
+        raise UserError(f"cannot seed {source}: there is nothing in it")
+    return lt.create_torrent(files, piece_bytes, 0 if hybrid else lt.create_torrent.v1_only)
+
+
+def magnet_link(parameters: lt.add_torrent_params) -> str:
+    """With the name, so that a person sees what it is."""
+    if parameters.ti is not None:
+        parameters.name = parameters.ti.name()
+    return lt.make_magnet_uri(parameters)
+
+
+def infohash_of(parameters: lt.add_torrent_params) -> str:
+    """The hash that names a torrent in file names and logs, in hex."""
+    return str(parameters.info_hashes.get_best())
+
+
+def swarm_hash_of(parameters: lt.add_torrent_params) -> bytes:
+    """Return the 20 bytes by which trackers and the DHT know the swarm: v1's hash, else v2's cut short."""
+    hashes = parameters.info_hashes
+    return bytes.fromhex(str(hashes.v1 if hashes.has_v1() else hashes.v2))[:20]
+
+
+def hidden_hashes_of(hashes: lt.info_hash_t) -> list[bytes]:
+    """Return the hashes that the names of a torrent's hidden swarms are made of (pooled.hidden_services.lookup_hash).
+
+    Tribler takes v2's whole hash of a torrent that has one, and v1's of others, as of a hybrid whose v2 hash it does
+    not know yet (best_info_hash in its src/tribler/core/libtorrent/torrentdef.py): so a hybrid has two swarms.
+    """
+    known = [hashes.v1] if hashes.has_v1() else []
+    return [bytes.fromhex(str(each)) for each in [*known, *([hashes.v2] if hashes.has_v2() else [])]]

@@ -1,0 +1,52 @@
+"""When peers can be reached: libtorrent has had its association, and there are circuits to spread them over.
+
+Pure: the time is an argument.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tunnel_pool.overlay.lanes import Lane
+
+GATHER_S = 0.5  # so long a first circuit waits for the others: a peer stays with the circuit that it is met over
+ANSWER_S = 0.05  # until libtorrent has read that it is associated; what it sends before is lost
+
+
+class Circuits(Protocol):
+    """The part of tunnel_pool.contract.Tunnels that is asked here."""
+
+    def circuits_for_new_peers(self, hops: int, group: int = 0) -> Sequence[Any]: ...
+
+    def tunnels_ready(self, hops: int, group: int = 0) -> float: ...
+
+
+class Associated(Protocol):
+    """The part of the Dispatcher that is asked here."""
+
+    @property
+    def is_associated(self) -> bool: ...
+
+    @property
+    def lane(self) -> Lane: ...
+
+
+class Readiness:
+    """Of a session, over circuits that lead out; asked again and again."""
+
+    def __init__(self, tunnels: Circuits, dispatcher: Associated) -> None:
+        self.first_s: float | None = None  # since when there is a circuit, None while there is none
+        self._associated_s: float | None = None  # an association that is lost later, libtorrent opens again
+        self._tunnels = tunnels
+        self._dispatcher = dispatcher
+
+    def is_ready(self, now_s: float) -> bool:
+        """Whether to begin with what needs peers."""
+        if self._associated_s is None and self._dispatcher.is_associated:
+            self._associated_s = now_s
+        if not self._tunnels.circuits_for_new_peers(*self._dispatcher.lane):
+            self.first_s = None
+        elif self.first_s is None:
+            self.first_s = now_s
+        if self.first_s is None or self._associated_s is None or now_s < self._associated_s + ANSWER_S:
+            return False
+        return self._tunnels.tunnels_ready(*self._dispatcher.lane) >= 1 or now_s >= self.first_s + GATHER_S

@@ -1,0 +1,350 @@
+"""One libtorrent session for one hop count, set up so that nothing leaves outside the tunnels."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.contract import Address
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.socks5.messages import Secret
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.files import write_atomically
+from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
+from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
+from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
+from tunnel_pool.torrent.session_settings import anonymous_settings
+
+POLL_S = 0.2
+RESUME_INTERVAL_S = 5.0
+RECONNECT_S = 2.0
+LOOKS = 200
+LOOK_S = 0.005
+STOP_TIMEOUT_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TorrentStatus:
+    infohash: str
+    name: str
+    done_bytes: int
+    wanted_bytes: int  # 0 until the metadata is known
+    downloaded_bytes: int  # in this run
+    uploaded_bytes: int  # in this run
+    download_bytes_per_s: int
+    peers: int
+    finished: bool
+    hidden_hashes: tuple[bytes, ...] = ()  # what its hidden swarms are named by, as far as that is known
+
+
+@dataclass(slots=True)
+class _Torrent:
+    handle: lt.torrent_handle
+    peers: set[Address]  # to be asked until they are there
+    status: TorrentStatus
+    seed: bool
+    error: str | None = None
+    saving: bool = False
+
+
+class TorrentSession(LibtorrentSession):
+    """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
+
+    def __init__(
+        self,
+        socks_port: int,
+        resume_dir: Path,
+        dht: bool = False,
+        private: bool = False,
+        *,
+        secret: Secret | None = None,
+        lockdown: Lockdown | None = None,
+    ) -> None:
+        """Raises UserError when `resume_dir` can't be made."""
+        self._resume_dir = make_resume_dir(resume_dir)
+        self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
+        super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
+        # By the hash each was added with, and by handle: libtorrent's best hash
+        # of a hybrid torrent changes when its metadata arrives.
+        self._torrents: dict[str, _Torrent] = {}
+        self._by_handle: dict[lt.torrent_handle, _Torrent] = {}
+        self._changed = asyncio.Event()
+        self._beginnings: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
+
+    @property
+    def statuses(self) -> list[TorrentStatus]:
+        return [torrent.status for torrent in self._torrents.values()]
+
+    def add(
+        self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = (), seed: bool = False
+    ) -> str:
+        """Add a torrent, where it stood if it is known; returns its infohash. Raises UserError.
+
+        With `seed`, the files are taken to be complete; pieces are checked as they are asked for.
+        """
+        infohash = infohash_of(parameters)
+        if infohash in self._torrents:
+            return infohash
+        if seed:
+            parameters.flags |= lt.torrent_flags.seed_mode
+        else:
+            parameters = self._resumed(infohash, parameters, save_dir)
+        parameters.save_path = str(save_dir)
+        if left_out := strip(parameters):
+            logger.warning("%s", left_out_trackers(left_out))
+        # upload_mode is how libtorrent stands still after a full disk.
+        parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
+        parameters.flags |= lt.torrent_flags.paused
+        if seed:
+            # Or it would mend what the user has changed, with what strangers send.
+            parameters.flags |= lt.torrent_flags.upload_mode
+        try:
+            handle = self._session.add_torrent(parameters)
+        except RuntimeError as error:
+            raise UserError(f"cannot add torrent {infohash}: {error}") from None
+        status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
+        torrent = _Torrent(handle, set(peers), status, seed)
+        self._torrents[infohash] = self._by_handle[handle] = torrent
+        _spawn(self._begin(torrent), self._beginnings)
+        return infohash
+
+    async def _begin(self, torrent: _Torrent) -> None:
+        """At once, libtorrent connects to what a torrent knows when it resumes, if its files were looked at by then."""
+        for _ in range(LOOKS):
+            if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
+                break
+            await asyncio.sleep(LOOK_S)
+        self._connect_peers()
+        torrent.handle.resume()
+
+    def add_peer(self, infohash: str, peer: Address) -> None:
+        """Connect to a peer, again and again until it is lost (`reconnect`)."""
+        torrent = self._torrents.get(infohash)
+        if torrent is not None and not self._stopped:
+            torrent.peers.add(peer)
+            torrent.handle.connect_peer(peer)
+
+    def set_download_limit(self, bytes_per_s: int) -> None:
+        """Of all torrents together; 0: none."""
+        self._session.apply_settings({"download_rate_limit": bytes_per_s})
+
+    def ask_dht(self) -> None:
+        """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""
+        for torrent in self._torrents.values():
+            if not torrent.status.finished and not torrent.status.peers and not self._stopped:
+                torrent.handle.force_dht_announce()
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when a status changed or the time is up.
+
+        Raises UserError when a download can't go on, or no seed can.
+        """
+        self._changed.clear()
+        # asyncio.wait_for (Python 3.11) forgets Ctrl-C that comes together with the change.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self.check(others_go_on=self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a torrent that can go on."""
+        return any(torrent.error is None for torrent in self._torrents.values())
+
+    def check(self, others_go_on: bool) -> None:
+        """Raises UserError when a download can't go on, or a seed can't and no other torrent does."""
+        if self._poller is not None and self._poller.done():
+            self._poller.result()
+        for torrent in self._torrents.values():
+            if torrent.error is not None and not (torrent.seed and others_go_on):
+                raise UserError(torrent.error)
+
+    def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
+        """Destinations have lost their circuit: peers among them are dropped and asked for again."""
+        if self._stopped:
+            return
+        for torrent in self._torrents.values():
+            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
+        drop_and_reconnect(self._session, [torrent.handle for torrent in self._torrents.values()], is_lost)
+
+    async def stop(self) -> None:
+        """Save every torrent's state, then end the session."""
+        self._stopped = True
+        for beginning in self._beginnings:
+            beginning.cancel()
+        if self._poller is not None:
+            self._poller.cancel()
+        self._session.pause()
+        for torrent in self._torrents.values():
+            self._request_save(torrent, lt.torrent_handle.flush_disk_cache)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while any(torrent.saving for torrent in self._torrents.values()) and time.monotonic() < deadline_s:
+            self._handle_alerts()
+            await asyncio.sleep(0.02)
+        if self._writes:
+            await asyncio.wait(self._writes)
+        await self._end()
+
+    # Resume data
+
+    def _resume_path(self, infohash: str) -> Path:
+        return self._resume_dir / f"{infohash}.resume"
+
+    def _resumed(self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path) -> lt.add_torrent_params:
+        """The saved state, if it is of this torrent in this folder; else what was given."""
+        path = self._resume_path(infohash)
+        try:
+            saved = lt.read_resume_data(path.read_bytes())
+        except FileNotFoundError:
+            return parameters
+        except (OSError, RuntimeError) as error:
+            logger.warning("Resume data of a torrent is unusable, its files are checked instead: %s", error)
+            return parameters
+        if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
+            return parameters
+        if _is_complete(saved) and not _files_are_whole(saved, save_dir):
+            logger.warning("Files of a complete torrent have changed: they are checked and mended")
+            return parameters
+        saved.trackers = [*{*saved.trackers, *parameters.trackers}]
+        saved.peers = [*{*saved.peers, *parameters.peers}]
+        return saved
+
+    def _request_save(self, torrent: _Torrent, flags: int) -> None:
+        if not torrent.saving and torrent.handle.is_valid():
+            torrent.saving = True
+            torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict | flags)
+
+    def _write(self, torrent: _Torrent, data: bytes) -> None:
+        _spawn(self._write_off_loop(torrent, data), self._writes)
+
+    async def _write_off_loop(self, torrent: _Torrent, data: bytes) -> None:
+        """One write of a torrent at a time, so that an older state can't come last."""
+        try:
+            await asyncio.to_thread(write_atomically, self._resume_path(torrent.status.infohash), data)
+        except OSError as error:
+            logger.warning("Resume data of a torrent was not written: %s", error.strerror)
+        torrent.saving = False
+
+    # libtorrent's alerts
+
+    async def _poll_forever(self) -> None:
+        next_save_s = time.monotonic() + RESUME_INTERVAL_S
+        next_connect_s = 0.0
+        while True:
+            self._session.post_torrent_updates()
+            self._handle_alerts()
+            now_s = time.monotonic()
+            if now_s >= next_save_s:
+                next_save_s = now_s + RESUME_INTERVAL_S
+                for torrent in self._torrents.values():
+                    self._request_save(torrent, lt.torrent_handle.only_if_modified)
+            if now_s >= next_connect_s:
+                next_connect_s = now_s + RECONNECT_S
+                self._connect_peers()
+            await asyncio.sleep(POLL_S)
+
+    def _connect_peers(self) -> None:
+        """Peers that the user named are asked for until they are there."""
+        for torrent in self._torrents.values():
+            if not torrent.status.finished and torrent.status.peers < len(torrent.peers):
+                for peer in torrent.peers:
+                    torrent.handle.connect_peer(peer)
+
+    def _handle_alerts(self) -> None:
+        for alert in self._session.pop_alerts():
+            match type(alert).__name__:
+                case "state_update_alert":
+                    for status in alert.status:
+                        self._on_status(status)
+                case "save_resume_data_alert":
+                    self._write(self._by_handle[alert.handle], lt.write_resume_data_buf(alert.params))
+                case "save_resume_data_failed_alert":
+                    self._by_handle[alert.handle].saving = False
+                case "torrent_finished_alert":
+                    self._request_save(self._by_handle[alert.handle], 0)
+                case "listen_succeeded_alert":
+                    self._listening(alert)
+                case "file_error_alert":
+                    self._on_file_error(self._by_handle[alert.handle], alert)
+
+    def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
+        """libtorrent has stopped the torrent."""
+        if torrent.error is not None:
+            return  # said once
+        hint = "make room and start the same command again" if alert.error.value() == errno.ENOSPC else "mend it"
+        verb = "read" if torrent.seed else "write"
+        torrent.error = f"cannot {verb} {alert.filename()}: {alert.error.message()}; {hint}"
+        if torrent.seed:
+            logger.error("%s, and start again: it is not seeded meanwhile", torrent.error)
+        self._tell_changed()
+
+    def _on_status(self, status: lt.torrent_status) -> None:
+        torrent = self._by_handle[status.handle]
+        torrent.status = TorrentStatus(
+            infohash=torrent.status.infohash,
+            name=status.name or torrent.status.name,
+            done_bytes=status.total_wanted_done,
+            wanted_bytes=status.total_wanted if status.has_metadata else 0,
+            downloaded_bytes=status.total_payload_download,
+            uploaded_bytes=status.total_payload_upload,
+            download_bytes_per_s=status.download_payload_rate,
+            peers=status.num_peers,
+            finished=status.has_metadata and status.is_finished,
+            hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
+        )
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        self._changed.set()
+        self.on_changed()
+
+
+def delete_unfinished(folder: Path) -> None:
+    """Delete what a killed run was writing; before there are sessions."""
+    for unfinished in folder.glob(".*.resume.*"):
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def make_resume_dir(folder: Path) -> Path:
+    """Return the folder, made if it is not there. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UserError(f"cannot keep resume data in {folder}: {error.strerror}") from None
+    return folder
+
+
+def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+def _is_complete(saved: lt.add_torrent_params) -> bool:
+    return saved.ti is not None and len(saved.have_pieces) == saved.ti.num_pieces() and all(saved.have_pieces)
+
+
+def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
+    """Whether every file is there in its length; what is in it, only a check of all pieces could tell."""
+    assert saved.ti is not None
+    layout = saved.ti.layout()
+    try:
+        return all(
+            (save_dir / layout.file_path(i)).stat().st_size == layout.file_size(i)
+            for i in range(layout.num_files())
+            if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file
+        )
+    except OSError:
+        return False

@@ -1,0 +1,98 @@
+"""What an HTTP tracker answered, written anew for libtorrent (BEP 3, 7, 23 and 48). Pure.
+
+libtorrent has a name among a tracker's peers looked up by the system's resolver, past the proxy. So it gets a
+response that was made here: known keys alone, peers as addresses alone, in the compact form.
+"""
+
+import ipaddress
+from typing import Any
+from urllib.parse import urljoin
+
+import libtorrent as lt
+
+from tunnel_pool.overlay.bencode import is_bencoded
+from tunnel_pool.overlay.http_answers import REDIRECTIONS, parse_answer
+from tunnel_pool.torrent.anonymous_torrents import is_allowed_tracker
+
+MAX_PEERS = 1000
+MAX_TEXT_BYTES = 500
+MAX_SCRAPED = 100
+_NUMBERS = (b"interval", b"min interval", b"complete", b"incomplete", b"downloaded")
+_TEXTS = (b"failure reason", b"warning message", b"tracker id")
+_SCRAPED = (b"complete", b"incomplete", b"downloaded")
+_IPV4_PEER_BYTES, _IPV6_PEER_BYTES, _PORT_BYTES = 6, 18, 2
+_INFOHASH_BYTES = 20
+
+
+class AnswerRefusedError(ValueError):
+    """A response that libtorrent does not get; the text says what is wrong with it."""
+
+
+def rewritten(response: bytes, url: str) -> bytes:
+    """Return the HTTP response that libtorrent gets in the place of a tracker's.
+
+    `url` is what was asked for, from which a relative redirection goes on. Raises AnswerRefusedError.
+    """
+    try:
+        answer = parse_answer(response)
+    except ValueError as error:
+        raise AnswerRefusedError(str(error)) from None
+    if answer.status in REDIRECTIONS:
+        try:
+            target = urljoin(url, answer.headers.get(b"location", b"").decode("latin-1"))
+        except ValueError as error:
+            raise AnswerRefusedError(f"a redirection to what is no URL: {error}") from None
+        if not target.startswith("http:") or not is_allowed_tracker(target):
+            raise AnswerRefusedError("a redirection to what can't be asked through the tunnels")
+        return _response(b"302 Found", b"", f"Location: {target}\r\n".encode())
+    if not is_bencoded(answer.body):
+        raise AnswerRefusedError("not a tracker's answer")
+    decoded: Any = lt.bdecode(answer.body)
+    if not isinstance(decoded, dict):
+        raise AnswerRefusedError("not a tracker's answer")
+    return _response(b"200 OK", lt.bencode(_known(decoded)))
+
+
+def _response(status: bytes, body: bytes, header: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, header, len(body), body)
+
+
+def _known(answer: dict[bytes, Any]) -> dict[bytes, Any]:
+    kept: dict[bytes, Any] = {key: answer[key] for key in _NUMBERS if isinstance(answer.get(key), int)}
+    for key in _TEXTS:
+        if isinstance(answer.get(key), bytes):
+            kept[key] = answer[key][:MAX_TEXT_BYTES]
+    if b"peers" in answer or b"peers6" in answer:
+        listed4, listed6 = _listed(answer.get(b"peers"))
+        kept[b"peers"] = _compact(answer.get(b"peers"), _IPV4_PEER_BYTES) + listed4
+        kept[b"peers6"] = _compact(answer.get(b"peers6"), _IPV6_PEER_BYTES) + listed6
+    if isinstance(files := answer.get(b"files"), dict):
+        kept[b"files"] = {
+            infohash: {key: counts[key] for key in _SCRAPED if isinstance(counts.get(key), int)}
+            for infohash, counts in list(files.items())[:MAX_SCRAPED]
+            if len(infohash) == _INFOHASH_BYTES and isinstance(counts, dict)
+        }
+    return kept
+
+
+def _compact(peers: Any, size: int) -> bytes:
+    """Return compact peers without a part of one at the end; empty for what is none."""
+    if not isinstance(peers, bytes):
+        return b""
+    return peers[: min(len(peers) // size, MAX_PEERS) * size]
+
+
+def _listed(peers: Any) -> tuple[bytes, bytes]:
+    """Return the peers of a list of dictionaries in compact form, IPv4 and IPv6; those with names are left out."""
+    found: dict[int, bytes] = {4: b"", 6: b""}
+    for peer in peers[:MAX_PEERS] if isinstance(peers, list) else ():
+        if not isinstance(peer, dict) or not isinstance(peer.get(b"ip"), bytes):
+            continue
+        port = peer.get(b"port")
+        try:
+            address = ipaddress.ip_address(peer[b"ip"].decode("ascii"))
+        except ValueError:  # a name, or no text
+            continue
+        if isinstance(port, int) and 0 < port <= 0xFFFF and getattr(address, "scope_id", None) is None:
+            found[address.version] += address.packed + port.to_bytes(_PORT_BYTES, "big")
+    return found[4], found[6]
