@@ -51,6 +51,16 @@ EXPERIMENTS = [
 FOLDERS = ("child", "gumby_experiments", "overlay", "packet_engine", "rpc", "sandbox", "socks5", "steering")
 
 
+def packages() -> list[str]:
+    """Return the names of all packages; those of FOLDERS are found where they are, and not by their links."""
+    tops = {"tunnel_pool": "tunnel_pool", **{folder: f"tunnel_pool.{folder}" for folder in FOLDERS}}
+    return [
+        ".".join((name, *init.parent.relative_to(HERE / folder).parts))
+        for folder, name in tops.items()
+        for init in sorted((HERE / folder).rglob("__init__.py"))
+    ]
+
+
 def engine() -> list[RustExtension]:
     """Return the packet engine, if it is wanted and can be built here. Ends the program when it must be and can't."""
     wanted = os.environ.get("TUNNEL_POOL_BUILD_ENGINE", "auto")
@@ -100,33 +110,12 @@ setup(
     long_description_content_type="text/markdown",
     license="GPL-3.0-or-later",
     python_requires=">=3.11",
-    packages=[
-        "tunnel_pool.child",
-        "tunnel_pool.gumby_experiments",
-        "tunnel_pool.gumby_experiments.findings",
-        "tunnel_pool.gumby_experiments.verbs",
-        "tunnel_pool.overlay",
-        "tunnel_pool.packet_engine",
-        "tunnel_pool.rpc",
-        "tunnel_pool.sandbox",
-        "tunnel_pool.socks5",
-        "tunnel_pool.steering",
-        "tunnel_pool",
-        "tunnel_pool.bench",
-        "tunnel_pool.cli",
-        "tunnel_pool.cut",
-        "tunnel_pool.daemon",
-        "tunnel_pool.daemon.api",
-        "tunnel_pool.daemon.transmission",
-        "tunnel_pool.node",
-        "tunnel_pool.pool",
-        "tunnel_pool.tribler",
-    ],
+    packages=packages(),
     package_dir={f"tunnel_pool.{folder}": folder for folder in FOLDERS},
     package_data={
         "tunnel_pool.gumby_experiments": ["experiments/*", "*.j2", "style.css"],
         "tunnel_pool.cut": ["components.toml"],
-        "tunnel_pool.daemon": ["page/*"],
+        "tunnel_pool.daemon.server": ["page/*"],
         "tunnel_pool.packet_engine": ["_native.pyi"],
         "tunnel_pool.rpc": ["control.proto", "control_pb2.pyi"],
     },

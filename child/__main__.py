@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor  # noqa: E402
 from tunnel_pool.child.confinement import confine_process  # noqa: E402
 from tunnel_pool.child.exit_watch import ExitWatch  # noqa: E402
 from tunnel_pool.child.host import ChildHost  # noqa: E402
-from tunnel_pool.overlay.exit_socket import MAX_RESOLVING_IN_ALL  # noqa: E402
+from tunnel_pool.overlay.serving.exit_socket import MAX_RESOLVING_IN_ALL  # noqa: E402
 from tunnel_pool.rpc.lifeline import die_with_parent  # noqa: E402
 
 MAX_THREADS = MAX_RESOLVING_IN_ALL + 16

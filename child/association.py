@@ -4,11 +4,11 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from tunnel_pool.overlay.community import NOWHERE, PoolTunnelCommunity
-from tunnel_pool.overlay.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
-from tunnel_pool.overlay.lanes import Lane
-from tunnel_pool.overlay.sticky import StickyMap
-from tunnel_pool.overlay.udp import UdpSocket
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.sticky import StickyMap
+from tunnel_pool.overlay.community import NOWHERE, LocalTunnelCommunity
+from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.wire.udp import UdpSocket
 from tunnel_pool.socks5.address import Socks5Error, decode_address
 from tunnel_pool.socks5.messages import join_udp_request, split_udp_request
 
@@ -21,7 +21,7 @@ class ServedAssociation:
         sock: socket.socket,
         lane: Lane,
         client: tuple[str, int],
-        community: PoolTunnelCommunity,
+        community: LocalTunnelCommunity,
         counters: Counter[str],
         *,
         asked: Callable[[int, bytes], None],

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.child.association import ServedAssociation
-from tunnel_pool.overlay.clients import Clients
-from tunnel_pool.overlay.community import NOWHERE, PoolTunnelCommunity
-from tunnel_pool.overlay.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.clients import Clients
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.community import NOWHERE, LocalTunnelCommunity
 from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
 from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
@@ -47,7 +47,7 @@ class DataPath(Protocol):
 class PythonDataPath:
     """Through the community, datagram by datagram."""
 
-    def __init__(self, community: PoolTunnelCommunity, on_lost: Callable[[str], object]) -> None:
+    def __init__(self, community: LocalTunnelCommunity, on_lost: Callable[[str], object]) -> None:
         loop = asyncio.get_running_loop()
         self._community = community
         self._counters = Counter[str]()
@@ -141,7 +141,7 @@ class NativeDataPath:
         self._engine.client_datagram(association_id, datagram)
 
 
-def open_data_path(community: PoolTunnelCommunity, on_lost: Callable[[str], object]) -> DataPath:
+def open_data_path(community: LocalTunnelCommunity, on_lost: Callable[[str], object]) -> DataPath:
     """`on_lost` hears why no datagram can come any more."""
     enlarge_pipe(DATA_OUT)
     if community.native is not None:

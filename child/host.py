@@ -14,9 +14,8 @@ from tunnel_pool.child.control import ControlStream
 from tunnel_pool.child.data_path import DataPath, open_data_path
 from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
 from tunnel_pool.child.snapshot import take_snapshot
-from tunnel_pool.overlay.admission import Admission
-from tunnel_pool.overlay.as_numbers import AsDatabaseError, open_as_numbers
-from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import (
     COMMUNITY_ID_BYTES,
     INFOHASH_BYTES,
@@ -26,16 +25,17 @@ from tunnel_pool.overlay.config import (
     OverlayConfig,
     slot_of,
 )
-from tunnel_pool.overlay.end_to_end import use_mask
-from tunnel_pool.overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
-from tunnel_pool.overlay.hidden import WatchedSwarm
-from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.hidden_swarms.end_to_end import use_mask
+from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.messages import address_message, address_of, peer_of
-from tunnel_pool.overlay.networks import use_as_numbers
 from tunnel_pool.overlay.node import open_overlay, open_sharing, socket_warning
-from tunnel_pool.overlay.speed_test import Sample, run_speed_test
-from tunnel_pool.overlay.udp import CannotBindError, receive_buffer_bytes
+from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
+from tunnel_pool.overlay.paths.networks import use_as_numbers
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
+from tunnel_pool.overlay.requests.speed_test import Sample, run_speed_test
+from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.overlay.wire.udp import CannotBindError, receive_buffer_bytes
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.descriptors import SOCKETS
@@ -60,7 +60,7 @@ class ChildHost:
     def __init__(self, on_lost: Callable[[str], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
-        self._community: PoolTunnelCommunity | None = None
+        self._community: LocalTunnelCommunity | None = None
         self._encoder = SyncEncoder()
         self._loop_delay_s = 0.0
         self._next_routes_s = 0.0
@@ -136,7 +136,7 @@ class ChildHost:
             receive_buffer_bytes=receive_buffer_bytes(community.endpoint.sock),
         )
 
-    async def _open_community(self, message: pb.Create) -> PoolTunnelCommunity:
+    async def _open_community(self, message: pb.Create) -> LocalTunnelCommunity:
         limits = self._sockets.take(LIMITS_MEMORY)
         if message.limited and limits is None:
             raise RemoteError(pb.ERROR_BAD_REQUEST, "no memory came for the limits")
@@ -303,7 +303,7 @@ class ChildHost:
             raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
         return self._data_path
 
-    def _created(self) -> PoolTunnelCommunity:
+    def _created(self) -> LocalTunnelCommunity:
         if self._community is None:
             raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
         return self._community

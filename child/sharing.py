@@ -6,16 +6,16 @@ from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.peer import Peer
 
 from tunnel_pool.child.control import ControlStream, Handler
-from tunnel_pool.overlay.guards import GuardOrder
-from tunnel_pool.overlay.lent_keys import session_keys
 from tunnel_pool.overlay.messages import address_of, introduction_point, peer_message, peer_of
-from tunnel_pool.overlay.sharing import RendezvousHalf, SharingCommunity
+from tunnel_pool.overlay.one_port.lent_keys import session_keys
+from tunnel_pool.overlay.one_port.sharing import RendezvousHalf, SharingCommunity
+from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import CallError, RemoteError
 
 
 class MainByCalls:
-    """tunnel_pool.overlay.sharing.MainProcess over the control stream."""
+    """tunnel_pool.overlay.one_port.sharing.MainProcess over the control stream."""
 
     def __init__(self, control: ControlStream) -> None:
         self._control = control

@@ -5,9 +5,9 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
-from tunnel_pool.overlay.community import PoolTunnelCommunity
-from tunnel_pool.overlay.introduced import IntroducedSeeder
-from tunnel_pool.overlay.lanes import group_of
+from tunnel_pool.overlay.clients.lanes import group_of
+from tunnel_pool.overlay.community import LocalTunnelCommunity
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.messages import introduction_state
 from tunnel_pool.rpc.sync import (
     CircuitState,
@@ -56,7 +56,7 @@ def _route_fields(route: Any) -> dict[str, Any]:
     }
 
 
-def take_routes(community: PoolTunnelCommunity) -> Routes:
+def take_routes(community: LocalTunnelCommunity) -> Routes:
     """What we do for others, and our swarms, as they are now."""
     relays = {
         circuit_id: RelayState(
@@ -97,7 +97,7 @@ def _swarm_state(swarm: Swarm) -> SwarmState:
 
 
 def take_snapshot(
-    community: PoolTunnelCommunity, stream_counters: Mapping[str, int], with_routes: bool = False
+    community: LocalTunnelCommunity, stream_counters: Mapping[str, int], with_routes: bool = False
 ) -> Snapshot:
     """Circuits, candidates and counters as they are now."""
     community.crypto_endpoint.update_statistics()

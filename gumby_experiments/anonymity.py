@@ -1,9 +1,9 @@
 """Who meets whom: clients that use a network of which a part is hostile, for weeks, in a simulation. Pure.
 
-The choice of hops is the program's own code (overlay/paths.py, overlay/guards.py); clock, network and hostile
-nodes are simulated. Beside it stand two models: how circuits were extended before (the first hop offered all
-others, and an honest one its oldest four), and Tor's rules as far as they concern the choice (one guard for
-120 days, every node known to everybody, no two hops in a /16; nodes here are of equal bandwidth).
+The choice of hops is the program's own code (overlay/paths); clock, network and hostile nodes are simulated. Beside
+it stand two models: how circuits were extended before (the first hop offered all others, and an honest one its oldest
+four), and Tor's rules as far as they concern the choice (one guard for 120 days, every node known to everybody, no
+two hops in a /16; nodes here are of equal bandwidth).
 """
 
 import math
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tunnel_pool.overlay.guards import DAY_S, SECOND_LAYER, GuardLayer, GuardOrder, Guards, LayerSettings
-from tunnel_pool.overlay.introductions import has_room
-from tunnel_pool.overlay.paths import Node, in_order, rank, without_conflicts
+from tunnel_pool.overlay.paths.guards import DAY_S, SECOND_LAYER, GuardLayer, GuardOrder, Guards, LayerSettings
+from tunnel_pool.overlay.paths.path import Node, in_order, rank, without_conflicts
+from tunnel_pool.overlay.peers.introductions import has_room
 
-KNOWN = 24  # candidates that a client keeps (overlay/balance.py)
+KNOWN = 24  # candidates that a client keeps (overlay/peers/balance.py)
 KNOWN_TO_TOR = 300  # of a day; all would take too long, and change nothing
 EXIT_SHARE = 1 / 3
 THERE = 0.95  # of the days, a node is there

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.gumby_experiments.program import run_program
 from tunnel_pool.gumby_experiments.progress import Progress
 from tunnel_pool.overlay.config import HostPort

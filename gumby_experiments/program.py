@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.system import runner
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.log import set_up_logging

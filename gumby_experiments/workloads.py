@@ -24,7 +24,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8_rust_tunnels import generate_session_keys
 
-from tunnel_pool.overlay.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address
+from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc import data, framing
 from tunnel_pool.rpc.sync import CircuitState, PeerState, Snapshot, SyncEncoder, SyncState

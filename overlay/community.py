@@ -20,21 +20,26 @@ from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.backoff import Backoff, Recent
+from tunnel_pool.overlay.clients.lanes import Lane, set_group
 from tunnel_pool.overlay.config import SLOT_SHIFT
-from tunnel_pool.overlay.crypto_endpoint import (
+from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+    END_TO_END,
+    end_to_end_address,
+    end_to_end_circuit_id,
+    is_linked,
+)
+from tunnel_pool.overlay.paths.guards import Guards
+from tunnel_pool.overlay.paths.hops import HopChoice, node_of
+from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact
+from tunnel_pool.overlay.requests.dht_names import DhtNames
+from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
+from tunnel_pool.overlay.wire.crypto_endpoint import (
     DATA_MESSAGE,
     DataCellEndpoint,
     pack_address,
     packed_address_end,
     unpack_address,
 )
-from tunnel_pool.overlay.dht_names import DhtNames
-from tunnel_pool.overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id, is_linked
-from tunnel_pool.overlay.guards import Guards
-from tunnel_pool.overlay.hops import HopChoice, node_of
-from tunnel_pool.overlay.introductions import CarefulIntroductions, MayContact
-from tunnel_pool.overlay.lanes import Lane, set_group
-from tunnel_pool.overlay.serving import ServingSettings, ServingTunnels
 from tunnel_pool.steering.cells import BUCKETS, random_id
 
 if TYPE_CHECKING:
@@ -48,7 +53,7 @@ MAX_PINGED = 256
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 
-class PoolTunnelSettings(ServingSettings):
+class LocalTunnelSettings(ServingSettings):
     """py-ipv8's settings, and what this project adds."""
 
     slot = 0
@@ -66,7 +71,7 @@ class PoolTunnelSettings(ServingSettings):
     next_hop_timeout = 5
 
 
-class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunnels):
+class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunnels):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a caller;
@@ -74,9 +79,9 @@ class PoolTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunn
     were. `native` is the endpoint of the native engine, None on the Python one.
     """
 
-    settings_class = PoolTunnelSettings
+    settings_class = LocalTunnelSettings
 
-    def __init__(self, settings: PoolTunnelSettings) -> None:
+    def __init__(self, settings: LocalTunnelSettings) -> None:
         self.slot = settings.slot
         self.buckets: Sequence[int] = range(BUCKETS)  # where its circuit ids lie (steering/cells.py)
         self.counters = settings.counters

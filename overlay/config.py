@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tunnel_pool.overlay.admission import NO_MORE_THAN_USUAL, Admission
-from tunnel_pool.overlay.exit_rules import NO_RULES, ExitRules
+from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
+from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules
 from tunnel_pool.packet_engine import EngineChoice
 
 # Tribler's tunnel community: TriblerTunnelCommunity.community_id in
@@ -66,4 +66,4 @@ class OverlayConfig:
     requires_diversity: bool = False  # of the networks that the hops of a circuit are in
     engine: EngineChoice = EngineChoice.AUTO
     trains: bool = True  # UDP_SEGMENT where the kernel has it; off only to measure against it
-    limits: int | None = None  # the descriptor of overlay/limits.py's memory, which the native engine keeps to
+    limits: int | None = None  # the descriptor of overlay/serving/limits.py's memory, which the native engine keeps to

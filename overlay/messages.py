@@ -5,7 +5,7 @@ from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
+from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.sync import IntroductionState
 

@@ -15,27 +15,27 @@ from ipv8.messaging.interfaces.lan_addresses.interfaces import get_providers
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.community import PoolTunnelCommunity, PoolTunnelSettings
+from tunnel_pool.overlay.clients.lanes import lane_of
+from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.config import OverlayConfig
-from tunnel_pool.overlay.destinations import is_allowed_destination
-from tunnel_pool.overlay.dht import CarefulDht
-from tunnel_pool.overlay.discovery import MAX_PEERS, Discovery
-from tunnel_pool.overlay.end_to_end import mask_in_use
-from tunnel_pool.overlay.exit_socket import NativeExitSocket, PolicedExitSocket
-from tunnel_pool.overlay.exit_source import ExitSource
-from tunnel_pool.overlay.front import FrontCommunity
-from tunnel_pool.overlay.introductions import PinnedNetwork
-from tunnel_pool.overlay.lanes import lane_of
-from tunnel_pool.overlay.pex import CarefulPex
-from tunnel_pool.overlay.sharing import MainProcess, SharingCommunity, SharingSettings
-from tunnel_pool.overlay.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
+from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
+from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex
+from tunnel_pool.overlay.one_port.front import FrontCommunity
+from tunnel_pool.overlay.one_port.sharing import MainProcess, SharingCommunity, SharingSettings
+from tunnel_pool.overlay.peers.dht import CarefulDht
+from tunnel_pool.overlay.peers.discovery import MAX_PEERS, Discovery
+from tunnel_pool.overlay.peers.introductions import PinnedNetwork
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
+from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.overlay.wire.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes
 from tunnel_pool.packet_engine import EngineChoice, choose
 from tunnel_pool.steering.group import BUFFER_BYTES
 
 LAN_ADDRESSES_INTERVAL_S = 60.0
 # What logs, with tracebacks and destinations, what any remote peer can provoke. We count.
 PROVOKED_LOGGERS = (
-    "PoolTunnelCommunity",
+    "LocalTunnelCommunity",
     "SharingCommunity",
     "FrontCommunity",
     PolicedExitSocket.__name__,
@@ -49,16 +49,16 @@ PROVOKED_LOGGERS = (
     "Swarm",
 )
 
-Settings = TypeVar("Settings", bound=PoolTunnelSettings)
-Overlay = TypeVar("Overlay", bound=PoolTunnelCommunity)
+Settings = TypeVar("Settings", bound=LocalTunnelSettings)
+Overlay = TypeVar("Overlay", bound=LocalTunnelCommunity)
 
 
-async def open_overlay(config: OverlayConfig) -> PoolTunnelCommunity:
+async def open_overlay(config: OverlayConfig) -> LocalTunnelCommunity:
     """A running community on its own port. Raises CannotBindError when that is taken, EngineMissingError."""
     prepare_process()
     sock = bind_udp(*config.listen, device=config.device)
     endpoint, counters = await _open_endpoint(config, sock, config.trains)
-    community = _make(PoolTunnelCommunity, _fill(PoolTunnelSettings, config, endpoint, counters), config)
+    community = _make(LocalTunnelCommunity, _fill(LocalTunnelSettings, config, endpoint, counters), config)
     _find_own_address(community, endpoint)
     Discovery(community, config).start()
     return community
@@ -85,7 +85,7 @@ async def open_front(config: OverlayConfig, sock: socket.socket) -> FrontCommuni
     counters: Counter[str] = Counter()
     endpoint = BatchedEndpoint(sock, counters)
     await endpoint.open()
-    front = _make(FrontCommunity, _fill(PoolTunnelSettings, config, endpoint, counters), config)
+    front = _make(FrontCommunity, _fill(LocalTunnelSettings, config, endpoint, counters), config)
     _find_own_address(front, endpoint)
     Discovery(front, config).start()
     return front
@@ -124,7 +124,7 @@ def _may_contact(config: OverlayConfig, host: str, port: int) -> bool:
     return is_allowed_destination(host, port, config.allow_private) and (host, port) != tuple(config.listen)
 
 
-def _make(kind: type[Overlay], settings: PoolTunnelSettings, config: OverlayConfig) -> Overlay:
+def _make(kind: type[Overlay], settings: LocalTunnelSettings, config: OverlayConfig) -> Overlay:
     of_the_network = type(kind.__name__, (kind,), {"community_id": config.community_id})
     community: Overlay = of_the_network(settings)
     return community
@@ -168,7 +168,7 @@ async def _open_endpoint(
     return endpoint, counters
 
 
-def _find_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> None:
+def _find_own_address(community: LocalTunnelCommunity, endpoint: Endpoint) -> None:
     """A node bound to one address is there and nowhere else; others find theirs as py-ipv8 does, but less often."""
     host, port = endpoint.get_address()
     community.cancel_pending_task("discover_lan_addresses")
@@ -179,7 +179,7 @@ def _find_own_address(community: PoolTunnelCommunity, endpoint: Endpoint) -> Non
         community.register_task("find our addresses", look, interval=LAN_ADDRESSES_INTERVAL_S, delay=0)
 
 
-def socket_warning(community: PoolTunnelCommunity) -> str | None:
+def socket_warning(community: LocalTunnelCommunity) -> str | None:
     """Return what the operator can do when the kernel gave less buffer than asked, None when it gave all."""
     got = receive_buffer_bytes(community.endpoint.sock)
     if got >= BUFFER_BYTES:

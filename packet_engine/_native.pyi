@@ -42,7 +42,7 @@ class Settings:
     ) -> None: ...
 
 class ExitRules:
-    """What overlay/exit_rules.py packs. Raises ValueError."""
+    """What overlay/serving/exit_rules.py packs. Raises ValueError."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Engine:
         """So many CREATE and EXTEND are handed on at most, in all and of an IP address; 0: any number."""
 
     def set_limits(self, memory: int, slot: int) -> None:
-        """Keep the limits in this file in memory (overlay/limits.py), as the child in this slot. Raises OSError."""
+        """Keep the limits in this file in memory (overlay/serving/limits.py), as this slot's child. Raises OSError."""
 
     def send(self, to: _Address, packet: bytes) -> None: ...
     def send_cell(self, to: _Address, circuit_id: int, plaintext: bool, message: bytes) -> None: ...

@@ -143,7 +143,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self.engine.configure(self._engine_settings())
 
     def set_exit_rules(self, rules: Any) -> None:
-        """Those of overlay/exit_rules.py."""
+        """Those of overlay/serving/exit_rules.py."""
         self.engine.set_exit_rules(packed_rules(rules))
 
     # The tables

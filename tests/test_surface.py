@@ -14,7 +14,7 @@ from ipv8.REST.tunnel_endpoint import TunnelEndpoint
 
 from tests.network import RELAY_FLAGS, address_of, make_config, network, tunnels, until, unused_host
 from tests.plain_node import open_plain
-from tunnel_pool.overlay.hidden import WatchedSwarm
+from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.pooled import surface
 from tunnel_pool.pooled.community import PooledTunnelCommunity

@@ -7,7 +7,7 @@ import libtorrent as lt
 
 from tests import real_tribler
 from tests.commands import command, until_all_ended
-from tunnel_pool.bench import tribler_core
+from tunnel_pool.bench.harness import tribler_core
 from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm, make_random_file, write_torrent

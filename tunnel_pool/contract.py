@@ -1,6 +1,6 @@
 """What callers of a TunnelCommunity rely on, written down.
 
-Two classes keep it: tunnel_pool.overlay.community.PoolTunnelCommunity in one process, and
+Two classes keep it: tunnel_pool.overlay.community.LocalTunnelCommunity in one process, and
 tunnel_pool.pooled.community.PooledTunnelCommunity over children. tests/test_contract.py
 runs the same tests against both. Names and meanings are py-ipv8's
 (messaging/anonymization/community.py).
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.rpc.sync import CarriedState
 
 Address = tuple[str, int]
@@ -48,7 +48,10 @@ class Tunnels(Protocol):
         hops: int | None = None,
         group: int | None = 0,
     ) -> list[Circuit]:
-        """Those of all isolation groups when `group` is None (overlay/lanes.py); here and below, 0 is py-ipv8's own."""
+        """Return the circuits of this kind; of all isolation groups when `group` is None (overlay/clients/lanes.py).
+
+        Here and below, group 0 is py-ipv8's own.
+        """
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
         """The ready circuits that a destination may be given to; others only keep those that they have."""
@@ -109,7 +112,7 @@ class Tunnels(Protocol):
         """Remove its circuits."""
 
     async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1, group: int = 0) -> bytes:
-        """The answer to an HTTP request that an exit makes. Raises tunnel_pool.overlay.http.HttpError."""
+        """The answer to an HTTP request that an exit makes. Raises tunnel_pool.overlay.requests.http.HttpError."""
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
         """From where the DHT node with this name answers, as an exit finds it; None when it does not."""

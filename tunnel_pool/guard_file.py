@@ -1,10 +1,10 @@
-"""The guards of a client (overlay/guards.py), kept over restarts in its state directory."""
+"""The guards of a client (overlay/paths/guards.py), kept over restarts in its state directory."""
 
 import asyncio
 import logging
 from pathlib import Path
 
-from tunnel_pool.overlay.guards import Guards
+from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.system.files import write_atomically
 
 INTERVAL_S = 1.0

@@ -18,18 +18,18 @@ from ipv8.messaging.anonymization.tunnel import (
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.guard_file import keep_guards, read_guards
-from tunnel_pool.overlay.admission import NO_MORE_THAN_USUAL, Admission
-from tunnel_pool.overlay.as_numbers import AsDatabaseError, open_as_numbers
-from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
-from tunnel_pool.overlay.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
-from tunnel_pool.overlay.guards import Guards
-from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP
-from tunnel_pool.overlay.limits import LimitsMemory
-from tunnel_pool.overlay.networks import use_as_numbers
 from tunnel_pool.overlay.node import open_overlay
-from tunnel_pool.overlay.udp import CannotBindError
+from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
+from tunnel_pool.overlay.paths.guards import Guards
+from tunnel_pool.overlay.paths.networks import use_as_numbers
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
+from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
+from tunnel_pool.overlay.serving.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
+from tunnel_pool.overlay.serving.limits import LimitsMemory
+from tunnel_pool.overlay.wire.udp import CannotBindError
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.pool import ProcessPool
@@ -196,7 +196,7 @@ def _open_as_database(path: Path) -> BinaryIO:
     return database
 
 
-async def _open_plain(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> PoolTunnelCommunity:
+async def _open_plain(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> LocalTunnelCommunity:
     try:
         plain = await open_overlay(config)
     except CannotBindError as error:

@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from tunnel_pool.bench.daemon import PRIVATE, Client, magnet_link
-from tunnel_pool.daemon.metrics import LOOP_DELAY
+from tunnel_pool.bench.harness.daemon import PRIVATE, Client, magnet_link
+from tunnel_pool.daemon.server.metrics import LOOP_DELAY
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.progress import Progress
 from tunnel_pool.gumby_experiments.run import Run

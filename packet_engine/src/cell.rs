@@ -22,7 +22,7 @@ pub const DATA_ID: u8 = 1;
 pub const CREATE_ID: u8 = 2;
 pub const EXTEND_ID: u8 = 4;
 pub const TEST_REQUEST_ID: u8 = 19;
-/// Of Tribler's network (overlay/http.py).
+/// Of Tribler's network (overlay/requests/http.py).
 pub const HTTP_REQUEST_ID: u8 = 28;
 pub const HTTP_RESPONSE_ID: u8 = 29;
 

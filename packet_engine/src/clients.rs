@@ -1,5 +1,5 @@
 //! The SOCKS5 server's associations that are served here, and which of them gets what comes in. The twin of
-//! overlay/clients.py.
+//! overlay/clients/clients.py.
 //!
 //! A client may have any number of associations, and several clients of a lane may have one each. Each gets the
 //! answers to what it sent; what nobody asked for is for the usual one, where its lane has one, else for the newest.

@@ -55,7 +55,7 @@ pub struct Settings {
     /// Message ids that may travel in the clear.
     pub no_crypto: Vec<u8>,
     pub policy: ExitPolicy,
-    /// What the address of a circuit's other end differs by from its id (overlay/end_to_end.py).
+    /// What the address of a circuit's other end differs by from its id (overlay/hidden_swarms/end_to_end.py).
     pub mask: u32,
 }
 

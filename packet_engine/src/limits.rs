@@ -1,6 +1,6 @@
 //! How fast bytes may go, over all children of a node: token buckets in memory that they share.
 //!
-//! The layout, in 64-bit words (overlay/limits.py writes it, the children take from it):
+//! The layout, in 64-bit words (overlay/serving/limits.py writes it, the children take from it):
 //!
 //! ```text
 //! 0       version
@@ -228,7 +228,7 @@ pub mod tests {
 
     pub const MS: u64 = 1_000_000;
 
-    /// Memory as overlay/limits.py would write it, with the rates that are named.
+    /// Memory as overlay/serving/limits.py would write it, with the rates that are named.
     pub fn memory(rates: &[(usize, u64)], circuit: u64) -> SharedWords {
         let words = SharedWords::anonymous(WORDS).unwrap();
         let set = |at: usize, value: u64| words.get(at).unwrap().store(value, Ordering::Relaxed);

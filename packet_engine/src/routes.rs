@@ -23,7 +23,7 @@ pub enum Purpose {
     Other,
 }
 
-/// The hop count and the isolation group of clients and their circuits (overlay/lanes.py), as one number.
+/// The hop count and the isolation group of clients and their circuits (overlay/clients/lanes.py), as one number.
 pub type Lane = u32;
 
 /// A circuit of ours. Layers are ordered from the first hop on.

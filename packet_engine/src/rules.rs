@@ -1,5 +1,5 @@
 //! What an operator lets out of an exit beside what the network's rules say (policy.rs): protocols,
-//! networks and ports, and how many destinations a circuit may have (overlay/exit_rules.py is the twin).
+//! networks and ports, and how many destinations a circuit may have (overlay/serving/exit_rules.py is the twin).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
 //! Which circuit carries a destination's datagrams: kept while the circuit lives, since a remote
-//! peer knows us by its exit's address. The twin of overlay/sticky.py.
+//! peer knows us by its exit's address. The twin of overlay/clients/sticky.py.
 
 use std::collections::{HashMap, VecDeque};
 

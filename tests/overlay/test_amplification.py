@@ -30,8 +30,8 @@ from ipv8.peer import Peer
 
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
-from tunnel_pool.overlay.introduced import IntroducedSeeder
-from tunnel_pool.overlay.proven import Source
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
+from tunnel_pool.overlay.peers.proven import Source
 
 INFOHASH = b"h" * 20
 pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]

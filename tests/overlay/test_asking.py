@@ -4,7 +4,7 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.asking import Asked, Questions
+from tunnel_pool.overlay.hidden_swarms.asking import Asked, Questions
 
 SWARM, OTHER = b"s" * 20, b"o" * 20
 

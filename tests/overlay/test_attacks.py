@@ -29,10 +29,10 @@ from tests.network import (
     until,
     unused_host,
 )
-from tunnel_pool.overlay.admission import Admission
 from tunnel_pool.overlay.community import NOWHERE
-from tunnel_pool.overlay.guards import Guards
-from tunnel_pool.overlay.introductions import MAX_PER_HOST
+from tunnel_pool.overlay.paths.guards import Guards
+from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST
+from tunnel_pool.overlay.serving.admission import Admission
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tunnel_pool.overlay.balance import SHARE_OF_OTHERS, TARGET_PEERS, WANTED_EXITS, surplus, wants_more
+from tunnel_pool.overlay.peers.balance import SHARE_OF_OTHERS, TARGET_PEERS, WANTED_EXITS, surplus, wants_more
 
 
 def peers(exits, others):

@@ -15,7 +15,7 @@ from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
 from tunnel_pool.overlay.community import NOWHERE
-from tunnel_pool.overlay.crypto_endpoint import MESSAGE_OFFSET, pack_address, packed_address_end, unpack_address
+from tunnel_pool.overlay.wire.crypto_endpoint import MESSAGE_OFFSET, pack_address, packed_address_end, unpack_address
 
 ADDRESSES = [("1.2.3.4", 0), ("255.255.255.255", 65535), ("2001:db8::1", 443), ("tracker.example", 6969), ("é.nl", 1)]
 

@@ -18,9 +18,9 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
 from tests.network import address_of, network, until, unused_host
-from tunnel_pool.overlay import dht as own
-from tunnel_pool.overlay.dht import BoundedStorage
-from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
+from tunnel_pool.overlay.peers import dht as own
+from tunnel_pool.overlay.peers.dht import BoundedStorage
 
 TARGET = b"t" * 20
 

@@ -4,9 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_ID_PORT
 
-from tunnel_pool.overlay import end_to_end
 from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.end_to_end import end_to_end_address, end_to_end_circuit_id, mask_in_use, use_mask
+from tunnel_pool.overlay.hidden_swarms import end_to_end
+from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+    end_to_end_address,
+    end_to_end_circuit_id,
+    mask_in_use,
+    use_mask,
+)
 
 circuit_ids = st.integers(0, 2**32 - 1)
 

@@ -5,9 +5,9 @@ import os
 from ipv8.messaging.anonymization.payload import CreateE2EPayload
 
 from tests.network import RELAY_FLAGS, make_config, until
-from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.node import open_front
-from tunnel_pool.overlay.udp import bind_udp
+from tunnel_pool.overlay.wire.udp import bind_udp
 
 
 async def front_of():

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.overlay.guards import ABSENT_S, DAY_S, FIRST_LAYER, MAX_SAMPLED, RESERVES, Guards
-from tunnel_pool.overlay.networks import network_of
-from tunnel_pool.overlay.own_address import AddressVotes
-from tunnel_pool.overlay.paths import Node, in_order, rank, without_conflicts
+from tunnel_pool.overlay.paths.guards import ABSENT_S, DAY_S, FIRST_LAYER, MAX_SAMPLED, RESERVES, Guards
+from tunnel_pool.overlay.paths.networks import network_of
+from tunnel_pool.overlay.paths.path import Node, in_order, rank, without_conflicts
+from tunnel_pool.overlay.peers.own_address import AddressVotes
 
 
 def nodes(count, network="44.{}.0.1"):

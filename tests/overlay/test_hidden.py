@@ -20,11 +20,11 @@ from ipv8.peer import Peer
 
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import address_of, make_config, network, until
-from tunnel_pool.overlay.end_to_end import end_to_end_address, end_to_end_circuit_id, is_linked
-from tunnel_pool.overlay.hidden import WatchedSwarm
-from tunnel_pool.overlay.introductions import CarefulIntroductions
+from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
+from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.overlay.node import open_overlay
-from tunnel_pool.overlay.swarm_circuits import CIRCUIT_TYPE_LOOKUP
+from tunnel_pool.overlay.peers.introductions import CarefulIntroductions
 
 INFOHASH = b"h" * 20
 pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]
@@ -211,8 +211,8 @@ async def test_look_ups_that_find_nobody_become_rare():
 @pytest.mark.slow
 async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monkeypatch):
     """The end of a circuit may look up well, and yet nothing comes back by it."""
-    monkeypatch.setattr("tunnel_pool.overlay.hidden.ANSWER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("tunnel_pool.overlay.hidden.LOOKUP_RETRY_S", 0.5)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.LOOKUP_RETRY_S", 0.5)
     async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
         heard = asyncio.Event()
@@ -235,8 +235,8 @@ async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monke
 @pytest.mark.slow
 async def test_a_seeder_is_found_by_another_introduction_point_than_one_that_is_gone(monkeypatch):
     """The DHT names a point for a day, whether it is still there or not."""
-    monkeypatch.setattr("tunnel_pool.overlay.hidden.ANSWER_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("tunnel_pool.overlay.hidden.LOOKUP_RETRY_S", 0.5)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.LOOKUP_RETRY_S", 0.5)
     async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
         await until(lambda: any(node.intro_point_for for node in nodes), 30, "the introduction point")

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
 from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
-from tunnel_pool.overlay.bencode import is_bencoded
 from tunnel_pool.overlay.config import ExitFrom
-from tunnel_pool.overlay.exit_rules import ExitRules, network_ranges
-from tunnel_pool.overlay.http import (
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.requests.bencode import is_bencoded
+from tunnel_pool.overlay.requests.http import (
     MAX_PARTS,
     PEER_FLAG_EXIT_HTTP,
     HttpError,
     NoHttpExitError,
     RefusedError,
 )
-from tunnel_pool.overlay.http_answers import PART_BYTES, may_pass, unchunked
-from tunnel_pool.overlay.http_reading import read_response
-from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.requests.http_answers import PART_BYTES, may_pass, unchunked
+from tunnel_pool.overlay.requests.http_reading import read_response
+from tunnel_pool.overlay.serving.exit_rules import ExitRules, network_ranges
 
 TRACKER_ANSWER = b"d8:intervali1800e5:peers6:\x01\x02\x03\x04\x05\x06e"
 REQUEST = b"GET /announce HTTP/1.1\r\n\r\n"
@@ -267,7 +267,7 @@ async def test_a_dht_node_is_an_address_never_a_name():
 
 
 def test_pieces_that_do_not_belong_together_are_passed_over():
-    from tunnel_pool.overlay.http import HttpRequestCache
+    from tunnel_pool.overlay.requests.http import HttpRequestCache
 
     cache = HttpRequestCache.__new__(HttpRequestCache)
     cache._parts, cache._total = {}, 0

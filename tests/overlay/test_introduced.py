@@ -12,8 +12,13 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import until
 from tests.overlay.test_hidden import INFOHASH, linked, member, relays
-from tunnel_pool.overlay.hidden import WatchedSwarm
-from tunnel_pool.overlay.introduced import MAX_CONTENDERS, MAX_INTRODUCED, IntroducedSeeder, IntroducedSeeders
+from tunnel_pool.overlay.hidden_swarms.introduced import (
+    MAX_CONTENDERS,
+    MAX_INTRODUCED,
+    IntroducedSeeder,
+    IntroducedSeeders,
+)
+from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 
 SEEDER, OTHER = IntroducedSeeder(b"seeder", INFOHASH), IntroducedSeeder(b"seeder", b"i" * 20)
 

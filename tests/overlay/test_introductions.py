@@ -6,13 +6,13 @@ import socket
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
 from tests.network import address_of, make_config, network, opened, until, unused_host
-from tunnel_pool.overlay.introductions import MAX_PER_HOST, MAX_WRONG_ANSWERS
+from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST, MAX_WRONG_ANSWERS
 
 
 async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(monkeypatch):
     """Each start has another key: those of before hold the places of its address until they are missed."""
-    monkeypatch.setattr("tunnel_pool.overlay.introductions.DOUBTED_S", 0.3)
-    monkeypatch.setattr("tunnel_pool.overlay.discovery.FEW_PEERS_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.DOUBTED_S", 0.3)
+    monkeypatch.setattr("tunnel_pool.overlay.peers.discovery.FEW_PEERS_INTERVAL_S", 0.1)
     host = unused_host()
     async with network(exits=1) as (exit_,):
         known = [address_of(exit_)]

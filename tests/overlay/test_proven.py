@@ -1,7 +1,7 @@
 """Who is answered: sources that are there, and so much."""
 
-from tunnel_pool.overlay import proven
-from tunnel_pool.overlay.proven import HeldPackets, ProvenSources, Source
+from tunnel_pool.overlay.peers import proven
+from tunnel_pool.overlay.peers.proven import HeldPackets, ProvenSources, Source
 
 HERE, THERE = Source(("192.0.2.1", 1), b"key"), Source(("192.0.2.2", 1), b"key")
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.overlay.replay import EARLY, MAX_EARLY_TAGS, WINDOW, Received, ReplayWindow
+from tunnel_pool.overlay.wire.replay import EARLY, MAX_EARLY_TAGS, WINDOW, Received, ReplayWindow
 
 
 def take(window, counter):

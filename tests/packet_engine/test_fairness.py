@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.network import address_of, dht_like, network, tunnels, until, unused_host
-from tunnel_pool.overlay.udp import bind_udp
+from tunnel_pool.overlay.wire.udp import bind_udp
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START

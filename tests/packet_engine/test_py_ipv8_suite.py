@@ -13,8 +13,8 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.test.messaging.anonymization.test_community import TestTunnelCommunity as CommunityTests
 from ipv8.test.messaging.anonymization.test_hiddenservices import TestHiddenServices as HiddenServicesTests
 
-from tunnel_pool.overlay.crypto_endpoint import DataCellEndpoint
-from tunnel_pool.overlay.udp import BatchedEndpoint, bind_udp
+from tunnel_pool.overlay.wire.crypto_endpoint import DataCellEndpoint
+from tunnel_pool.overlay.wire.udp import BatchedEndpoint, bind_udp
 from tunnel_pool.packet_engine import is_built
 
 CommunityTests.__test__ = HiddenServicesTests.__test__ = False

@@ -8,7 +8,7 @@ from ipv8.messaging.anonymization.tunnel import FORWARD, PEER_FLAG_EXIT_BT, PEER
 from ipv8_rust_tunnels import generate_session_keys
 
 from tests.packet_engine.vectors import BITTORRENT, BORDERS, IPV8, NEVER, NOT_BITTORRENT, NOT_IPV8, PRIVATE, PUBLIC
-from tunnel_pool.overlay.destinations import is_allowed_destination
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.packet_engine import EngineChoice, is_built
 
 PREFIX = bytes([0, 2]) + bytes(range(20))

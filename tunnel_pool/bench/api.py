@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.bench import daemon
-from tunnel_pool.daemon.metrics import LOOP_DELAY
+from tunnel_pool.bench.harness import daemon
+from tunnel_pool.daemon.server.metrics import LOOP_DELAY
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.torrent.metainfo import new_creator
 

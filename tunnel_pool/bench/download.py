@@ -10,7 +10,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.bench.contenders import Contender
+from tunnel_pool.bench.harness.contenders import Contender
 from tunnel_pool.cli.demo import ROLES
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from tunnel_pool.bench.report import save_plot
+from tunnel_pool.bench.harness.report import save_plot
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.policy import ChildState

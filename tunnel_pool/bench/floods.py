@@ -19,8 +19,8 @@ from ipv8.messaging.anonymization.payload import CellPayload, CreatePayload
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.bench.datagrams import PAYLOAD_BYTES
-from tunnel_pool.bench.load import CIRCUITS, MB, Result, World, open_world, until_ready
+from tunnel_pool.bench.harness.datagrams import PAYLOAD_BYTES
+from tunnel_pool.bench.harness.load import CIRCUITS, MB, Result, World, open_world, until_ready
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.system.errors import UserError
@@ -64,7 +64,8 @@ async def _flood(world: World, name: str, datagrams: list[bytes], seconds: float
     host, port = world.address
     kind = "new-ids" if name in ("handshakes", "forged") else "as-is"
     flooder = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tunnel_pool.bench.flooder", kind, f"{host}:{port}", str(RATES[name]), str(seconds + 2),
+        sys.executable, "-m", "tunnel_pool.bench.harness.flooder",
+        kind, f"{host}:{port}", str(RATES[name]), str(seconds + 2),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert flooder.stdin is not None

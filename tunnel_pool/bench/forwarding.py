@@ -22,12 +22,20 @@ import psutil
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY, Circuit
 
-from tunnel_pool.bench.contenders import Contender
-from tunnel_pool.bench.datagrams import DATAGRAM, PAYLOAD_BYTES, RECEIVE_BYTES, TRAIN, UDP_GRO, send_train, waiting
-from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.bench.harness.contenders import Contender
+from tunnel_pool.bench.harness.datagrams import (
+    DATAGRAM,
+    PAYLOAD_BYTES,
+    RECEIVE_BYTES,
+    TRAIN,
+    UDP_GRO,
+    send_train,
+    waiting,
+)
+from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import HostPort, OverlayConfig
 from tunnel_pool.overlay.node import open_overlay
-from tunnel_pool.overlay.udp import bind_udp
+from tunnel_pool.overlay.wire.udp import bind_udp
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.socks5.address import encode_address
@@ -66,11 +74,11 @@ async def measure(scenario: str, contender: Contender, trains: bool, arguments: 
 @asynccontextmanager
 async def _circuit(
     swarm: LocalSwarm, over_relay: bool, trains: bool
-) -> AsyncIterator[tuple[PoolTunnelCommunity, Circuit]]:
+) -> AsyncIterator[tuple[LocalTunnelCommunity, Circuit]]:
     """An originator of ours with one circuit over the node, on to an exit of ours where that relays."""
-    opened: list[PoolTunnelCommunity] = []
+    opened: list[LocalTunnelCommunity] = []
 
-    async def open_node(host: str, flags: set[int], bootstrap: tuple[HostPort, ...]) -> PoolTunnelCommunity:
+    async def open_node(host: str, flags: set[int], bootstrap: tuple[HostPort, ...]) -> LocalTunnelCommunity:
         config = OverlayConfig(
             slot=len(opened),
             member_key=default_eccrypto.generate_key("curve25519").key_to_bin(),
@@ -108,7 +116,7 @@ async def _circuit(
 class _Flow:
     """A sender and a receiver of datagrams; between them is the node."""
 
-    def __init__(self, originator: PoolTunnelCommunity, circuit: Circuit, host: str, trains: bool) -> None:
+    def __init__(self, originator: LocalTunnelCommunity, circuit: Circuit, host: str, trains: bool) -> None:
         assert originator.native is not None
         self._trains = trains
         self.hops = circuit.goal_hops

@@ -25,7 +25,7 @@ SWARM_START_S = 10.0
 # rounds of the DHT, a minute after the start, are no idleness.
 SETTLE = 2.0
 HOPS = 1
-# More would be let go again (overlay/balance.py), so an idle node of a large network does as much as one of this.
+# More would be let go again (overlay/peers/balance.py), so an idle node of a large network does as much as one of this.
 EXITS = 8
 RELAYS = 16
 

@@ -8,8 +8,8 @@ limit is that of datagrams at half the limit, beside the same with no limit at a
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.bench.load import CIRCUITS, MB, Result, open_world
-from tunnel_pool.overlay.rate_limits import Limits, Rates
+from tunnel_pool.bench.harness.load import CIRCUITS, MB, Result, open_world
+from tunnel_pool.overlay.serving.rate_limits import Limits, Rates
 
 RATES_MB = (1, 10, 50)
 CHILDREN = (1, 2, 4)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.bench import forwarding
-from tunnel_pool.bench.contenders import BY_NAME
-from tunnel_pool.bench.datagrams import PAYLOAD_BYTES
+from tunnel_pool.bench.harness.contenders import BY_NAME
+from tunnel_pool.bench.harness.datagrams import PAYLOAD_BYTES
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.system import runner
 from tunnel_pool.system.log import set_up_logging

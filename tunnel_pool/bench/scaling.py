@@ -25,10 +25,10 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.bench.datagrams import DATAGRAM, TRAIN, send_train
-from tunnel_pool.bench.load import Result, World
-from tunnel_pool.overlay.admission import Admission
-from tunnel_pool.overlay.udp import bind_udp, receive_buffer_bytes
+from tunnel_pool.bench.harness.datagrams import DATAGRAM, TRAIN, send_train
+from tunnel_pool.bench.harness.load import Result, World
+from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.wire.udp import bind_udp, receive_buffer_bytes
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START

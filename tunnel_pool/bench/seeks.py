@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.bench import daemon
+from tunnel_pool.bench.harness import daemon
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.errors import UserError
 

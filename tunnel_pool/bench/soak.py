@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import psutil
 
-from tunnel_pool.bench import daemon
-from tunnel_pool.bench.report import save_plot
+from tunnel_pool.bench.harness import daemon
+from tunnel_pool.bench.harness.report import save_plot
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 SIZE_BYTES = 60 << 20

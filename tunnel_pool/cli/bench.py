@@ -16,15 +16,15 @@ from tunnel_pool.bench import (
     idle,
     isolation,
     limits,
-    report,
     scaling,
     seeks,
     soak,
     streams,
     tribler,
 )
-from tunnel_pool.bench.contenders import ALL, BY_NAME, Contender
-from tunnel_pool.cli import options
+from tunnel_pool.bench.harness import report
+from tunnel_pool.bench.harness.contenders import ALL, BY_NAME, Contender
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.system.errors import UsageError, UserError

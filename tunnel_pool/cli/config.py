@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tunnel_pool.cli import daemon
-from tunnel_pool.cli.layers import NO_OPTIONS, config_model
-from tunnel_pool.cli.parser import OneLineParser
+from tunnel_pool.cli.arguments.layers import NO_OPTIONS, config_model
+from tunnel_pool.cli.arguments.parser import OneLineParser
 
 DESCRIPTION = """The daemon's configuration: docs/daemon.toml is a sample.
 

@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.system.errors import UserError
 
 DESCRIPTION = """Find where a program should be cut in two processes.
@@ -43,7 +43,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     for library in ("networkx", "matplotlib"):
         if importlib.util.find_spec(library) is None:
             raise UserError(f"the cut needs {library}: pip install 'tunnel-pool[experiments]'")
-    from tunnel_pool.bench.report import check_plot
+    from tunnel_pool.bench.harness.report import check_plot
     from tunnel_pool.cut.components import OWN, read_components
     from tunnel_pool.cut.draw import draw
     from tunnel_pool.cut.graph import cpu_shares, graph_of, judge, minimum_cut

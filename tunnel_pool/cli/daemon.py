@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli import options
-from tunnel_pool.cli.layers import Parse, config_model, layered
-from tunnel_pool.cli.pairs import folder_hop_pairs, hop_pairs, pairs, watches
-from tunnel_pool.cli.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
+from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments.layers import Parse, config_model, layered
+from tunnel_pool.cli.arguments.pairs import folder_hop_pairs, hop_pairs, pairs, watches
+from tunnel_pool.cli.arguments.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
 from tunnel_pool.daemon.config import DaemonConfig
 from tunnel_pool.daemon.daemon import Daemon, DaemonOptions, running
-from tunnel_pool.daemon.guard import may_listen
-from tunnel_pool.daemon.hops import MAX_HOPS
-from tunnel_pool.daemon.sessions import ANYWHERE, SessionOptions
-from tunnel_pool.daemon.web import RPC_PATH, WebOptions
+from tunnel_pool.daemon.server.guard import may_listen
+from tunnel_pool.daemon.server.web import RPC_PATH, WebOptions
+from tunnel_pool.daemon.torrents.hops import MAX_HOPS
+from tunnel_pool.daemon.torrents.sessions import ANYWHERE, SessionOptions
 from tunnel_pool.node.config import parse_bytes
 from tunnel_pool.system import systemd
 from tunnel_pool.system.deadline import ends_within

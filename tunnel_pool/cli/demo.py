@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.overlay.config import HostPort

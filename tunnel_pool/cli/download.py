@@ -9,7 +9,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.system.errors import UserError

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.system.errors import UsageError, UserError
 
 DESCRIPTION = """Repeat the experiments that this program comes from, on this machine alone.

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunnel_pool import __version__
-from tunnel_pool.cli.parser import OneLineParser
+from tunnel_pool.cli.arguments.parser import OneLineParser
 from tunnel_pool.sandbox import lockdown
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.log import set_up_logging

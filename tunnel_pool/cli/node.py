@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.node import policy, status
 from tunnel_pool.node.config import PROTOCOL_NAMES, NodeConfig, exit_rules, protocols, read_config
@@ -20,12 +20,12 @@ from tunnel_pool.node.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import are_any
 from tunnel_pool.node.server import ask_status, serving
-from tunnel_pool.overlay.community import PoolTunnelCommunity
+from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE
-from tunnel_pool.overlay.destinations import is_allowed_destination
-from tunnel_pool.overlay.exit_rules import ExitRules
-from tunnel_pool.overlay.limits import LimitsMemory
 from tunnel_pool.overlay.node import socket_warning
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.rpc.lifeline import die_with_parent
 from tunnel_pool.system import systemd
@@ -193,7 +193,7 @@ class _Node:
 
     def tell(self, tunnels: Tunnels) -> None:
         """Tunnels that are open of what holds now."""
-        serving = cast(PoolTunnelCommunity, tunnels)  # a pool's offers both, too
+        serving = cast(LocalTunnelCommunity, tunnels)  # a pool's offers both, too
         serving.set_exit_rules(self.options.exit_rules)
         serving.set_admission(self.options.admission)
 
@@ -334,7 +334,7 @@ async def _announce(tunnels: Tunnels, node: _Node) -> None:
         await pool.all_settled()
         addresses = list(dict.fromkeys(address for slot in pool.records if (address := pool.listen_address(slot))))
     else:
-        plain = cast(PoolTunnelCommunity, tunnels)
+        plain = cast(LocalTunnelCommunity, tunnels)
         addresses = [plain.endpoint.get_address()]
         if warning := socket_warning(plain):
             logger.warning("%s", warning)

@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.cli import options
-from tunnel_pool.cli.rpc_options import add_rpc_options, credentials
-from tunnel_pool.daemon.hops import MAX_HOPS
+from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments.rpc_options import add_rpc_options, credentials
 from tunnel_pool.daemon.remote import Remote
+from tunnel_pool.daemon.torrents.hops import MAX_HOPS
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.torrent.metainfo import magnet_link, parse_torrent
 

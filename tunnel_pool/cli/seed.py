@@ -15,7 +15,7 @@ import libtorrent as lt
 from rich.console import Console
 from rich.progress import Progress
 
-from tunnel_pool.cli import options
+from tunnel_pool.cli.arguments import options
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.system.state import state_of_our_own

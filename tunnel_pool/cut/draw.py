@@ -6,7 +6,7 @@ from typing import Any
 
 import networkx as nx
 
-from tunnel_pool.bench.report import save_plot
+from tunnel_pool.bench.harness.report import save_plot
 from tunnel_pool.cut.components import Components
 from tunnel_pool.cut.graph import Cut, Profile, cpu_shares, cut_of, graph_of
 

@@ -12,31 +12,31 @@ import msgspec
 from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.alerts import AlertReader
-from tunnel_pool.daemon.api import model
-from tunnel_pool.daemon.api.events import Events
-from tunnel_pool.daemon.api.operations import Api
-from tunnel_pool.daemon.api.server import add_api
-from tunnel_pool.daemon.api.watcher import Watcher
-from tunnel_pool.daemon.changes import Changes
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.guard import may_listen
-from tunnel_pool.daemon.hops import HopRules
-from tunnel_pool.daemon.library import TICK_S, Library
-from tunnel_pool.daemon.loading import load
-from tunnel_pool.daemon.loop_meter import LoopMeter
-from tunnel_pool.daemon.metrics import DaemonCollector
-from tunnel_pool.daemon.page_server import add_page
 from tunnel_pool.daemon.pool import PoolControl
-from tunnel_pool.daemon.sessions import SessionOptions, Sessions
-from tunnel_pool.daemon.store import Store, StoreError
-from tunnel_pool.daemon.stream_server import add_streams
-from tunnel_pool.daemon.transmission.methods import Methods
-from tunnel_pool.daemon.tribler import add_tribler
+from tunnel_pool.daemon.server.api import model
+from tunnel_pool.daemon.server.api.events import Events
+from tunnel_pool.daemon.server.api.operations import Api
+from tunnel_pool.daemon.server.api.server import add_api
+from tunnel_pool.daemon.server.api.watcher import Watcher
+from tunnel_pool.daemon.server.guard import may_listen
+from tunnel_pool.daemon.server.loop_meter import LoopMeter
+from tunnel_pool.daemon.server.metrics import DaemonCollector
+from tunnel_pool.daemon.server.page_server import add_page
+from tunnel_pool.daemon.server.stream_server import add_streams
+from tunnel_pool.daemon.server.transmission.methods import Methods
+from tunnel_pool.daemon.server.tribler import add_tribler
+from tunnel_pool.daemon.server.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
+from tunnel_pool.daemon.storage.store import Store, StoreError
+from tunnel_pool.daemon.torrents.alerts import AlertReader
+from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.hops import HopRules
+from tunnel_pool.daemon.torrents.library import TICK_S, Library
+from tunnel_pool.daemon.torrents.loading import load
+from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
+from tunnel_pool.daemon.torrents.watchdog import Watchdog
 from tunnel_pool.daemon.watch import keep_watch
-from tunnel_pool.daemon.watchdog import Watchdog
-from tunnel_pool.daemon.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UserError

@@ -1,8 +1,8 @@
 """The pool in its owner's hands: another number of children, and a child that is to go."""
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.api import model
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.server.api import model
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import RunningScaler, WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity

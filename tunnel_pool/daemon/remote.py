@@ -7,9 +7,9 @@ from typing import Any
 
 import aiohttp
 
-from tunnel_pool.daemon.api.openapi import EVENTS_PATH
-from tunnel_pool.daemon.guard import Credentials
-from tunnel_pool.daemon.web import RPC_PATH, SESSION_HEADER
+from tunnel_pool.daemon.server.api.openapi import EVENTS_PATH
+from tunnel_pool.daemon.server.guard import Credentials
+from tunnel_pool.daemon.server.web import RPC_PATH, SESSION_HEADER
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.overlay.admission import Admission
-from tunnel_pool.overlay.exit_rules import MAX_RANGES, ExitRules, Network, Protocol, Ranges, network_ranges
+from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.serving.exit_rules import MAX_RANGES, ExitRules, Network, Protocol, Ranges, network_ranges
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.toml_file import Section, read_toml
 

@@ -8,8 +8,8 @@ import msgspec
 
 from tunnel_pool.node.config import Limits
 from tunnel_pool.node.rates import Usage, limits_at, period_start
-from tunnel_pool.overlay.limits import Counted, LimitsMemory
-from tunnel_pool.overlay.rate_limits import Limits as Held
+from tunnel_pool.overlay.serving.limits import Counted, LimitsMemory
+from tunnel_pool.overlay.serving.rate_limits import Limits as Held
 from tunnel_pool.system.files import write_atomically
 
 USAGE_FILE = "usage.json"

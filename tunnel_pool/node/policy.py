@@ -1,7 +1,7 @@
 """What may leave from an exit, in words."""
 
 from tunnel_pool.node.config import PROTOCOL_NAMES, Exit
-from tunnel_pool.overlay.exit_rules import NETWORK_DENIED, PORT_DENIED, ExitRules, Protocol
+from tunnel_pool.overlay.serving.exit_rules import NETWORK_DENIED, PORT_DENIED, ExitRules, Protocol
 
 REASONS = {
     "exit_not_offered": "there is no --exit; a relay lets messages of hidden services out, and nothing else",

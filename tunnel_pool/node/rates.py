@@ -4,7 +4,7 @@ import datetime
 from dataclasses import dataclass
 
 from tunnel_pool.node.config import DAYS, NO_RATES, BothWays, Limits, Quota, Rates, Window
-from tunnel_pool.overlay import rate_limits
+from tunnel_pool.overlay.serving import rate_limits
 
 NOTHING = rate_limits.Rates(0, 0)
 NAMES = ("relayed", "exited", "own", "total", "circuit")

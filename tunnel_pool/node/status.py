@@ -9,7 +9,7 @@ import psutil
 from tunnel_pool import __version__
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.node.keeper import LimitsKeeper
-from tunnel_pool.overlay.limits import CLASSES, LimitsMemory
+from tunnel_pool.overlay.serving.limits import CLASSES, LimitsMemory
 from tunnel_pool.system.measure import cpu_seconds
 from tunnel_pool.tunnels import pool_of
 

@@ -16,9 +16,9 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.backoff import Backoff
-from tunnel_pool.overlay.community import PoolTunnelSettings
+from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane, set_group
+from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
-from tunnel_pool.overlay.lanes import GroupedCircuits, Lane, set_group
 from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.policy import ChildState, Load, least_loaded, share_out
 from tunnel_pool.pool.pool import ProcessPool
@@ -38,7 +38,7 @@ class PooledCircuits(GroupedCircuits):
     """The part of py-ipv8's TunnelCommunity that builds and removes circuits; `circuits` are mirrors."""
 
     pool: ProcessPool
-    settings: PoolTunnelSettings
+    settings: LocalTunnelSettings
     my_peer: Peer
     on_circuit_removed: Callable[[Circuit, str], None]
     port: SharedPort | None
@@ -57,7 +57,7 @@ class PooledCircuits(GroupedCircuits):
         return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(*lane)}
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
-        """As PoolTunnelCommunity's: not those of children that are being drained."""
+        """As LocalTunnelCommunity's: not those of children that are being drained."""
         running = set(self.pool.running())
         return [
             circuit for circuit in self.find_circuits(hops=hops, group=group) if slot_of(circuit.circuit_id) in running

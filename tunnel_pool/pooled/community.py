@@ -22,22 +22,22 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from tunnel_pool.overlay.admission import Admission
-from tunnel_pool.overlay.community import NOWHERE, PoolTunnelSettings
+from tunnel_pool.overlay.clients.lanes import Lane, set_group
+from tunnel_pool.overlay.community import NOWHERE, LocalTunnelSettings
 from tunnel_pool.overlay.config import HostPort, OverlayConfig, slot_of
-from tunnel_pool.overlay.discovery import MAX_PEERS
-from tunnel_pool.overlay.end_to_end import mask_in_use
-from tunnel_pool.overlay.exit_rules import ExitRules
-from tunnel_pool.overlay.guards import Guards
-from tunnel_pool.overlay.lanes import Lane, set_group
-from tunnel_pool.overlay.limits import LimitsMemory
+from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
 from tunnel_pool.overlay.messages import address_message, exit_rules_message
+from tunnel_pool.overlay.paths.guards import Guards
+from tunnel_pool.overlay.peers.discovery import MAX_PEERS
+from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import FINAL_STATES
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import RunningScaler
 from tunnel_pool.pooled.circuits import PooledCircuits
-from tunnel_pool.pooled.exit_requests import PooledQuestions
+from tunnel_pool.pooled.exit_requests import PooledExitRequests
 from tunnel_pool.pooled.hidden_services import PooledHiddenServices
 from tunnel_pool.pooled.shared_port import SharedPort
 from tunnel_pool.pooled.speed_test import PooledEndpoint
@@ -55,13 +55,13 @@ logger = logging.getLogger(__name__)
 
 
 @refuse_the_rest
-class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestions, HiddenTunnelCommunity):
+class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequests, HiddenTunnelCommunity):
     """A HiddenTunnelCommunity to its callers; circuits are mirrors, kept in step by RPC_SYNC.
 
     What it offers, name by name: tunnel_pool/pooled/surface.py.
     """
 
-    settings_class = PoolTunnelSettings
+    settings_class = LocalTunnelSettings
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         """
         PooledCircuits.__init__(self)
         PooledHiddenServices.__init__(self)
-        PooledQuestions.__init__(self)
+        PooledExitRequests.__init__(self)
         TaskManager.__init__(self)
         self._config = config
         self._own_keys = own_keys or {}
@@ -100,7 +100,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledQuestion
         self.max_peers = MAX_PEERS * len(slots)
         self.anonymize = False
         self.decode_map: dict[int, object] = {}
-        self.settings = PoolTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network())
+        self.settings = LocalTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network())
         self.settings.max_circuits = max_circuits
         self.settings.peer_flags = set(config.peer_flags)
         self.candidates: dict[Peer, list[int]] = {}

@@ -8,9 +8,15 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.backoff import Recent
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.http import CIRCUIT_TYPE_HTTP, PEER_FLAG_EXIT_HTTP, TIMEOUT_S, HttpError, NoHttpExitError
-from tunnel_pool.overlay.lanes import Lane, lane_of
+from tunnel_pool.overlay.requests.http import (
+    CIRCUIT_TYPE_HTTP,
+    PEER_FLAG_EXIT_HTTP,
+    TIMEOUT_S,
+    HttpError,
+    NoHttpExitError,
+)
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import CallError, RemoteError
@@ -19,8 +25,8 @@ CALL_TIMEOUT_S = 3 * TIMEOUT_S  # a circuit may have to be built first
 SUSPECT_S = 30.0
 
 
-class PooledQuestions:
-    """The parts of tunnel_pool.overlay.http.HttpTunnels and tunnel_pool.overlay.dht_names.DhtNames that callers use."""
+class PooledExitRequests:
+    """Sends HTTP requests and asks for DHT nodes by way of a child, as overlay.requests does in one process."""
 
     pool: ProcessPool
     circuits: dict[int, Circuit]
@@ -47,7 +53,7 @@ class PooledQuestions:
         return bytes(reply.response)
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
-        """As tunnel_pool.overlay.dht_names.DhtNames'."""
+        """As tunnel_pool.overlay.requests.dht_names.DhtNames'."""
         slots = self.pool.running()
         if not slots:
             return None

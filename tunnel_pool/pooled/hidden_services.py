@@ -18,7 +18,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
 from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.owners import SwarmOwners
 from tunnel_pool.pool.pool import ProcessPool

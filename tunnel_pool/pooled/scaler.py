@@ -8,7 +8,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASO
 
 from tunnel_pool.overlay.backoff import Recent
 from tunnel_pool.overlay.config import MAX_SLOTS, slot_of
-from tunnel_pool.overlay.end_to_end import END_TO_END
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END
 from tunnel_pool.pool.policy import ChildState, surplus
 from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy, WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity

@@ -16,13 +16,13 @@ from google.protobuf.message import Message
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
 from tunnel_pool.overlay.config import OverlayConfig
-from tunnel_pool.overlay.front import FrontCommunity
-from tunnel_pool.overlay.guards import GuardOrder, Guards
-from tunnel_pool.overlay.hops import node_of
-from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.messages import address_message, introduction_state, peer_message, peer_of
 from tunnel_pool.overlay.node import open_front
-from tunnel_pool.overlay.udp import bind_to_device, cannot_bind
+from tunnel_pool.overlay.one_port.front import FrontCommunity
+from tunnel_pool.overlay.paths.guards import GuardOrder, Guards
+from tunnel_pool.overlay.paths.hops import node_of
+from tunnel_pool.overlay.wire.udp import bind_to_device, cannot_bind
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc import control_pb2 as pb

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.community import PoolTunnelCommunity
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.messages import address_message
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.rpc import control_pb2 as pb
@@ -257,6 +257,6 @@ def carrier_for(tunnels: Tunnels, lane: Lane, on_lost: OnLost) -> Carrier | None
     """Who can carry datagrams past the main process, if anybody."""
     if isinstance(tunnels, PooledTunnelCommunity):
         return SteeredCarrier(tunnels, lane, on_lost)
-    if isinstance(tunnels, PoolTunnelCommunity) and tunnels.native is not None:
+    if isinstance(tunnels, LocalTunnelCommunity) and tunnels.native is not None:
         return DirectCarrier(tunnels.native, lane)
     return None

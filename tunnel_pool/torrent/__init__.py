@@ -1,0 +1,1 @@
+"""libtorrent, and the way from it into the tunnels."""

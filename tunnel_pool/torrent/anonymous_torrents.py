@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import libtorrent as lt
 
-# HTTPS is not among them: an exit makes a single request for us, and reads the answer (overlay/http.py).
+# HTTPS is not among them: an exit makes a single request for us, and reads the answer (overlay/requests/http.py).
 TRACKER_SCHEMES = ("http", "udp")
 MAX_URL_CHARACTERS = 2048
 

@@ -17,8 +17,8 @@ import libtorrent as lt
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.system.errors import UserError

@@ -10,13 +10,18 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.framework import own_network
-from tunnel_pool.overlay.clients import Clients
+from tunnel_pool.overlay.clients.clients import Clients
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.sticky import StickyMap
 from tunnel_pool.overlay.community import NOWHERE
 from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit, end_to_end_circuit_id
-from tunnel_pool.overlay.http import PEER_FLAG_EXIT_HTTP, HttpError
-from tunnel_pool.overlay.lanes import Lane, lane_of
-from tunnel_pool.overlay.sticky import StickyMap
+from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+    END_TO_END,
+    end_to_end_address,
+    end_to_end_circuit,
+    end_to_end_circuit_id,
+)
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.pooled.steered_associations import Carrier, OnLost, carrier_for
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.address import Address as Socks5Address

@@ -7,7 +7,7 @@ torrents in different groups have sessions, circuits, tracker circuits and look-
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
 
 PLAIN = 0
 MOST_LANES = 32  # a session and its circuits cost memory and keep-alives: tunnel-pool bench isolation

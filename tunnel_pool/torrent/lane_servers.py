@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.steered_associations import OnLost
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret

@@ -6,7 +6,7 @@ Pure: the time is an argument.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
 
 GATHER_S = 0.5  # so long a first circuit waits for the others: a peer stays with the circuit that it is met over
 ANSWER_S = 0.05  # until libtorrent has read that it is associated; what it sends before is lost

@@ -10,8 +10,8 @@ from urllib.parse import urljoin
 
 import libtorrent as lt
 
-from tunnel_pool.overlay.bencode import is_bencoded
-from tunnel_pool.overlay.http_answers import REDIRECTIONS, parse_answer
+from tunnel_pool.overlay.requests.bencode import is_bencoded
+from tunnel_pool.overlay.requests.http_answers import REDIRECTIONS, parse_answer
 from tunnel_pool.torrent.anonymous_torrents import is_allowed_tracker
 
 MAX_PEERS = 1000

@@ -6,8 +6,8 @@ import importlib
 import sys
 from typing import Any
 
-from tunnel_pool.cli import options
-from tunnel_pool.cli.parser import OneLineParser
+from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments.parser import OneLineParser
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.rpc.sync import NOTHING_CARRIED, CarriedState

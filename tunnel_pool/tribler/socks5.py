@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from tunnel_pool.contract import Address
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.socks5.server import Socks5Server

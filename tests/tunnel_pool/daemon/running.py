@@ -11,8 +11,8 @@ import libtorrent as lt
 from transmission_rpc import Client
 
 from tests.commands import command
-from tunnel_pool.bench.daemon import PRIVATE
-from tunnel_pool.daemon.store import STORE_FILE
+from tunnel_pool.bench.harness.daemon import PRIVATE
+from tunnel_pool.daemon.storage.store import STORE_FILE
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.torrent.metainfo import new_creator
 

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
-from tunnel_pool.bench.daemon import magnet_of, network_of
-from tunnel_pool.daemon.api.happenings import GONE, Seen, happenings
-from tunnel_pool.daemon.api.model import Happening
+from tunnel_pool.bench.harness.daemon import magnet_of, network_of
+from tunnel_pool.daemon.server.api.happenings import GONE, Seen, happenings
+from tunnel_pool.daemon.server.api.model import Happening
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.commands import ROOT, command
 from tests.test_cli import fails
 from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
+from tunnel_pool.cli.arguments.layers import environment_arguments, named
 from tunnel_pool.cli.daemon import options_of
-from tunnel_pool.cli.layers import environment_arguments, named
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.daemon.config import read_config
 from tunnel_pool.system.errors import UserError

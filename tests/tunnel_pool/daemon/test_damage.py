@@ -7,8 +7,8 @@ import sqlite3
 import pytest
 
 from tests.tunnel_pool.daemon.running import Rpc, daemon
-from tunnel_pool.daemon.record import Record
-from tunnel_pool.daemon.store import STORE_FILE, Store
+from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.daemon.storage.store import STORE_FILE, Store
 
 HASHES = [f"{number:040x}" for number in range(1, 6)]
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.network import until
 from tests.tunnel_pool.daemon.running import Rpc, daemon
-from tunnel_pool.daemon.guard import GUESSES_AT_ONCE, GuessLimit
+from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, GuessLimit
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.sandbox import connections
 from tunnel_pool.system import http_server

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
-from tunnel_pool.daemon.changes import AddRequest
 from tunnel_pool.daemon.daemon import DaemonOptions, running
-from tunnel_pool.daemon.sessions import SessionOptions
-from tunnel_pool.daemon.web import WebOptions
+from tunnel_pool.daemon.server.web import WebOptions
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.sessions import SessionOptions
+from tunnel_pool.overlay.clients.lanes import group_of
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.overlay.lanes import group_of
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.isolation import Isolation
 from tunnel_pool.torrent.lockdown import LockdownMode

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.guard import (
+from tunnel_pool.daemon.server.guard import (
     Credentials,
     is_authorized,
     is_fetched_by_others,
@@ -18,15 +18,15 @@ from tunnel_pool.daemon.guard import (
     is_own_page,
     may_listen,
 )
-from tunnel_pool.daemon.hops import HopRules, checked_hops, hops_of_labels, other_labels
-from tunnel_pool.daemon.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
-from tunnel_pool.daemon.record import LimitMode, Record
-from tunnel_pool.daemon.settings import Settings
-from tunnel_pool.daemon.torrent import Count, StatusSummary, Torrent
-from tunnel_pool.daemon.transmission.fields import FIELDS
-from tunnel_pool.daemon.transmission.methods import _priorities
-from tunnel_pool.daemon.transmission.names import camel, kebab, snake
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.daemon.server.transmission.fields import FIELDS
+from tunnel_pool.daemon.server.transmission.methods import _priorities
+from tunnel_pool.daemon.server.transmission.names import camel, kebab, snake
+from tunnel_pool.daemon.storage.record import LimitMode, Record
+from tunnel_pool.daemon.storage.settings import Settings
+from tunnel_pool.daemon.torrents.hops import HopRules, checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.torrents.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
+from tunnel_pool.daemon.torrents.torrent import Count, StatusSummary, Torrent
+from tunnel_pool.overlay.clients.lanes import Lane
 
 RULES = HopRules(default=2, by_label={"linux": 1, "secret": 3}, by_folder={"/data": 1, "/data/plain": 0})
 

@@ -12,7 +12,7 @@ from tests.network import until
 from tests.standing import longest_stands
 from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
-from tunnel_pool.bench.daemon import network_of
+from tunnel_pool.bench.harness.daemon import network_of
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.torrent.libtorrent_session import open_session

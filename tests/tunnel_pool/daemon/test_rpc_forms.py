@@ -8,8 +8,8 @@ import aiohttp
 
 from tests.network import metrics_in
 from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
-from tunnel_pool.daemon.transmission.fields import FIELDS
-from tunnel_pool.daemon.transmission.names import camel
+from tunnel_pool.daemon.server.transmission.fields import FIELDS
+from tunnel_pool.daemon.server.transmission.names import camel
 
 MAGNET = "magnet:?xt=urn:btih:{:040x}&dn=number-{}"
 METHODS = [

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
-from tunnel_pool.daemon import sessions as daemon_sessions
-from tunnel_pool.daemon.changes import AddRequest
 from tunnel_pool.daemon.daemon import DaemonOptions, running
-from tunnel_pool.daemon.sessions import PLAIN_LANE, SessionOptions, Sessions
-from tunnel_pool.daemon.web import WebOptions
+from tunnel_pool.daemon.server.web import WebOptions
+from tunnel_pool.daemon.torrents import sessions as daemon_sessions
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE, SessionOptions, Sessions
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.overlay.lanes import Lane
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions

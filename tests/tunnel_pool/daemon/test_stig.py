@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tunnel_pool.daemon.running import daemon
-from tunnel_pool.bench.daemon import magnet_of, network_of
+from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
-from tunnel_pool.bench.daemon import magnet_of, network_of
-from tunnel_pool.daemon.streaming import pieces_of
+from tunnel_pool.bench.harness.daemon import magnet_of, network_of
+from tunnel_pool.daemon.server.streaming import pieces_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 

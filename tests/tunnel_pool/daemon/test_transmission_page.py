@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.tunnel_pool.daemon.browser import browser, needs_chromium
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent
-from tunnel_pool.bench.daemon import magnet_of, network_of
+from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 WEB_ROOT = Path("/usr/share/transmission/web")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.tunnel_pool.daemon.running import daemon
-from tunnel_pool.bench.daemon import magnet_of, network_of
+from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 from transmission_rpc.error import TransmissionAuthError, TransmissionError
 
 from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
-from tunnel_pool.bench.daemon import magnet_of, network_of
+from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 

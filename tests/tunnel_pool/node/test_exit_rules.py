@@ -13,10 +13,17 @@ from ipv8.messaging.anonymization import payload as payloads
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from tests.network import EXIT_FLAGS, address_of, make_config, until, unused_host
-from tunnel_pool.overlay.destinations import is_allowed_destination
-from tunnel_pool.overlay.exit_rules import Contacts, ExitRules, Protocol, Ranges, could_be_any_of, network_ranges
 from tunnel_pool.overlay.node import open_overlay
-from tunnel_pool.overlay.serving import MAX_TEST_BYTES
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.serving.exit_rules import (
+    Contacts,
+    ExitRules,
+    Protocol,
+    Ranges,
+    could_be_any_of,
+    network_ranges,
+)
+from tunnel_pool.overlay.serving.serving import MAX_TEST_BYTES
 from tunnel_pool.packet_engine import is_built
 
 NOWHERE = ("0.0.0.0", 0)

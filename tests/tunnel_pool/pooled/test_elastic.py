@@ -10,11 +10,11 @@ import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT
 
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, sockets_of, tunnels, until
-from tunnel_pool.daemon.api.model import Workers
 from tunnel_pool.daemon.pool import PoolControl
-from tunnel_pool.overlay.admission import Admission
+from tunnel_pool.daemon.server.api.model import Workers
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import HostPort, slot_of
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.serving.admission import Admission
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange

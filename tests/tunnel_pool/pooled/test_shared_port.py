@@ -17,7 +17,7 @@ from ipv8.messaging.anonymization.tunnel import (
 
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import EXIT_FLAGS, RELAY_FLAGS, Echo, address_of, dht_like, make_config, network, tunnels, until
-from tunnel_pool.overlay.introduced import IntroducedSeeder
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pooled.shared_port import MAX_FILTERED_LIKE, MAX_FILTERED_PREFIXES

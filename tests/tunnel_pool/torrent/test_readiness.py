@@ -1,6 +1,6 @@
 """When there are circuits enough to begin with."""
 
-from tunnel_pool.overlay.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, Readiness
 
 

@@ -1,0 +1,1 @@
+"""Whose datagrams a circuit carries: lanes, associations, and the circuit of each destination."""

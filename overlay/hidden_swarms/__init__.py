@@ -1,0 +1,1 @@
+"""Hidden swarms: their circuits, introduction points, rendezvous points, and who is asked for a seeder."""

@@ -1,0 +1,214 @@
+"""What a node does for others' hidden swarms: it is an introduction point and a rendezvous point for them.
+
+py-ipv8's protocol (messaging/anonymization/hidden_services.py). There, the first who names a seeder's key is
+the only one that is introduced by it, and nobody counts what is asked.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
+from ipv8.messaging.anonymization.payload import (
+    CreateE2EPayload,
+    EstablishIntroPayload,
+    EstablishRendezvousPayload,
+    IntroEstablishedPayload,
+    PeersRequestPayload,
+    PeersResponsePayload,
+)
+from ipv8.messaging.anonymization.pex import PexCommunity
+from ipv8.messaging.anonymization.tunnel import IntroductionPoint
+from ipv8.peer import Peer
+from ipv8.peerdiscovery.churn import RandomChurn
+from ipv8.peerdiscovery.discovery import RandomWalk
+
+from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
+from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
+from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, PinnedNetwork
+
+PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
+PEX_PEERS = 10
+ANNOUNCE_RETRY_S = 5.0
+ANNOUNCE_AGAIN_S = 20 * 60.0
+# A peers-request that comes by the socket is unsigned, and its answer up to twenty times as long.
+PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
+# A create-e2e goes on to all that contend for a seeder so often; beyond that, to one of them.
+COPIES_PER_S, COPIES_AT_ONCE = 2.0, 10.0
+MAX_UNANSWERED_BYTES = 1000  # that strangers sent in peers-requests, and that answers may still be sent for
+
+
+class MeetingPoints(HiddenTunnelCommunity):
+    """Comes before py-ipv8's HiddenTunnelCommunity among the bases of a class."""
+
+    counters: Counter[str]
+    may_contact: Any
+
+    def __init__(self, settings: HiddenTunnelSettings) -> None:
+        super().__init__(settings)
+        self.introduced = IntroducedSeeders()
+        self._pex_answers = Bucket()
+        self._unanswered_bytes = 0  # of peers-requests whose sources may be made up
+        self._copies = Bucket()
+
+    # Introduction points
+
+    def on_establish_intro(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """Introduce whoever says that it is a seeder, beside others who say that they are the same."""
+        payload, _ = self.serializer.unpack_serializable(EstablishIntroPayload, data, offset=23)
+        exit_socket = self.exit_sockets.get(circuit_id) if circuit_id is not None else None
+        seeder = IntroducedSeeder(payload.public_key, payload.info_hash)
+        is_new = seeder not in self.introduced
+        if exit_socket is None or not self.introduced.add(exit_socket.circuit_id, seeder):
+            self.counters["establish_intro_refused"] += 1
+            return
+        self.intro_point_for.setdefault(seeder.seeder_key, (exit_socket, seeder.info_hash))
+        if is_new:
+            self.announce_seeder(seeder)
+        self.send_cell(source_address, IntroEstablishedPayload(exit_socket.circuit_id, payload.identifier))
+
+    async def remove_exit_socket(self, circuit_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Remove a circuit as py-ipv8 does; another that leads to the same seeder takes its place."""
+        self._forget_circuit(circuit_id)
+        removed = await super().remove_exit_socket(circuit_id, *args, **kwargs)
+        self._forget_circuit(circuit_id)  # what came over it meanwhile
+        return removed
+
+    def _forget_circuit(self, circuit_id: int) -> None:
+        for cookie in [c for c, known in self.rendezvous_point_for.items() if known.circuit_id == circuit_id]:
+            del self.rendezvous_point_for[cookie]
+        seeder = self.introduced.remove(circuit_id)
+        if seeder is None:
+            return
+        self.intro_point_for.pop(seeder.seeder_key, None)
+        for other, (_, info_hash) in self.introduced.circuits_of_key(seeder.seeder_key):
+            self.intro_point_for.setdefault(seeder.seeder_key, (self.exit_sockets[other], info_hash))
+        if seeder not in self.introduced:
+            self.stop_announcing(seeder)
+
+    def get_max_time(self, circuit_id: int) -> float:
+        is_introducing = self.introduced.seeder_of(circuit_id) is not None
+        return self.settings.max_time_ip if is_introducing else float(super().get_max_time(circuit_id))
+
+    async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """Hand what came by the socket to all circuits that say they lead to the seeder; else do as py-ipv8 does."""
+        if circuit_id is not None:
+            await super().on_create_e2e(source_address, data, circuit_id)
+            return
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        circuits = self.introduced.circuits_of(IntroducedSeeder(payload.node_public_key, payload.info_hash))
+        if not circuits:
+            self.counters["create_e2e_refused"] += 1
+        for known in self.reached_now(circuits):
+            self.tunnel_data(self.exit_sockets[known], source_address, payload)
+
+    def reached_now(self, contenders: Sequence[int]) -> Sequence[int]:
+        """Return the circuits that a create-e2e goes on to: all now and then, else one, as many packets as came."""
+        if len(contenders) <= 1 or self._copies.spend(COPIES_PER_S, COPIES_AT_ONCE, time.monotonic()):
+            return contenders
+        self.counters["create_e2e_not_copied"] += 1
+        return [random.choice(contenders)]
+
+    # What the world is told of them
+
+    def is_introduced(self, seeder: IntroducedSeeder) -> bool:
+        return seeder in self.introduced
+
+    def announce_seeder(self, seeder: IntroducedSeeder) -> None:
+        """Name this node as the seeder's introduction point, by PEX and in the DHT (py-ipv8's on_establish_intro)."""
+        info_hash = seeder.info_hash
+        if info_hash not in self.pex and self.ipv8 is not None:
+            settings = CarefulPexSettings(
+                my_peer=self.my_peer, endpoint=self.endpoint, network=PinnedNetwork(), info_hash=info_hash
+            )
+            settings.may_contact, settings.counters = self.may_contact, self.counters
+            pex = CarefulPex(settings)
+            self.ipv8.add_strategy(pex, RandomWalk(pex, target_interval=PEX_WALK_INTERVAL_S), PEX_PEERS)
+            self.ipv8.add_strategy(pex, RandomChurn(pex), -1)
+            self.pex[info_hash] = pex
+        if info_hash in self.pex:
+            self.pex[info_hash].start_announce(seeder.seeder_key)
+        here = Peer(self.my_peer.key, self.my_estimated_wan)
+        self.dht_announce(info_hash, IntroductionPoint(here, seeder.seeder_key))
+
+    def stop_announcing(self, seeder: IntroducedSeeder) -> None:
+        """Take the seeder out of the swarm's PEX, and leave that when nobody is left in it, as py-ipv8 does."""
+        pex: PexCommunity | None = self.pex.get(seeder.info_hash)
+        if pex is None:
+            return
+        pex.stop_announce(seeder.seeder_key)
+        if pex.done:
+            del self.pex[seeder.info_hash]
+            if self.ipv8 is not None:
+                self.ipv8.overlays.remove(pex)
+                self.ipv8.strategies = [entry for entry in self.ipv8.strategies if entry[0].overlay != pex]
+            self.register_anonymous_task("unload a PEX", pex.unload)
+
+    def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
+        """Store the introduction point in the DHT, and again from time to time while we introduce that seeder."""
+        seeder = IntroducedSeeder(intro_point.seeder_pk, info_hash)
+        name = f"announce {seeder}"
+        if self.dht_provider is not None and not self.is_pending_task_active(name):
+            self.register_task(name, self._announce_in_dht, seeder, intro_point, ignore=(Exception,))
+
+    async def _announce_in_dht(self, seeder: IntroducedSeeder, intro_point: IntroductionPoint) -> None:
+        while self.is_introduced(seeder):
+            stored = await self.dht_provider.announce(seeder.info_hash, intro_point)
+            await asyncio.sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)
+
+    async def on_peers_request(
+        self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None
+    ) -> None:
+        """Answer as py-ipv8 does what comes over a circuit; what comes by the socket, by where it seems to be from.
+
+        That is the socket of an exit, which answers no question of ours, so that it can't be asked whether it is
+        there. An exit at the address of a node that we know gets the answer; all others get, together, no more
+        bytes than they sent, and are told of nobody: they look in the DHT.
+        """
+        if circuit_id is not None:
+            await super().on_peers_request(source_address, data, circuit_id)
+            return
+        payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=23)
+        pex, now_s = self.pex.get(payload.info_hash), time.monotonic()
+        if pex is None:
+            self.counters["peers_request_refused"] += 1
+        elif not self._is_host_of_node(source_address[0], now_s):
+            self._answer_with_nobody(source_address, payload, len(data))
+        elif self._pex_answers.spend(PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE, now_s):
+            self.send_peers_response(source_address, payload, pex.get_intro_points(), None)
+        else:
+            self.counters["peers_request_too_often"] += 1
+
+    def _is_host_of_node(self, host: str, now_s: float) -> bool:
+        """Return whether a node answered us from there, or it is our own: an exit asks itself by its socket, too."""
+        if host in (self.my_estimated_wan[0], self.my_estimated_lan[0]):
+            return True
+        overlays = self.ipv8.overlays if self.ipv8 is not None else [self]
+        return any(
+            overlay.proven.has_host(host, now_s) for overlay in overlays if isinstance(overlay, CarefulIntroductions)
+        )
+
+    def _answer_with_nobody(self, source_address: tuple[str, int], request: PeersRequestPayload, came: int) -> None:
+        """Say that there is nobody, with one byte more than the request has: about one time in fifty say nothing."""
+        payload = PeersResponsePayload(request.circuit_id, request.identifier, request.info_hash, [])
+        packet = self.ezr_pack(payload.msg_id, payload, sig=False)
+        self._unanswered_bytes = min(self._unanswered_bytes + came, MAX_UNANSWERED_BYTES)
+        self.counters["peers_request_of_stranger"] += 1
+        if len(packet) <= self._unanswered_bytes:
+            self._unanswered_bytes -= len(packet)
+            self.send_packet(source_address, packet)
+
+    # Rendezvous points
+
+    def on_establish_rendezvous(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """Keep a cookie for a circuit, as py-ipv8 does: one for each, and none that another circuit has."""
+        payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=23)
+        known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
+        if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:
+            self.counters["establish_rendezvous_refused"] += 1
+        else:
+            super().on_establish_rendezvous(source_address, data, circuit_id)

@@ -1,0 +1,392 @@
+"""Hidden services by the rules of this project: seeder and downloader meet at a relay, none exits.
+
+py-ipv8's protocol (messaging/anonymization/hidden_services.py); ours are the
+circuits that ask introduction points, who is answered, and how soon a lost
+introduction point, swarm or end-to-end circuit is replaced.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
+from typing import Any, NamedTuple
+
+from ipv8.messaging.anonymization.caches import E2ERequestCache, PeersRequestCache
+from ipv8.messaging.anonymization.community import TunnelCommunity
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
+from ipv8.messaging.anonymization.payload import (
+    CreatedE2EPayload,
+    CreatedPayload,
+    CreateE2EPayload,
+    CreatePayload,
+    DataPayload,
+    ExtendedPayload,
+    IntroEstablishedPayload,
+    LinkedE2EPayload,
+    PeersRequestPayload,
+    PeersResponsePayload,
+    PingPayload,
+    PongPayload,
+    RendezvousEstablishedPayload,
+    TestResponsePayload,
+)
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_TYPE_DATA,
+    CIRCUIT_TYPE_IP_SEEDER,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
+    CIRCUIT_TYPE_RP_SEEDER,
+    DESTROY_REASON_UNNEEDED,
+    PEER_FLAG_EXIT_IPV8,
+    PEER_FLAG_RELAY,
+    Circuit,
+    IntroductionPoint,
+    RendezvousPoint,
+    Swarm,
+)
+from ipv8.peer import Peer
+
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.hidden_swarms.asking import Questions
+from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
+from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
+
+TEND_INTERVAL_S = 1.0
+# Between look-ups of a download that is linked with nobody; doubled up to one of the others.
+LOOKUP_RETRY_S = 5.0
+MAX_RETRY_OF_THE_FOUND_S = 60.0
+MAX_RETRY_S = 300.0
+ANSWER_TIMEOUT_S = 10.0  # of a seeder who was asked for a rendezvous; py-ipv8 forgets the question then
+RENDEZVOUS_RETRY_S = 6.0  # a seeder tries another point until then: py-ipv8 gives up a first hop after 5 s
+PING_END_TO_END_S = 3.0
+END_TO_END_SILENCE_S = 10.0
+MAX_RENDEZVOUS_PER_SWARM = 64
+
+# Messages between exits and introduction points of others: every relay lets them pass, as in py-ipv8.
+HIDDEN_SERVICE_MESSAGES = frozenset(
+    payload.msg_id for payload in (CreateE2EPayload, CreatedE2EPayload, PeersRequestPayload, PeersResponsePayload)
+)
+
+# What a hop of a circuit of ours may say to us. Requests are not among it: whoever is at
+# its end could ask us what he asks a node, and so find out what we do beside.
+_CELLS_OVER_OUR_CIRCUITS = frozenset(
+    payload.msg_id
+    for payload in (
+        DataPayload,
+        CreatePayload,  # of a stranger who chose an id that is ours: refused by its own rule
+        CreatedPayload,
+        ExtendedPayload,
+        PingPayload,
+        PongPayload,
+        IntroEstablishedPayload,
+        RendezvousEstablishedPayload,
+        LinkedE2EPayload,
+        PeersResponsePayload,
+        TestResponsePayload,
+    )
+)
+_ANSWERS = frozenset({CreatedE2EPayload.msg_id, PeersResponsePayload.msg_id})
+# What may come from outside over a circuit of ours, by its type.
+_MESSAGES_FROM_OUTSIDE = {
+    CIRCUIT_TYPE_DATA: _ANSWERS,
+    CIRCUIT_TYPE_LOOKUP: _ANSWERS,
+    CIRCUIT_TYPE_IP_SEEDER: frozenset({CreateE2EPayload.msg_id}),
+}
+
+
+class WatchedSwarm(NamedTuple):
+    """A hidden swarm that we take part in; `info_hash` is the one that is looked up (`lookup_hash`)."""
+
+    info_hash: bytes
+    hops: int
+    seeding: bool
+    group: int = 0
+
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.hops, self.group)
+
+
+class HiddenServices(MeetingPoints, SwarmCircuits):
+    """Takes part in the swarms that `watch` was told of last."""
+
+    counters: Counter[str]
+    is_draining = False  # whether nothing new is begun
+    cells_over_our_circuits = _CELLS_OVER_OUR_CIRCUITS  # message ids
+
+    def __init__(self, settings: HiddenTunnelSettings) -> None:
+        super().__init__(settings)
+        self._tending = False
+        self._retry_s: dict[bytes, float] = {}
+        self._questions = Questions(ANSWER_TIMEOUT_S)
+        # An answer comes over the circuit that the request took, never to our own address.
+        self.decode_map[PeersResponsePayload.msg_id] = None
+        self.cancel_pending_task("do_peer_discovery")
+
+    # What we take part in
+
+    def watch(self, swarms: Iterable[WatchedSwarm]) -> None:
+        """From now on these, and no others."""
+        wanted = {swarm.info_hash: swarm for swarm in swarms}
+        for info_hash, joined in list(self.swarms.items()):
+            swarm = wanted.get(info_hash)
+            if swarm is None or (swarm.lane, swarm.seeding) != (self.lane_of_swarm(joined), joined.seeding):
+                self.leave_swarm(info_hash)
+        for swarm in wanted.values():
+            if swarm.info_hash not in self.swarms:
+                # Who is linked, RPC_SYNC tells: the circuit's e2e.
+                self.join_swarm(swarm.info_hash, swarm.hops, lambda address: None, swarm.seeding, swarm.group)
+
+    def join_swarm(
+        self,
+        info_hash: bytes,
+        hops: int,
+        callback: Callable[[tuple[str, int]], Any] | None = None,
+        seeding: bool = True,
+        group: int = 0,
+    ) -> None:
+        """As in py-ipv8; swarms of one `group` are looked up over the same circuits."""
+        super().join_swarm(info_hash, hops, callback, seeding)
+        self.set_group_of_swarm(info_hash, group)
+        if not self._tending:
+            self._tending = True
+            self.register_task("tend swarms", self._tend_while_there_are)
+
+    def leave_swarm(self, info_hash: bytes) -> None:
+        self._look_up_anew(info_hash)
+        super().leave_swarm(info_hash)
+        self.set_group_of_swarm(info_hash, 0)
+
+    async def _tend_while_there_are(self) -> None:
+        """One loop, which ends by itself; without swarms a node does not even wake up."""
+        ping_s = time.monotonic() + PING_END_TO_END_S
+        try:
+            while self.swarms:
+                self._tend_swarms()
+                if time.monotonic() >= ping_s:
+                    ping_s += PING_END_TO_END_S
+                    self._ping_end_to_end()
+                await asyncio.sleep(TEND_INTERVAL_S)
+        finally:
+            self._tending = False
+
+    def _tend_swarms(self) -> None:
+        """Ask for what is missing: circuits to ask over, introduction points, peers."""
+        if not self.swarms or self.is_draining:
+            return
+        for lane in {self.lane_of_swarm(swarm) for swarm in self.swarms.values()}:
+            if not self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane):
+                self._create_lookup_circuit(lane)
+        for info_hash, swarm in self.swarms.items():
+            if swarm.seeding and not self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash):
+                self._start(f"introduce {info_hash.hex()}", self.create_introduction_point, info_hash)
+            elif not swarm.seeding and self._is_lookup_due(swarm):
+                self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
+
+    def _start(self, name: str, function: Callable[..., Any], *arguments: object) -> None:
+        if not self.is_pending_task_active(name):
+            self.register_task(name, function, *arguments, ignore=(Exception,))
+
+    def _create_lookup_circuit(self, lane: Lane) -> Circuit | None:
+        ends = self.get_candidates(PEER_FLAG_EXIT_IPV8) or self.get_candidates(PEER_FLAG_RELAY)
+        if not ends or not self.may_build():
+            return None
+        end = random.choice(ends)
+        circuit: Circuit | None = self.create_circuit(
+            lane.hops, CIRCUIT_TYPE_LOOKUP, required_exit=end, group=lane.group
+        )
+        return circuit
+
+    def may_build(self) -> bool:
+        """Whether circuits did not fail all too often of late."""
+        return True
+
+    def _is_lookup_due(self, swarm: Swarm) -> bool:
+        connections = swarm.get_num_connections()
+        if connections:
+            self._look_up_anew(swarm.info_hash)
+        if self._is_unanswered(swarm):
+            return True
+        retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S)
+        interval_s = self.settings.swarm_lookup_interval if connections else retry_s
+        return (
+            connections < self.settings.swarm_connection_limit
+            and swarm.last_lookup + interval_s <= time.time()
+            and bool(self.lookup_circuits(self.lane_of_swarm(swarm)))
+        )
+
+    async def _look_up(self, swarm: Swarm) -> None:
+        """One look-up, and a circuit to each seeder that it found (py-ipv8's do_peer_discovery)."""
+        if not swarm.get_num_connections():
+            swarm.min_dht_lookup_interval = swarm.max_dht_lookup_interval = 0
+        else:
+            swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
+        if self._is_unanswered(swarm) and (asked := self._questions.answered(swarm.info_hash)) is not None:
+            # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
+            self._end_lookup_circuits(self.lane_of_swarm(swarm), "no answer of a seeder", asked.over)
+            return
+        retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
+        self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
+        try:
+            found = await swarm.lookup()
+        except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
+            self._end_lookup_circuits(self.lane_of_swarm(swarm), "no answer to a look-up")
+            return
+        if found:
+            self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
+        if self.swarms.get(swarm.info_hash) is not swarm:  # left meanwhile
+            self._look_up_anew(swarm.info_hash)
+            return
+        for point in set(found or ()):
+            swarm.add_intro_point(point)
+        for point in self._questions.in_turn(swarm.info_hash, swarm.intro_points):
+            if not swarm.has_connection(point.seeder_pk):
+                self.create_e2e(swarm.info_hash, point)
+
+    async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
+        """As in py-ipv8; where the place is not chosen, a swarm that has an introduction point gets no other.
+
+        A host may ask for what was begun unasked, and Tribler joins no swarm once it has ten of these circuits
+        (monitor_hidden_swarms).
+        """
+        there = self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash) if required_ip is None else []
+        if there:
+            await there[0].ready
+        else:
+            await super().create_introduction_point(info_hash, required_ip)
+
+    async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
+        """As in py-ipv8; another when no circuit to the first came about, while the downloader still waits."""
+        swarm, begun_s = self.swarms.get(info_hash), time.monotonic()
+        point: RendezvousPoint | None = await super().create_rendezvous_point(info_hash)
+        is_wanted = swarm is not None and self.swarms.get(info_hash) is swarm and not self.is_draining
+        if point is None and is_wanted and time.monotonic() - begun_s < RENDEZVOUS_RETRY_S:
+            point = await super().create_rendezvous_point(info_hash)
+        return point
+
+    def _look_up_anew(self, info_hash: bytes) -> None:
+        """As if nobody had been looked for, or asked, before."""
+        self._retry_s.pop(info_hash, None)
+        self._questions.forget(info_hash)
+
+    def _is_unanswered(self, swarm: Swarm) -> bool:
+        """Whether a seeder was asked in vain; who has answered is in `connections` at once."""
+        return not swarm.connections and self._questions.is_unanswered(swarm.info_hash, time.monotonic())
+
+    def _end_lookup_circuits(self, lane: Lane, why: str, only: Container[int] | None = None) -> None:
+        for circuit in self.lookup_circuits(lane):
+            if only is None or circuit.circuit_id in only:
+                self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
+
+    def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
+        """As in py-ipv8; who may be asked, `Questions` says."""
+        now_s, swarm = time.monotonic(), self.swarms.get(info_hash)
+        if (
+            swarm is None
+            or not self._questions.may_ask(intro_point.seeder_pk, now_s)
+            or self.select_circuit_for_infohash(info_hash) is None
+        ):
+            return
+        over = [circuit.circuit_id for circuit in self.lookup_circuits(self.lane_of_swarm(swarm))]
+        self._questions.asked(info_hash, intro_point, over, now_s)
+        try:
+            super().create_e2e(info_hash, intro_point)
+        except ValueError:  # the key is none
+            self.counters["seeder_key_malformed"] += 1
+            swarm.remove_intro_point(intro_point)
+
+    def on_peers_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; the answer comes over the circuit that the question took, or it is somebody else's."""
+        payload, _ = self.serializer.unpack_serializable(PeersResponsePayload, data, offset=23)
+        question = self.request_cache.get(PeersRequestCache, payload.identifier)
+        if question is not None and question.circuit.circuit_id != circuit_id:
+            self.counters["peers_response_of_another_circuit"] += 1
+            return
+        super().on_peers_response(source_address, data, circuit_id)
+
+    async def on_created_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; nobody waits for this answer any more, whatever becomes of the circuit."""
+        payload, _ = self.serializer.unpack_serializable(CreatedE2EPayload, data, offset=23)
+        question = self.request_cache.get(E2ERequestCache, payload.identifier)
+        await super().on_created_e2e(source_address, data, circuit_id)
+        if question is not None:
+            self._questions.answered(question.info_hash)
+
+    async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
+        """As in py-ipv8, with a circuit to ask over."""
+        lane = Lane(hops, self.group_of_swarm(info_hash))
+        circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane)
+        circuit = circuits[0] if circuits else self._create_lookup_circuit(lane)
+        if circuit is None or not await circuit.ready:
+            return 0
+        return int(await super().estimate_swarm_size(info_hash, hops, max_requests))
+
+    # Circuits
+
+    def do_circuits(self) -> None:
+        """Those that are wanted by hop count; what swarms need, _tend_swarms builds."""
+        TunnelCommunity.do_circuits(self)
+
+    def create_circuit_for_infohash(
+        self, info_hash: bytes, ctype: str, exit_flags: set[int] | None = None, required_exit: Peer | None = None
+    ) -> Circuit | None:
+        """As in py-ipv8; a rendezvous point is any relay that we know, so that no exit is needed."""
+        if ctype == CIRCUIT_TYPE_RP_SEEDER and required_exit is None and info_hash in self.swarms:
+            required_exit = self.choose_meeting_point(self.swarms[info_hash].hops)
+        circuit: Circuit | None = super().create_circuit_for_infohash(info_hash, ctype, exit_flags, required_exit)
+        return circuit
+
+    def choose_meeting_point(self, hops: int) -> Peer | None:
+        """Return where a circuit of so many hops ends, over which others reach us."""
+        relays = self.get_candidates(PEER_FLAG_RELAY)
+        return random.choice(relays) if relays else None
+
+    def do_remove(self) -> None:
+        """As in py-ipv8, and end-to-end circuits whose other end has gone silent."""
+        super().do_remove()
+        silent_s = time.time() - END_TO_END_SILENCE_S
+        for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None):
+            if circuit.e2e and circuit.last_activity < silent_s:
+                self.remove_circuit(circuit.circuit_id, "the other end is silent", destroy=DESTROY_REASON_UNNEEDED)
+
+    def _ping_end_to_end(self) -> None:
+        """The downloader's end asks, the seeder's answers: py-ipv8 keeps both alive so, but less often."""
+        linked = {
+            circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None) if circuit.e2e
+        }
+        if linked:
+            self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in linked])
+            self.do_remove()
+
+    # Messages
+
+    def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
+        """A cell's message; over our own circuits answers only."""
+        if circuit_id in self.circuits and data[22] not in self.cells_over_our_circuits:
+            self.counters["circuit_overlay_message_refused"] += 1
+        else:
+            super().on_packet_from_circuit(source_address, data, circuit_id)
+
+    def message_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+        """An overlay message in a data message over a circuit of ours."""
+        if data[22] in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ()):
+            super().on_packet_from_circuit(origin, data, circuit.circuit_id)
+        else:
+            # py-ipv8 would act on it and answer `origin` past the circuit: whoever
+            # sees the exit could ask for our address.
+            self.counters["circuit_overlay_message_refused"] += 1
+
+    async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
+        """As in py-ipv8; a seeder is asked by way of the swarm's own introduction point, and not without end."""
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
+        if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
+            self.counters["create_e2e_refused"] += 1
+        elif self.is_draining:
+            self.counters["create_e2e_while_draining"] += 1
+        elif circuit and len(self.circuits_of_swarm(CIRCUIT_TYPE_RP_SEEDER, payload.info_hash)) >= (
+            MAX_RENDEZVOUS_PER_SWARM
+        ):
+            self.counters["create_e2e_too_many"] += 1
+        else:
+            await super().on_create_e2e(source_address, data, circuit_id)

@@ -1,0 +1,1 @@
+"""Which nodes become the hops of a circuit."""

@@ -1,0 +1,303 @@
+"""Whom a node takes in, at which address, and what it sends because a stranger said so.
+
+py-ipv8 takes any signed packet as news of where a peer is, any number of peers of one address, one unasked
+answer as our own address, and punctures for whoever asks. Here a peer is a candidate once it has answered a
+question of ours, at the address that was asked; its address moves with such an answer alone; those who only
+came to us are few, and of each address and network there are few.
+"""
+
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
+from ipv8.peer import Peer
+from ipv8.peerdiscovery.network import Network
+
+from tunnel_pool.overlay.backoff import Recent
+from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.paths.networks import network_of
+from tunnel_pool.overlay.paths.path import Node
+from tunnel_pool.overlay.peers.own_address import AddressVotes
+from tunnel_pool.overlay.peers.proven import ProvenSources, Source
+
+QUESTION_S = 10.0  # for so long an answer to a question of ours is one
+MAX_QUESTIONS = 1000
+MAX_WRONG_ANSWERS = 16  # from an address that was asked, before what it says counts for nothing
+IDENTIFIERS = 65536
+MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # of a table of some 60
+DOUBTED_S = 3.0  # so long a peer may be silent, and may take to answer, when another wants its place
+PUNCTURES_PER_S, PUNCTURES_AT_ONCE = 2.0, 10.0
+PUNCTURE_OF_PEER_S = 5.0
+
+MayContact = Callable[[str, int], bool]
+"""Returns whether packets may be sent to this address."""
+
+
+class PinnedNetwork(Network):
+    """py-ipv8's Network, in which a peer stays at its address until `move`.
+
+    py-ipv8 takes the source of each signed packet as the address of whoever signed it (lazy_community.py), be
+    the packet old, and sent by somebody else.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_contact: MayContact = lambda host, port: True
+
+    def add_verified_peer(self, peer: Peer) -> None:
+        if peer.public_key.key_to_bin() not in self.verified_by_public_key_bin:
+            super().add_verified_peer(peer)
+            peer.address_frozen = True
+
+    @staticmethod
+    def move(peer: Peer, address: Any) -> None:
+        """Take the peer to be at this address from now on."""
+        peer.address_frozen = False
+        peer.add_address(address)
+        peer.address_frozen = True
+
+    def discover_address(self, peer: Peer, address: Any, service: bytes | None = None, new_style: bool = False) -> None:
+        """Keep an address as py-ipv8 does; pass over an introduced one that nothing may be sent to."""
+        if self.may_contact(address[0], address[1]):
+            super().discover_address(peer, address, service, new_style)
+
+
+def has_room(newcomer: Node, known: Iterable[Node]) -> bool:
+    """Return whether few enough peers of the newcomer's address and network are known."""
+    hosts, networks = Counter[str](), Counter[str]()
+    for node in known:
+        hosts[node.host] += 1
+        networks[network_of(node.host)] += 1
+    network = network_of(newcomer.host)
+    return hosts[newcomer.host] < MAX_PER_HOST and networks[network] < MAX_PER_NETWORK
+
+
+class CarefulIntroductions:
+    """Comes before a py-ipv8 TunnelCommunity among the bases of a class."""
+
+    counters: Counter[str]
+    network: Any
+    candidates: dict[Peer, list[int]]
+    my_peer: Peer
+    my_estimated_wan: Any
+    my_estimated_lan: Any
+    max_peers: int
+    community_id: bytes
+    global_time: int
+    update_global_time: Callable[[int], None]
+    endpoint: Any
+    create_introduction_response: Callable[..., bytes]
+    walk_to: Callable[[Any], None]
+    get_peers: Callable[[], list[Peer]]
+    address_in_lan_subnets: Callable[[str], bool]
+
+    def __init__(self, settings: Any) -> None:
+        self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
+        self._guessed: Counter[Any] = Counter()  # wrong answers, by the address that they seem to be from
+        self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
+        self.proven = ProvenSources()
+        self._doubted: dict[bytes, float] = {}  # by mid, when it was asked whether it is still there
+        self._source: Any = None  # of the packet that is being handled
+        self._votes = AddressVotes()
+        self._punctures = Bucket()
+        self._punctured = Recent[bytes](PUNCTURE_OF_PEER_S)
+        self.may_contact: MayContact = settings.may_contact
+        super().__init__(settings)  # type: ignore[call-arg]
+        self.my_peer.address_frozen = True  # py-ipv8 takes it from each answer
+        if isinstance(self.network, PinnedNetwork):
+            self.network.may_contact = self.may_contact
+
+    def on_packet(self, packet: tuple[Any, bytes], warn_unknown: bool = True) -> None:
+        self._source = packet[0]
+        super().on_packet(packet, warn_unknown)  # type: ignore[misc]
+
+    # What we ask
+
+    def create_introduction_request(
+        self, socket_address: Any, extra_bytes: bytes = b"", new_style: bool = False, prefix: bytes | None = None
+    ) -> bytes:
+        # The identifier is py-ipv8's global time (community.py), which whoever has heard from us could count on.
+        self.update_global_time(self.global_time + secrets.randbelow(IDENTIFIERS))
+        packet: bytes = super().create_introduction_request(  # type: ignore[misc]
+            socket_address, extra_bytes, new_style, prefix
+        )
+        now_s = time.monotonic()
+        if len(self._introductions_asked) >= MAX_QUESTIONS:
+            self._introductions_asked = {
+                asked: until_s for asked, until_s in self._introductions_asked.items() if until_s > now_s
+            }
+        if len(self._introductions_asked) < MAX_QUESTIONS:
+            self._introductions_asked[tuple(socket_address), self.global_time % IDENTIFIERS] = now_s + QUESTION_S
+        return packet
+
+    def _is_asked(self, address: Any) -> bool:
+        """Return whether a question of ours to this address waits for its answer."""
+        now_s, place = time.monotonic(), tuple(address)
+        return any(asked[0] == place and until_s > now_s for asked, until_s in self._introductions_asked.items())
+
+    def _is_answer(self, payload: Any) -> bool:
+        """Return whether a question was sent to the address that the packet is from; once for each question."""
+        place = tuple(self._source)
+        until_s = self._introductions_asked.pop((place, payload.identifier), 0.0)
+        if until_s > time.monotonic():
+            return True
+        self._guessed[place] += 1
+        if self._guessed[place] > MAX_WRONG_ANSWERS:
+            # Somebody who does not hear our questions answers them in that address' name.
+            self._introductions_asked = {
+                asked: until_s for asked, until_s in self._introductions_asked.items() if asked[0] != place
+            }
+            self.counters["introduction_guessed"] += 1
+        if self._guessed[place] > MAX_WRONG_ANSWERS or len(self._guessed) > MAX_QUESTIONS:
+            self._guessed.clear()
+        return False
+
+    # Whom we meet
+
+    def on_introduction_request(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """Answer and keep a peer if there is room, as py-ipv8 does; answer another once it is known to be there."""
+        known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
+        if known is None and not self._make_room(peer):
+            self.counters["introduction_refused"] += 1
+            self._answer_without_room(peer, payload)
+            return
+        is_asked = self._is_asked(self._source)
+        has_moved = known is not None and tuple(known.address) != tuple(self._source)
+        if not is_asked and (has_moved or peer.public_key.key_to_bin() not in self._answered):
+            # An answer is longer than a request, and the address may be made up, or what was signed be old. So
+            # the peer is asked there; who answers that is answered from then on.
+            if known is None:
+                self.network.add_verified_peer(peer)
+                self.network.discover_services(peer, [self.community_id])
+            self.walk_to(self._source)
+            return
+        if is_asked and peer.public_key.key_to_bin() not in self._answered:
+            # It wants to hear from us before it answers, as we do.
+            self.walk_to(self._source)
+        super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
+
+    def _answer_without_room(self, peer: Peer, payload: Any) -> None:
+        """Answer a peer that is not kept: many may be behind one address, and want no more than to use this node."""
+        source, now_s = Source(tuple(self._source), peer.public_key.key_to_bin()), time.monotonic()
+        if not self.proven.has(source, now_s):
+            self.walk_to(self._source)
+        elif self.proven.take(source, now_s):
+            answer = self.create_introduction_response(
+                payload.destination_address, self._source, payload.identifier, new_style=peer.new_style_intro
+            )
+            self.endpoint.send(self._source, answer)
+
+    def _make_room(self, newcomer: Peer) -> bool:
+        """Return whether a peer that came unasked may stay; another of its kind may have to go for it."""
+        peers = self.get_peers()
+        if not self._has_room(newcomer, peers):
+            gone = self._gone_from(newcomer, peers)
+            if gone is None:
+                return False
+            self.network.remove_peer(gone)
+            self.counters["introduction_replaced"] += 1
+            peers = self.get_peers()
+            if not self._has_room(newcomer, peers):
+                return False
+        unasked = [peer for peer in peers if peer.public_key.key_to_bin() not in self._answered]
+        if len(unasked) >= MAX_UNASKED or len(peers) >= self.max_peers:
+            if not unasked:
+                return False
+            self.network.remove_peer(random.choice(unasked))
+            self.counters["introduction_shed"] += 1
+        return True
+
+    def _has_room(self, newcomer: Peer, peers: Iterable[Peer]) -> bool:
+        return has_room(Node(b"", newcomer.address[0]), (Node(b"", peer.address[0]) for peer in peers))
+
+    def _gone_from(self, newcomer: Peer, peers: Iterable[Peer]) -> Peer | None:
+        """Return a peer of the newcomer's network that does not answer any longer; ask the most silent one if it does.
+
+        A node that was restarted comes with another key: those that it had must not shut it out.
+        """
+        now_s, place = time.time(), network_of(newcomer.address[0])
+        rivals = [peer for peer in peers if network_of(peer.address[0]) == place]
+        here = [peer for peer in rivals if peer.address[0] == newcomer.address[0]]
+        for peer in sorted(here if len(here) >= MAX_PER_HOST else rivals, key=lambda peer: float(peer.last_response)):
+            asked_s = self._doubted.get(peer.mid, 0.0)
+            if asked_s > peer.last_response:
+                if now_s - asked_s > DOUBTED_S:
+                    del self._doubted[peer.mid]
+                    return peer
+            elif now_s - peer.last_response > DOUBTED_S:
+                if len(self._doubted) >= MAX_QUESTIONS:
+                    self._doubted.clear()
+                self._doubted[peer.mid] = now_s
+                self.walk_to(peer.address)
+        return None
+
+    def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """Do as py-ipv8 does with an answer to a question of ours; what nobody asked for changes nothing."""
+        key = peer.public_key.key_to_bin()
+        known = self.network.get_verified_by_public_key_bin(key)
+        if not self._is_answer(payload):
+            self.counters["introduction_unasked"] += 1
+            return
+        self.proven.add(Source(tuple(self._source), key), time.monotonic())
+        others = [other for other in self.get_peers() if other != peer]
+        if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
+            self.counters["introduction_refused"] += 1
+            return
+        if known is not None and known.address[0] != self._source[0] and not self._answers_us(payload):
+            self.counters["introduction_of_another_address"] += 1
+            return
+        wan = self.my_estimated_wan
+        self._answered.add(key)
+        if len(self._answered) > MAX_QUESTIONS:
+            self._answered.intersection_update(other.public_key.key_to_bin() for other in self.get_peers())
+            self._answered.add(key)
+        if known is not None:
+            PinnedNetwork.move(known, self._source)
+        super().on_introduction_response(peer, dist, payload)  # type: ignore[misc]
+        self.my_estimated_wan = wan
+        self._vote(peer, payload.destination_address)
+
+    def _answers_us(self, payload: Any) -> bool:
+        """Return whether the signed answer says that we asked, and not somebody who hands it on to us."""
+        asker = payload.destination_address[0]
+        return asker in (self.my_estimated_wan[0], self.my_estimated_lan[0]) or self.my_estimated_wan[1] == 0
+
+    def _vote(self, voter: Peer, address: Any) -> None:
+        """A peer says under which address it sees us."""
+        if isinstance(address, UDPv4Address) and not self.address_in_lan_subnets(address[0]):
+            elected = self._votes.vote(network_of(voter.address[0]), tuple(address), tuple(self.my_estimated_wan))
+            self.my_estimated_wan = UDPv4Address(*elected)
+
+    def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """Do as py-ipv8 does with who has answered us; who only came to us is asked first (RandomChurn)."""
+        if peer.public_key.key_to_bin() in self._answered:
+            super().introduction_request_callback(peer, dist, payload)  # type: ignore[misc]
+
+    def get_peer_for_introduction(self, exclude: Peer | None = None, new_style: bool = False) -> Peer | None:
+        """Return one of those that answered us: an address that somebody made up is nobody's to be contacted."""
+        answered = [peer for peer in self.get_peers() if peer.public_key.key_to_bin() in self._answered]
+        others = [
+            peer for peer in answered if peer != exclude and (new_style or isinstance(peer.address, UDPv4Address))
+        ]
+        return random.choice(others) if others else None
+
+    # What we send for others
+
+    def on_puncture_request(self, source_address: Any, dist: Any, payload: Any, new_style: bool = False) -> None:
+        """Puncture, as py-ipv8 does, for a peer that answered us, to an address that may be contacted, now and then."""
+        peer = self.network.get_verified_by_address(source_address)
+        target, now_s = payload.wan_walker_address, time.monotonic()
+        if target[0] == self.my_estimated_wan[0]:
+            target = payload.lan_walker_address
+        key = peer.public_key.key_to_bin() if peer is not None else b""
+        if key not in self._answered or not self.may_contact(*target[:2]):
+            self.counters["puncture_refused"] += 1
+        elif self._punctured.has(key, now_s) or not self._punctures.spend(PUNCTURES_PER_S, PUNCTURES_AT_ONCE, now_s):
+            self.counters["puncture_too_often"] += 1
+        else:
+            self._punctured.add(key, now_s)
+            super().on_puncture_request(source_address, dist, payload, new_style)  # type: ignore[misc]

@@ -1,0 +1,77 @@
+"""Where a node of BitTorrent's DHT is that is known by name: asked through an exit, which resolves it.
+
+libtorrent would look the name up itself, past the tunnels. So a ping (BEP 5)
+leaves an exit for the name, and whoever answers it is the node.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter
+from typing import Any
+
+from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
+from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
+
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+
+CIRCUIT_TYPE_DHT_NAME = "DHT_NAME"  # our own: for one question
+ASK_AGAIN_S = 2.0
+ASK_TIMES = 4
+TRANSACTION_BYTES = 4
+
+
+def ping(transaction: bytes, node_id: bytes) -> bytes:
+    """BEP 5: {"a": {"id": ...}, "q": "ping", "t": ..., "y": "q"}."""
+    length = str(len(transaction)).encode()
+    return b"d1:ad2:id20:" + node_id + b"e1:q4:ping1:t" + length + b":" + transaction + b"1:y1:qe"
+
+
+def answers(data: bytes, transaction: bytes) -> bool:
+    """Whether this is the response to that ping; of a bencoded dictionary, as much as is needed."""
+    length = str(len(transaction)).encode()
+    return data.startswith(b"d") and b"1:t" + length + b":" + transaction in data and b"1:y1:r" in data
+
+
+class DhtNames:
+    """Of a tunnel community."""
+
+    counters: Counter[str]
+    allow_private: bool
+    create_circuit: Any
+    remove_circuit: Any
+    send_data: Any
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._asked: dict[int, tuple[bytes, asyncio.Future[tuple[str, int]]]] = {}  # by circuit
+
+    async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
+        """The address from which the node with this name answers; None when it does not, or there is no exit."""
+        circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_DHT_NAME, exit_flags=[PEER_FLAG_EXIT_BT])
+        if circuit is None or not await circuit.ready:
+            return None
+        transaction = secrets.token_bytes(TRANSACTION_BYTES)
+        answered: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        self._asked[circuit.circuit_id] = transaction, answered
+        question = ping(transaction, secrets.token_bytes(20))
+        try:
+            for _ in range(ASK_TIMES):
+                destination = DomainAddress(name, port)
+                self.send_data(circuit.hop.address, circuit.circuit_id, destination, ("0.0.0.0", 0), question)  # noqa: S104
+                with contextlib.suppress(TimeoutError):
+                    return await asyncio.wait_for(asyncio.shield(answered), ASK_AGAIN_S)
+            return None
+        finally:
+            del self._asked[circuit.circuit_id]
+            self.remove_circuit(circuit.circuit_id, "asked", destroy=DESTROY_REASON_UNNEEDED)
+
+    def datagram_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+        """Over a circuit that carries no client's datagrams."""
+        asked = self._asked.get(circuit.circuit_id)
+        is_address = is_allowed_destination(origin[0], origin[1], self.allow_private)
+        # An exit could answer with a name, for us to look up, or with a neighbour of ours.
+        if asked is None or not is_address or not answers(data, asked[0]):
+            self.counters["circuit_datagram_refused"] += 1
+        elif not asked[1].done():
+            asked[1].set_result((origin[0], origin[1]))

@@ -1,0 +1,212 @@
+"""What an operator lets out of an exit: protocols, networks, ports, and how many destinations a circuit may have.
+
+Beside the network's own rules (overlay/serving/exit_socket.py). The native engine's twin is packet_engine/src/rules.rs;
+both give a refusal the same name, under which it is counted.
+"""
+
+import ipaddress
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from enum import IntFlag
+from typing import NamedTuple
+
+from ipv8.messaging.anonymization.exit_socket import DataChecker
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
+
+from tunnel_pool.overlay.bucket import Bucket
+
+NETWORK_DENIED = "exit_network_denied"
+PORT_DENIED = "exit_port_denied"
+UNANSWERED = "exit_unanswered"
+TOO_MANY_DESTINATIONS = "exit_too_many_destinations"
+NEW_TOO_FAST = "exit_new_destinations_too_fast"
+
+# Packed ranges travel in one control message (rpc/framing.py).
+MAX_RANGES = 24_000
+QUIET_S = 60.0  # after so long without a datagram either way, a destination makes room for another
+LOOK_EVERY_S = 1.0
+BURST_S = 10.0
+MAX_KNOWN = 1 << 16
+
+_MAPPED = int(ipaddress.IPv6Address("::ffff:0:0"))
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Protocol(IntFlag):
+    """Told by content, as the network does (py-ipv8 exit_socket.py, DataChecker); HTTP is no datagram's."""
+
+    BITTORRENT = 1
+    DHT = 2
+    UDP_TRACKERS = 4
+    IPV8 = 8
+    HTTP = 16
+
+
+BITTORRENT_FLAG_PROTOCOLS = Protocol.BITTORRENT | Protocol.DHT | Protocol.UDP_TRACKERS
+
+
+def exit_protocols(rules: "ExitRules", peer_flags: Collection[int]) -> Protocol:
+    """What the rules let out, or without a word of theirs the peer flags."""
+    if rules.protocols is not None:
+        return rules.protocols
+    bittorrent = BITTORRENT_FLAG_PROTOCOLS if PEER_FLAG_EXIT_BT in peer_flags else Protocol(0)
+    return bittorrent | (Protocol.IPV8 if PEER_FLAG_EXIT_IPV8 in peer_flags else Protocol(0))
+
+
+def could_be_any_of(protocols: Protocol, data: bytes) -> bool:
+    return (
+        bool(protocols & Protocol.BITTORRENT and DataChecker.could_be_utp(data))
+        or bool(protocols & Protocol.UDP_TRACKERS and DataChecker.could_be_udp_tracker(data))
+        or bool(protocols & Protocol.DHT and DataChecker.could_be_dht(data))
+        or bool(protocols & Protocol.IPV8 and DataChecker.could_be_ipv8(data))
+    )
+
+
+class Ranges(NamedTuple):
+    """First and last of each, in order and apart."""
+
+    firsts: tuple[int, ...] = ()
+    lasts: tuple[int, ...] = ()
+
+    def contains(self, value: int) -> bool:
+        at = bisect_right(self.firsts, value) - 1
+        return at >= 0 and value <= self.lasts[at]
+
+    def pack(self, size: int) -> bytes:
+        """Each number in `size` bytes, big endian."""
+        pairs = zip(self.firsts, self.lasts, strict=True)
+        return b"".join(number.to_bytes(size, "big") for pair in pairs for number in pair)
+
+    @classmethod
+    def unpack(cls, packed: bytes, size: int) -> "Ranges":
+        numbers = [int.from_bytes(packed[at : at + size], "big") for at in range(0, len(packed), size)]
+        return cls(tuple(numbers[::2]), tuple(numbers[1::2]))
+
+    @classmethod
+    def joined(cls, pairs: Iterable[tuple[int, int]]) -> "Ranges":
+        """Of any ranges, which may overlap."""
+        firsts: list[int] = []
+        lasts: list[int] = []
+        for first, last in sorted(pairs):
+            if lasts and first <= lasts[-1] + 1:
+                lasts[-1] = max(lasts[-1], last)
+            else:
+                firsts.append(first)
+                lasts.append(last)
+        return cls(tuple(firsts), tuple(lasts))
+
+
+def _number(address: Address) -> int:
+    """IPv4 mapped into IPv6."""
+    return int(address) + (_MAPPED if address.version == 4 else 0)
+
+
+def network_ranges(networks: Iterable[Network]) -> Ranges:
+    return Ranges.joined((_number(network[0]), _number(network[-1])) for network in networks)
+
+
+ADDRESS_BYTES = 16
+PORT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRules:
+    """None, and 0 for a number, is no rule."""
+
+    protocols: Protocol | None = None  # None: what the peer flags say
+    denied: Ranges = field(default_factory=Ranges)
+    allowed: Ranges | None = None
+    denied_ports: Ranges = field(default_factory=Ranges)
+    allowed_ports: Ranges | None = None
+    max_destinations: int = 0  # of a circuit at a time
+    max_unanswered: int = 0  # datagrams to an address that never answered
+    new_per_s: int = 0  # destinations of a circuit, with a burst of BURST_S
+
+    def with_denied(self, hosts: Iterable[str]) -> "ExitRules":
+        """Return these rules with some IP addresses denied besides."""
+        numbers = [_number(ipaddress.ip_address(host)) for host in hosts]
+        pairs = [*zip(self.denied.firsts, self.denied.lasts, strict=True), *((each, each) for each in numbers)]
+        return replace(self, denied=Ranges.joined(pairs))
+
+    def destination_refusal(self, host: str, port: int) -> str | None:
+        """The name of the rule that forbids this IP address and port."""
+        address: Address = ipaddress.ip_address(host)
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        number = _number(address)
+        if self.denied.contains(number) or (self.allowed is not None and not self.allowed.contains(number)):
+            return NETWORK_DENIED
+        if self.denied_ports.contains(port) or (
+            self.allowed_ports is not None and not self.allowed_ports.contains(port)
+        ):
+            return PORT_DENIED
+        return None
+
+
+NO_RULES = ExitRules()
+
+
+class _Contact:
+    __slots__ = ("active_s", "unanswered")
+
+    def __init__(self, now_s: float) -> None:
+        self.unanswered: int | None = 0  # None: it has answered, and wants to be spoken to
+        self.active_s = now_s
+
+
+class Contacts:
+    """The destinations of one circuit that ends here, by IP address: whoever floods one can choose any port."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Contact] = {}
+        self._new = Bucket()
+        self._looked_s = 0.0
+
+    def refusal(self, rules: ExitRules, to: tuple[str, int], now_s: float) -> str | None:
+        """Why one more datagram may not go there; one that may is counted."""
+        if not (rules.max_destinations or rules.max_unanswered or rules.new_per_s):
+            return None
+        contact = self._known.get(to[0])
+        if contact is None:
+            if (why := self._refusal_of_new(rules, now_s)) is not None:
+                return why
+            contact = self._known[to[0]] = _Contact(now_s)
+        contact.active_s = now_s
+        if contact.unanswered is not None:
+            if rules.max_unanswered and contact.unanswered >= rules.max_unanswered:
+                return UNANSWERED
+            contact.unanswered += 1
+        return None
+
+    def _refusal_of_new(self, rules: ExitRules, now_s: float) -> str | None:
+        most = rules.max_destinations or MAX_KNOWN
+        if rules.new_per_s and not self._new.permits(now_s):
+            return NEW_TOO_FAST
+        self._forget_the_quiet(most, now_s)
+        if len(self._known) >= most:
+            return TOO_MANY_DESTINATIONS
+        if rules.new_per_s:
+            self._new.take(rules.new_per_s, BURST_S, now_s)
+        return None
+
+    def _forget_the_quiet(self, most: int, now_s: float) -> None:
+        """Once a minute, and in a full table once a second."""
+        if now_s - self._looked_s >= (LOOK_EVERY_S if len(self._known) >= most else QUIET_S):
+            self._looked_s = now_s
+            self._known = {to: known for to, known in self._known.items() if now_s - known.active_s < QUIET_S}
+
+    def may_look_up(self, rules: ExitRules, now_s: float) -> bool:
+        """A name is a new destination, too, each time."""
+        if rules.new_per_s:
+            if not self._new.permits(now_s):
+                return False
+            self._new.take(rules.new_per_s, BURST_S, now_s)
+        return True
+
+    def answered(self, source: tuple[str, int], now_s: float) -> None:
+        if (contact := self._known.get(source[0])) is not None:
+            contact.unanswered = None
+            contact.active_s = now_s

@@ -1,0 +1,175 @@
+"""py-ipv8's exit socket with a policy on destinations and an address to leave from."""
+
+import socket
+import time
+from collections import Counter
+from typing import Any, Protocol
+
+from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
+from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
+
+from tunnel_pool.overlay.hidden_swarms.services import HIDDEN_SERVICE_MESSAGES
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unmapped
+from tunnel_pool.overlay.serving.exit_rules import NEW_TOO_FAST, Contacts, ExitRules, could_be_any_of
+from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
+from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
+
+SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+_HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
+MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
+
+
+class ExitPolicy(Protocol):
+    """What exit sockets ask of the tunnel community that they belong to."""
+
+    counters: Counter[str]
+    settings: Any
+    allow_private: bool
+    exit_source: ExitSource
+    exit_rules: ExitRules
+    resolving: int  # names that are being looked up, for all circuits
+
+    def exit_protocols(self) -> ExitProtocol: ...
+
+    def get_prefix(self) -> bytes: ...
+
+
+class PolicedExitSocket(TunnelExitSocket):
+    """Leaves from the node's listening address where that is set, so that an exit is one address."""
+
+    def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy) -> None:
+        super().__init__(circuit_id, hop, overlay)
+        self._policy = overlay
+        self._resolving = 0
+        self._contacts = Contacts()
+        self.asked = Contacts()  # over HTTP
+
+    def enable(self) -> None:
+        if self.enabled:  # type: ignore[has-type]
+            return
+        counters, source = self._policy.counters, self._policy.exit_source
+        try:
+            sock = source.udp_socket(socket.AF_INET)
+            self.transport_ipv4 = UdpSocket(sock, self.datagram_received_ipv4, counters)
+        except CannotBindError:
+            counters["exit_no_ipv4_socket"] += 1
+        self.enabled = self.transport_ipv4 is not None  # otherwise the next datagram tries again
+        if self.enabled and socket.AF_INET6 in source.families:
+            try:
+                sock = source.udp_socket(socket.AF_INET6)
+                self.transport_ipv6 = UdpSocket(sock, self.datagram_received_ipv6, counters)
+            except CannotBindError:
+                counters["exit_no_ipv6_socket"] += 1
+
+    def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
+        """Send, unless the policy says no; a domain name is judged once it is resolved."""
+        if not self._policy.settings.peer_flags & SERVING_FLAGS:
+            self._policy.counters["exit_not_offered"] += 1
+            return
+        if isinstance(destination, DomainAddress):
+            if not self._may_look_up(data):
+                return
+            self._resolving += 1
+            self._policy.resolving += 1
+        else:
+            destination = unmapped(destination)
+            if not self._may_send(data, destination):
+                return
+        super().sendto(data, destination)
+
+    def _may_look_up(self, data: bytes) -> bool:
+        refusal = None
+        if self._policy.exit_source.device or not self._policy.exit_protocols():
+            # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
+            refusal = "exit_name_refused"
+        elif self._resolving >= MAX_RESOLVING or self._policy.resolving >= MAX_RESOLVING_IN_ALL:
+            refusal = "exit_too_many_names"
+        elif not self.is_allowed(data):
+            return False
+        elif not self._contacts.may_look_up(self._policy.exit_rules, time.monotonic()):
+            refusal = NEW_TOO_FAST
+        if refusal is not None:
+            self._policy.counters[refusal] += 1
+        return refusal is None
+
+    def _may_send(self, data: bytes, destination: tuple[str, int]) -> bool:
+        policy, rules = self._policy, self._policy.exit_rules
+        if not is_allowed_destination(*destination[:2], policy.allow_private):
+            refusal: str | None = "exit_destination_refused"
+        elif (refusal := rules.destination_refusal(*destination[:2])) is None:
+            if not self.is_allowed(data):
+                return False
+            if self._reaches(destination[0]):
+                refusal = self._contacts.refusal(rules, (destination[0], destination[1]), time.monotonic())
+            else:
+                refusal = "exit_no_ipv6_socket"
+        if refusal is not None:
+            policy.counters[refusal] += 1
+        return refusal is None
+
+    def _reaches(self, host: str) -> bool:
+        return not self.enabled or ":" not in host or self.transport_ipv6 is not None  # type: ignore[has-type]
+
+    def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+        if self.is_allowed(data):
+            self._contacts.answered((source[0], source[1]), time.monotonic())
+            super().datagram_received(data, source)
+        else:
+            self.bytes_down += len(data)
+
+    async def resolve(self, address: DomainAddress) -> tuple[str, int]:
+        try:
+            resolved: tuple[str, int] = await super().resolve(address)
+            return resolved
+        except (OSError, ValueError):
+            self._policy.counters["exit_name_unknown"] += 1
+            raise
+        finally:
+            self._resolving -= 1
+            self._policy.resolving -= 1
+
+    def is_allowed(self, data: bytes) -> bool:
+        """Return whether the rules or the peer flags let such content out (py-ipv8 exit_socket.py).
+
+        py-ipv8 lets all messages of its own overlay out of every node; we those of hidden services.
+        """
+        overlay = self._policy
+        allowed = could_be_any_of(overlay.exit_protocols(), data) or (
+            data.startswith(overlay.get_prefix()) and data[22:23] in _HIDDEN_SERVICE_MESSAGES
+        )
+        if not allowed:
+            self._policy.counters["exit_content_refused"] += 1
+        return allowed
+
+
+class NativeExitSocket(PolicedExitSocket):
+    """The face of an exit whose sockets are the native engine's (packet_engine/endpoint.py's NativeEndpoint).
+
+    Python sees only names to resolve.
+    """
+
+    def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy, native: Any) -> None:
+        super().__init__(circuit_id, hop, overlay)
+        self._engine = native.engine
+        self._stats = native.exit_sockets.stats
+
+    @property
+    def enabled(self) -> bool:
+        """Whether something has left, be it past Python."""
+        stats = self._stats.get(self.circuit_id)
+        return self._enabled or (stats is not None and stats.read()[0] > 0)
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._enabled = value
+
+    def enable(self) -> None:
+        self.enabled = True
+
+    def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
+        if isinstance(destination, DomainAddress):
+            super().sendto(data, destination)
+        else:
+            self._engine.exit_send(self.circuit_id, (destination[0], destination[1]), data)

@@ -1,0 +1,71 @@
+"""Where an exit's traffic leaves from: an address, ports and a device, for datagrams and connections alike."""
+
+import asyncio
+import errno
+import ipaddress
+import random
+import socket
+from contextlib import suppress
+from typing import NamedTuple
+
+from tunnel_pool.overlay.wire.udp import CannotBindError, bind_to_device, bind_udp
+
+PORT_TRIES = 64
+UNSPECIFIED = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
+_PORT_TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+
+class ExitSource(NamedTuple):
+    """One for everything that leaves."""
+
+    host: str = UNSPECIFIED[socket.AF_INET]  # unspecified: any address, of IPv6, too
+    ports: tuple[int, int] = (0, 0)  # first and last; (0, 0): any
+    device: str = ""  # "": any
+
+    @property
+    def families(self) -> list[socket.AddressFamily]:
+        """Of what can be reached."""
+        is_any = ipaddress.ip_address(self.host).is_unspecified
+        return [socket.AF_INET, socket.AF_INET6] if is_any else [socket.AF_INET]
+
+    def udp_socket(self, family: socket.AddressFamily) -> socket.socket:
+        """Bound, on a free port. Raises CannotBindError."""
+        for _ in range(PORT_TRIES if self.ports[1] else 0):
+            with suppress(CannotBindError):
+                return bind_udp(self._host(family), self._port(), family, self.device)
+        return bind_udp(self._host(family), self._port(), family, self.device)
+
+    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To an IP address over TCP, from a free port. Raises OSError."""
+        for _ in range(PORT_TRIES if self.ports[1] else 0):
+            try:
+                return await self._connect_once(host, port)
+            except OSError as error:
+                if error.errno not in _PORT_TAKEN:
+                    raise
+        return await self._connect_once(host, port)
+
+    async def _connect_once(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bind_to_device(sock, self.device)
+            sock.bind((self._host(family), self._port()))
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+            return await asyncio.open_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The addresses of a name, or the address itself, that can be reached from here. Raises OSError."""
+        info = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(address[0]) for family in self.families for of, *_, address in info if of == family]
+
+    def _host(self, family: socket.AddressFamily) -> str:
+        return self.host if family == socket.AF_INET else UNSPECIFIED[family]
+
+    def _port(self) -> int:
+        return random.randint(*self.ports)

@@ -1,0 +1,213 @@
+"""What a node does for others: whose circuits it joins, what it lets out, and what it carried."""
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ipv8.messaging.anonymization.caches import CreateRequestCache
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
+from ipv8.messaging.anonymization.payload import (
+    CreatedPayload,
+    CreatePayload,
+    DataPayload,
+    ExtendPayload,
+    TestRequestPayload,
+)
+from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
+from ipv8.peer import Peer
+from ipv8.taskmanager import task
+
+from tunnel_pool.overlay.peers.machine import own_addresses
+from tunnel_pool.overlay.requests.http import HttpTunnels
+from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Joins
+from tunnel_pool.overlay.serving.exit_rules import NO_RULES, Protocol, exit_protocols
+from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
+from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.rpc.sync import CarriedState
+
+if TYPE_CHECKING:
+    from tunnel_pool.overlay.serving.admission import Admission
+    from tunnel_pool.overlay.serving.exit_rules import ExitRules
+    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
+
+
+# Whose source the exit socket, and whoever joins a circuit, look at.
+_FROM_ANYWHERE = {DataPayload.msg_id, CreatePayload.msg_id}
+OWN_ADDRESSES_INTERVAL_S = 30.0
+MAX_TEST_BYTES = 2000  # of a speed test's request or answer, as py-ipv8's REST API has it
+
+
+class ServingSettings(HiddenTunnelSettings):
+    """py-ipv8's settings, and what an operator says."""
+
+    allow_private = False
+    exit_source = ExitSource()
+    exit_rules = NO_RULES
+    admission = NO_MORE_THAN_USUAL
+
+
+class ServingTunnels(HttpTunnels):
+    """The part of a TunnelCommunity that other nodes use."""
+
+    native: "NativeEndpoint | None"
+    may_contact: Any
+    crypto_endpoint: Any
+
+    def __init__(self, settings: Any) -> None:
+        self.allow_private = settings.allow_private
+        self.exit_source = settings.exit_source
+        self.exit_rules = settings.exit_rules
+        self.admission = settings.admission
+        self.resolving = 0  # names that are looked up now
+        self._offers_nobody = False  # to the neighbour whose circuit is being joined
+        self._rules = settings.exit_rules
+        self._rules_told: ExitRules | None = None
+        self._joins = Joins()
+        self._carried_before = Counter[str]()
+        super().__init__(settings)
+        if not self.allow_private:
+            look_again = OWN_ADDRESSES_INTERVAL_S
+            self.register_task("own addresses", lambda: self.set_exit_rules(self._rules), interval=look_again)
+
+    async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8, which sends a CREATE to any address that is named with a key that nobody knows."""
+        payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=23)
+        host, port = payload.node_addr[:2]
+        is_known = self.network.get_verified_by_public_key_bin(payload.node_public_key) is not None
+        if not is_known and (host, port) != ("0.0.0.0", 0) and not self.may_contact(host, port):  # noqa: S104 - as py-ipv8 writes none
+            self.counters["extend_address_refused"] += 1
+            return
+        await super().on_extend(source_address, data, circuit_id)
+
+    def on_created(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """As in py-ipv8, which lets anybody who guesses 16 bits end another's pending EXTEND."""
+        payload, _ = self.serializer.unpack_serializable(CreatedPayload, data, offset=23)
+        request = self.request_cache.get(CreateRequestCache, payload.identifier)
+        asked = None if request is None else (*request.to_peer.address[:2], request.to_circuit_id)
+        if asked is not None and asked != (*source_address[:2], payload.circuit_id):
+            self.counters["created_by_another"] += 1
+            return
+        super().on_created(source_address, data, circuit_id)
+
+    def _is_circuit_id_taken(self, circuit_id: int) -> bool:
+        return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
+
+    def set_exit_rules(self, rules: "ExitRules") -> None:
+        """From now on these hold, and nothing leaves for this machine itself, under whatever address it is known."""
+        self._rules = rules
+        own = () if self.allow_private else own_addresses(self.my_estimated_wan[0], self.exit_source.host)
+        rules = rules.with_denied(own)
+        if rules == self._rules_told:
+            return
+        self.exit_rules = self._rules_told = rules
+        if self.native is not None:
+            self.native.set_exit_rules(rules)
+
+    def set_admission(self, admission: "Admission") -> None:
+        """From now on this holds."""
+        self.admission = admission
+        if self.native is not None:
+            self.native.engine.set_handshakes(admission.handshakes_per_s, admission.handshakes_per_source_per_s)
+        else:
+            for handshakes in (self.crypto_endpoint.handshakes, self.crypto_endpoint.answers):
+                handshakes.per_s = admission.handshakes_per_s
+                handshakes.per_source_per_s = admission.handshakes_per_source_per_s
+
+    def exit_protocols(self) -> Protocol:
+        """What leaves from here, by content."""
+        return exit_protocols(self.exit_rules, self.settings.peer_flags)
+
+    async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
+        """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
+        if self.is_draining:
+            self.counters["create_while_draining"] += 1
+            return False
+        if self._is_circuit_id_taken(create_payload.circuit_id):
+            self.counters["create_id_taken"] += 1
+            return False
+        # Of a relayed circuit's two routes, the one backward says who asked for it.
+        asked = [
+            route for route in self.relay_from_to.values() if route.direction == BACKWARD or route.rendezvous_relay
+        ]
+        of_neighbour = sum(
+            route.hop.address[0] == previous_node_address[0] for route in (*asked, *self.exit_sockets.values())
+        )
+        joined = len(self.exit_sockets) + len(self.relay_from_to) // 2
+        refusal = self._joins.refusal(self.admission, joined, of_neighbour, time.monotonic())
+        if refusal is not None:
+            self.counters[refusal] += 1
+        return refusal is None
+
+    def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
+        """As in py-ipv8, which answers to where a cell came from: nobody is to be flooded through us."""
+        exit_socket = self.exit_sockets.get(circuit_id)
+        is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
+        if is_foreign and data[22] not in _FROM_ANYWHERE:
+            self.counters["exit_foreign_source"] += 1
+        else:
+            super().on_packet_from_circuit(source_address, data, circuit_id)
+
+    def on_test_request(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        payload, _ = self.serializer.unpack_serializable(TestRequestPayload, data, offset=23)
+        if payload.response_size > MAX_TEST_BYTES:
+            self.counters["test_response_too_large"] += 1
+        else:
+            super().on_test_request(source_address, data, circuit_id)
+
+    def get_candidates(self, *requested_flags: int) -> list[Peer]:
+        peers: list[Peer] = [] if self._offers_nobody else super().get_candidates(*requested_flags)
+        return peers
+
+    def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
+        """As in py-ipv8, which offers candidates to extend to: a long answer, perhaps to an address that is made up."""
+        self._offers_nobody = self.network.get_verified_by_address(previous_node_address) not in self.candidates
+        try:
+            super().join_circuit(create_payload, previous_node_address)
+        finally:
+            self._offers_nobody = False
+        self._carried_before["joined"] += 1
+        circuit_id = create_payload.circuit_id
+        plain = self.exit_sockets[circuit_id]
+        plain.cancel_all_pending_tasks()  # its housekeeping would keep it alive for ever
+        self.exit_sockets[circuit_id] = (
+            PolicedExitSocket(circuit_id, plain.hop, self)
+            if self.native is None
+            else NativeExitSocket(circuit_id, plain.hop, self, self.native)
+        )
+
+    @task  # type: ignore[untyped-decorator]
+    async def remove_relay(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> RelayRoute | None:
+        self.crypto_endpoint.update_statistics(circuit_id)
+        relay: RelayRoute | None = await super().remove_relay(circuit_id, additional_info, remove_now, destroy)
+        if relay is not None:
+            self._carried_before["relayed_bytes"] += relay.bytes_up
+        return relay
+
+    @task  # type: ignore[untyped-decorator]
+    async def remove_exit_socket(
+        self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
+    ) -> PolicedExitSocket | None:
+        self.crypto_endpoint.update_statistics(circuit_id)
+        exit_socket: PolicedExitSocket | None = await super().remove_exit_socket(
+            circuit_id, additional_info, remove_now, destroy
+        )
+        if exit_socket is not None:
+            self._carried_before["exited_bytes"] += exit_socket.bytes_up + exit_socket.bytes_down
+        return exit_socket
+
+    def carried(self) -> CarriedState:
+        """Return what we relay and exit for others, and what our socket sent and received."""
+        # Two routes, one each way, make a relayed circuit.
+        relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
+        exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
+        return CarriedState(
+            relays=len(self.relay_from_to) // 2,
+            exits=sum(exit_.enabled for exit_ in self.exit_sockets.values()),
+            relayed_bytes=self._carried_before["relayed_bytes"] + relayed,
+            exited_bytes=self._carried_before["exited_bytes"] + exited,
+            joined=self._carried_before["joined"],
+            sent_bytes=self.endpoint.bytes_up,
+            received_bytes=self.endpoint.bytes_down,
+        )

@@ -1,0 +1,1 @@
+"""What benchmarks run and measure with: contenders, loads, processes and reports."""

@@ -1,0 +1,1 @@
+"""What the commands are told: options, where their values come from, and the parser."""

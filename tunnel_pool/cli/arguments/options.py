@@ -1,0 +1,363 @@
+"""Every option once: its name, type, default and help."""
+
+import argparse
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
+from tunnel_pool.overlay.paths.guards import FIRST_LAYER
+from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.pool.command import StartMethod
+from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.system.errors import UsageError
+from tunnel_pool.torrent.isolation import MOST_LANES, Isolation
+from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores, shares_port
+
+MAX_PORT = 0xFFFF
+DHT_NODES = (
+    HostPort("dht.libtorrent.org", 25401),
+    HostPort("router.bittorrent.com", 6881),
+    HostPort("dht.transmissionbt.com", 6881),
+)
+CLIENTS = ("download", "daemon")  # others know them by another key after each start
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def workers(text: str) -> WorkerRange:
+    """--workers: a number, a range, or as many as there is work for."""
+    if text == "auto":
+        return WorkerRange(1, min(physical_cores(), MAX_WORKERS))
+    least, dots, most = text.partition("..")
+    if not dots:
+        return WorkerRange(number := whole_number(0, MAX_WORKERS, "or MIN..MAX or auto")(text), number)
+    parse = whole_number(1, MAX_WORKERS, "in MIN..MAX")
+    found = WorkerRange(parse(least), parse(most))
+    if found.least > found.most:
+        raise argparse.ArgumentTypeError(f"{text!r} has more at least than at most")
+    return found
+
+
+def whole_number(least: int, most: int, otherwise: str = "") -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most} {otherwise}".rstrip())
+        return value
+
+    return parse
+
+
+def host_port(text: str) -> HostPort:
+    """HOST:PORT with an IPv4 address: a name would be looked up outside the tunnels."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = HostPort(str(ipaddress.IPv4Address(host)), int(port))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IPV4:PORT") from None
+    if not 0 <= address.port <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
+    return address
+
+
+def peer_address(text: str) -> HostPort:
+    address = host_port(text)
+    if address.port == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} has no port")
+    return address
+
+
+def destination(text: str) -> HostPort:
+    """IP:PORT, where the address may be IPv6, in brackets or not."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = HostPort(str(ipaddress.ip_address(host.strip("[]"))), int(port))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT") from None
+    if not 0 <= address.port <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
+    return address
+
+
+def exit_from(text: str) -> ExitFrom:
+    """IP, or IP:PORT-PORT."""
+    host, _, ports = text.partition(":")
+    try:
+        address = str(ipaddress.IPv4Address(host))
+        first, last = (int(part) for part in ports.split("-")) if ports else (0, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IPV4 or IPV4:PORT-PORT") from None
+    if ports and not 0 < first <= last <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} has no ports from 1 to 65535 in order")
+    return ExitFrom(address, (first, last))
+
+
+def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
+    """(whether py-ipv8's own addresses, further addresses)."""
+    if text in ("default", "none"):
+        return text == "default", ()
+    return False, tuple(peer_address(part) for part in text.split(","))
+
+
+def name_port(text: str) -> HostPort:
+    """HOST:PORT, where the host may be a name: an exit looks it up."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return HostPort(host, int(port))
+
+
+def dht(text: str) -> tuple[HostPort, ...]:
+    """Nodes of BitTorrent's DHT to start from."""
+    if text in ("default", "none"):
+        return DHT_NODES if text == "default" else ()
+    return tuple(name_port(part) for part in text.split(","))
+
+
+def community_id(text: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != COMMUNITY_ID_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {2 * COMMUNITY_ID_BYTES} hexadecimal digits")
+    return value
+
+
+def folder(text: str) -> Path:
+    """A path; not the empty one, which an unset shell variable leaves."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path names no folder")
+    return Path(text)
+
+
+def add_output_options(parser: argparse.ArgumentParser, log_level: str = "warning") -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help="default: %(default)s")
+
+
+def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--workers",
+        type=workers,
+        default=default,
+        metavar="N",
+        help="child processes that carry circuits; MIN..MAX: as many as there is work for; auto: 1 to the physical "
+        "cores; 0: none, one process (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start-method",
+        choices=[method.value for method in StartMethod],
+        default=StartMethod.SPAWN.value,
+        help="of workers; spawn: a new process each; forkserver: forks of one that has everything loaded, which "
+        "saves memory (Linux; default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steering",
+        choices=["auto", "off"],
+        default="auto",
+        help="auto: where the system can (Linux), workers share one UDP port, and the kernel hands each its datagrams, "
+        "the network's and libtorrent's; off: each has a port of its own, and the main process hands libtorrent's on",
+    )
+
+
+def add_engine_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=[choice.value for choice in EngineChoice],
+        default=EngineChoice.AUTO.value,
+        help="packet path: native (Rust), python, or auto: native where it is built (default: %(default)s)",
+    )
+
+
+def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None:
+    """Without `exits`, no circuit is kept for what leaves the network."""
+    parser.add_argument(
+        "--hops", type=whole_number(1, MAX_HOPS), default=1, metavar="H", help="1 to 3 (default: %(default)s)"
+    )
+    if exits:
+        add_circuits_option(parser)
+
+
+def add_dht_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dht",
+        type=dht,
+        default=None,
+        metavar="WHERE",
+        help="BitTorrent's DHT, through the tunnels: default, none, or HOST:PORT[,HOST:PORT...] of nodes to start from "
+        "(default: default with the default --bootstrap, else none)",
+    )
+
+
+def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
+    """What add_dht_option was given; a network of one's own does not ask the whole world's DHT unless told to."""
+    if arguments.dht is not None:
+        return tuple(arguments.dht)
+    bootstrap_default, _ = arguments.bootstrap
+    return DHT_NODES if bootstrap_default else ()
+
+
+def add_path_options(parser: argparse.ArgumentParser) -> None:
+    """How a client chooses its circuits' hops, and whether it is one for others."""
+    parser.add_argument(
+        "--guards",
+        type=whole_number(0, 8),
+        default=FIRST_LAYER.count,
+        metavar="N",
+        help="first hops that circuits of several hops use, kept for weeks in --state; 0: another for each circuit "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--diversity",
+        choices=["prefer", "require"],
+        default="prefer",
+        help="hops of a circuit in networks of their own (/16, IPv6 /32): where there is a choice, or no circuit "
+        "without (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--asn-db",
+        type=Path,
+        metavar="FILE",
+        help="take hops of one autonomous system for hops of one network, too, by this database of AS numbers in the "
+        "MaxMind DB format (GeoLite2-ASN, DB-IP, IPinfo)",
+    )
+    parser.add_argument("--no-relay", action="store_true", help="take part in nobody else's circuits")
+
+
+def add_lockdown_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lockdown",
+        choices=[mode.value for mode in LockdownMode],
+        default=LockdownMode.AUTO.value,
+        help="keep libtorrent's anonymous sessions in a network namespace that has no way out but the tunnels; auto: "
+        "where the kernel allows it; on: do not start without; off: do not (Linux; default: %(default)s)",
+    )
+
+
+def add_isolate_option(parser: argparse.ArgumentParser, labels: bool = True) -> None:
+    """`labels`: whether torrents have any here."""
+    choices = [mode.value for mode in Isolation if labels or mode is not Isolation.LABEL]
+    by_label = " torrents with the same labels share;" if labels else ""
+    parser.add_argument(
+        "--isolate",
+        choices=choices,
+        default=Isolation.TORRENT.value,
+        help="which torrents share no circuit, tracker circuit, look-up and DHT id, so that nobody sees that they are "
+        f"one user's; torrent: no two, up to {MOST_LANES} at a time;{by_label} none: all of a hop count share "
+        "(default: %(default)s)",
+    )
+
+
+def add_circuits_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--circuits",
+        type=whole_number(1, 1024),
+        default=0,
+        metavar="C",
+        help="circuits to keep (default: 8, or two a worker)",
+    )
+
+
+def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
+    """A private swarm has nodes of its own to start from."""
+    usual = "default, none, or IP:PORT[,IP:PORT...] of nodes to start from (default: default)"
+    own = "IP:PORT[,IP:PORT...] of nodes beside the swarm's own (default: none)"
+    parser.add_argument(
+        "--bootstrap",
+        type=bootstrap,
+        metavar="WHERE",
+        default="none" if private_swarm else "default",
+        help=own if private_swarm else usual,
+    )
+
+
+def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
+    """What says where the node is; a private swarm has other defaults, None standing for its own."""
+    from platformdirs import user_state_path  # which a host of the pool need not have
+
+    add_engine_option(parser)
+
+    def default(usual: Any, own: Any, text: str, own_text: str) -> dict[str, Any]:
+        return {"default": own if private_swarm else usual, "help": own_text if private_swarm else text}
+
+    parser.add_argument(
+        "--listen",
+        type=host_port,
+        metavar="IP:PORT",
+        **default(
+            ANYWHERE,
+            None,
+            "UDP address; with --steering off N workers take also the N-1 ports above (default: any address, any port)",
+            "UDP address of the downloader; with --steering off N workers take also the N-1 ports above (default: one "
+            "on loopback)",
+        ),
+    )
+    add_bootstrap_option(parser, private_swarm)
+    parser.add_argument(
+        "--community-id",
+        type=community_id,
+        metavar="HEX",
+        **default(
+            TRIBLER_COMMUNITY_ID, None, "network to join (default: Tribler's)", "the swarm's network (default: random)"
+        ),
+    )
+    parser.add_argument(
+        "--state",
+        type=folder,
+        metavar="DIR",
+        **default(
+            user_state_path("tunnel-pool"),
+            None,
+            "where key and resume data are kept (default: %(default)s)",
+            "where the downloader's key and resume data are kept (default: removed at the end)",
+        ),
+    )
+    parser.add_argument(
+        "--allow-private",
+        action="store_true",
+        **default(
+            False,
+            True,
+            "exit to loopback and private addresses, too; for tests",
+            "always on: the swarm is on loopback",
+        ),
+    )
+
+
+def check_ports(arguments: argparse.Namespace) -> None:
+    """Raises UsageError when the workers' ports would pass the last."""
+    listen = arguments.listen
+    own_ports = not shares_port(arguments.workers, arguments.steering == "auto")
+    if own_ports and listen and listen.port and listen.port + max(arguments.workers.most, 1) - 1 > MAX_PORT:
+        raise UsageError(f"--listen {listen} leaves no ports for {arguments.workers.most} workers")
+
+
+def node_options(arguments: argparse.Namespace) -> NodeOptions:
+    """What add_network_options and add_workers_option were given."""
+    bootstrap_default, addresses = arguments.bootstrap
+    check_ports(arguments)
+    return NodeOptions(
+        workers=arguments.workers,
+        state_dir=arguments.state.absolute(),
+        listen=arguments.listen,
+        bootstrap_default=bootstrap_default,
+        bootstrap=addresses,
+        community_id=arguments.community_id,
+        allow_private=arguments.allow_private,
+        engine=EngineChoice(arguments.engine),
+        circuits=getattr(arguments, "circuits", 0),
+        nice=getattr(arguments, "nice", 0),
+        steering=arguments.steering == "auto",
+        start_method=StartMethod(arguments.start_method),
+        guards=getattr(arguments, "guards", 0),
+        requires_diversity=getattr(arguments, "diversity", "prefer") == "require",
+        as_database=getattr(arguments, "asn_db", None),
+        relays=not getattr(arguments, "no_relay", False),
+        keeps_key=getattr(arguments, "command", "") not in CLIENTS,
+    )

@@ -1,0 +1,38 @@
+"""Where a daemon's RPC is, and the password to it."""
+
+import argparse
+import os
+from pathlib import Path
+
+from tunnel_pool.cli.arguments import options
+from tunnel_pool.daemon.server.guard import Credentials
+from tunnel_pool.daemon.server.web import USUAL_ADDRESS
+from tunnel_pool.system.errors import UserError
+
+PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105
+
+
+def add_rpc_options(parser: argparse.ArgumentParser, what: str = "where the daemon is (default: %(default)s)") -> None:
+    parser.add_argument("--rpc", type=options.host_port, default=USUAL_ADDRESS, metavar="IP:PORT", help=what)
+    parser.add_argument("--rpc-user", default="tunnel-pool", metavar="NAME", help="default: %(default)s")
+    parser.add_argument(
+        "--rpc-password-file",
+        type=Path,
+        metavar="FILE",
+        help=f"its first line is the password (default: {PASSWORD_VARIABLE} of the environment)",
+    )
+
+
+def credentials(arguments: argparse.Namespace) -> Credentials | None:
+    """Raises UserError."""
+    path = arguments.rpc_password_file
+    if path is None:
+        password = os.environ.get(PASSWORD_VARIABLE, "")
+        return Credentials(arguments.rpc_user, password) if password else None
+    try:
+        password = path.read_text().split("\n", 1)[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the password in {path}: {getattr(error, 'strerror', 'not text')}") from None
+    if not password:
+        raise UserError(f"there is no password in {path}")
+    return Credentials(arguments.rpc_user, password)

@@ -1,0 +1,1 @@
+"""The daemon over HTTP: its API, Transmission's RPC, Tribler's REST, the page, streams and metrics."""

@@ -1,0 +1,163 @@
+"""What there is, as the API shows it."""
+
+import hashlib
+from functools import cache
+
+from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
+from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
+
+from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.server.api import model
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.queue import Activity
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.tunnels import pool_of
+
+NODE_DIGITS = 8
+_STATES = {
+    Activity.STOPPED: model.TorrentState.STOPPED,
+    Activity.QUEUED: model.TorrentState.QUEUED,
+    Activity.NO_ROOM: model.TorrentState.NO_ROOM,
+}
+
+
+def state_of(torrent: Torrent) -> model.TorrentState:
+    states = model.TorrentState
+    if torrent.error:
+        return states.FAILED
+    if torrent.record.moving_to:
+        return states.MOVING
+    if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
+        return states.CHECKING
+    if torrent.activity is not Activity.RUNNING:
+        return _STATES[torrent.activity]
+    return states.SEEDING if torrent.is_finished else states.DOWNLOADING
+
+
+def torrent_view(torrent: Torrent) -> model.Torrent:
+    record, status = torrent.record, torrent.status
+    return model.Torrent(
+        infohash=record.infohash,
+        number=record.number,
+        name=record.name,
+        hops=record.hops,
+        state=state_of(torrent),
+        error=torrent.error,
+        standstill=torrent.standing,
+        progress=torrent.progress,
+        size_bytes=status.total_wanted,
+        downloaded_bytes=status.all_time_download,
+        uploaded_bytes=status.all_time_upload,
+        down_bytes_per_s=torrent.down_rate,
+        up_bytes_per_s=torrent.up_rate,
+        eta_s=_eta_s(torrent),
+        peers=status.num_peers,
+        hidden_peers=len(torrent.peers),
+        labels=record.labels,
+        folder=record.folder,
+        position=record.position,
+        added_s=record.added_s,
+        done_s=record.done_s or None,
+    )
+
+
+def _eta_s(torrent: Torrent) -> int | None:
+    rate = torrent.down_rate
+    return torrent.left_bytes // rate if rate and torrent.activity is Activity.RUNNING and torrent.left_bytes else None
+
+
+def files_view(torrent: Torrent) -> list[model.File]:
+    """None of them until the metadata is known. Raises RuntimeError while it is between sessions."""
+    layout = torrent.layout
+    if layout is None:
+        return []
+    done = torrent.file_bytes()
+    return [
+        model.File(
+            index=index,
+            path=torrent.file_path(index),
+            size_bytes=layout.file_size(index),
+            done_bytes=done[index],
+            wanted=torrent.is_wanted(index),
+        )
+        for index in torrent.file_indexes()
+    ]
+
+
+@cache
+def _node(public_key: bytes) -> str:
+    return hashlib.sha256(public_key).hexdigest()[:NODE_DIGITS]
+
+
+def circuits_view(tunnels: Tunnels) -> list[model.Circuit]:
+    is_pooled = pool_of(tunnels) is not None
+    return [_circuit(circuit, is_pooled) for circuit in tunnels.circuits.values()]
+
+
+def _circuit(circuit: TunnelCircuit, is_pooled: bool) -> model.Circuit:
+    return model.Circuit(
+        circuit_id=circuit.circuit_id,
+        child=slot_of(circuit.circuit_id) if is_pooled else None,
+        type=circuit.ctype,
+        state=circuit.state,
+        goal_hops=circuit.goal_hops,
+        hops=[_node(hop.public_key_bin) for hop in circuit.hops],
+        up_bytes=circuit.bytes_up,
+        down_bytes=circuit.bytes_down,
+        created_s=circuit.creation_time,
+        swarm=circuit.info_hash.hex() if circuit.info_hash else None,
+    )
+
+
+def ready_circuits(tunnels: Tunnels) -> int:
+    return sum(circuit.state == CIRCUIT_STATE_READY for circuit in tunnels.circuits.values())
+
+
+def _routes(tunnels: Tunnels) -> HiddenTunnelCommunity:
+    """Both kinds of Tunnels are one; the contract names only what its callers need to carry datagrams."""
+    assert isinstance(tunnels, HiddenTunnelCommunity)
+    return tunnels
+
+
+def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
+    names = {swarm: torrent.record.infohash for torrent in library.torrents.values() for swarm in torrent.swarms}
+    return [
+        model.Swarm(
+            lookup_hash=info_hash.hex(),
+            infohash=names.get(info_hash),
+            hops=swarm.hops,
+            seeding=swarm.seeding,
+            introduction_points=len(swarm.intro_points),
+            connections=len(swarm.connections),
+        )
+        for info_hash, swarm in _routes(tunnels).swarms.items()
+    ]
+
+
+def relays_view(tunnels: Tunnels) -> list[model.Relay]:
+    return [
+        model.Relay(
+            circuit_id=circuit_id,
+            next_id=relay.circuit_id,
+            rendezvous=relay.rendezvous_relay,
+            up_bytes=relay.bytes_up,
+            down_bytes=relay.bytes_down,
+            created_s=relay.creation_time,
+        )
+        for circuit_id, relay in _routes(tunnels).relay_from_to.items()
+    ]
+
+
+def exits_view(tunnels: Tunnels) -> list[model.Exit]:
+    return [
+        model.Exit(
+            circuit_id=circuit_id,
+            open=exit_socket.enabled,
+            up_bytes=exit_socket.bytes_up,
+            down_bytes=exit_socket.bytes_down,
+            created_s=exit_socket.creation_time,
+        )
+        for circuit_id, exit_socket in _routes(tunnels).exit_sockets.items()
+    ]

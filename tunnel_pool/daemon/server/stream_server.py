@@ -1,0 +1,100 @@
+"""GET /stream/INFOHASH/FILE: a file of a torrent for a player, with byte ranges (RFC 9110, section 14)."""
+
+import mimetypes
+from contextlib import aclosing
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from tunnel_pool.daemon.server.api.openapi import STREAM_PATH
+from tunnel_pool.daemon.server.api.server import problem
+from tunnel_pool.daemon.server.streaming import GoneError, Reader
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+SAFE_TYPES = ("audio", "video")  # others a browser may take for a page of ours
+
+
+def add_streams(app: web.Application, library: Library) -> None:
+    app.router.add_get(STREAM_PATH, _handler(library))
+
+
+def _handler(library: Library) -> Handler:
+    async def stream(request: web.Request) -> web.StreamResponse:
+        torrent = library.find(request.match_info["infohash"])
+        index = request.match_info["index"]
+        known = torrent.file_indexes() if torrent is not None else []
+        if torrent is None or not (index.isascii() and index.isdigit() and len(index) < 10 and int(index) in known):
+            return problem(404, "there is no such torrent or file, or its files are not known yet")
+        if torrent.is_between_sessions:
+            return problem(409, "it goes from one hop count to another: ask again")
+        if not torrent.is_wanted(int(index)) and not _is_there(torrent, int(index)):
+            return problem(409, "the file is not wanted: select it first")
+        reader = Reader(torrent, library.sessions.ensure_open(torrent.lane), int(index))
+        if not reader.may_wait():
+            return problem(409, "what is missing does not download now: start it")
+        return await _send(request, reader, _headers(torrent, int(index)))
+
+    return stream
+
+
+def _is_there(torrent: Torrent, index: int) -> bool:
+    layout = torrent.layout
+    assert layout is not None
+    there: list[int] = torrent.handle.file_progress()[index : index + 1]  # none while libtorrent can't say
+    return there == [layout.file_size(index)]
+
+
+def _headers(torrent: Torrent, index: int) -> dict[str, str]:
+    kind = mimetypes.guess_type(torrent.file_path(index))[0] or ""
+    return {
+        "Content-Type": kind if kind.split("/")[0] in SAFE_TYPES else "application/octet-stream",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "no-store",
+        "ETag": f'"{torrent.record.infohash}-{index}"',
+    }
+
+
+async def _send(request: web.Request, reader: Reader, headers: dict[str, str]) -> web.StreamResponse:
+    wanted = range_of(request, reader.size)
+    if wanted is None:
+        refused = problem(416, f"the file has {reader.size} bytes")
+        refused.headers["Content-Range"] = f"bytes */{reader.size}"
+        return refused
+    start, end, is_part = wanted
+    response = web.StreamResponse(status=206 if is_part else 200, headers=headers)
+    if is_part:
+        response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{reader.size}"
+    response.content_length = end - start
+    await response.prepare(request)
+    if request.method == "HEAD":
+        return response
+
+    def is_read() -> bool:
+        return request.transport is not None and not request.transport.is_closing()
+
+    try:
+        async with aclosing(reader.read(start, end, is_read)) as chunks:
+            async for chunk in chunks:
+                await response.write(chunk)
+    except (GoneError, ConnectionError):
+        if request.transport is not None:
+            request.transport.abort()  # or what is cut short would look whole
+    return response
+
+
+def range_of(request: web.Request, size: int) -> tuple[int, int, bool] | None:
+    """From where up to where, and whether that is a part; None when there is no such part.
+
+    Several parts at once, and units other than bytes, are answered with all of it (RFC 9110, 14.2).
+    """
+    header = request.headers.get("Range", "")
+    if not header.startswith("bytes=") or "," in header:
+        return 0, size, False
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return None
+    start, end, _ = wanted.indices(size)
+    return (start, end, True) if start < end else None

@@ -1,0 +1,269 @@
+"""A torrent as torrent-get shows it: the fields of Transmission's RPC (docs/rpc-spec.md 3.3)."""
+
+import base64
+import mimetypes
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.server.transmission import trackers
+from tunnel_pool.daemon.storage.record import HIGH, LOW
+from tunnel_pool.daemon.torrents.queue import Activity
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)
+ETA_NOT_AVAILABLE, ETA_UNKNOWN = -1, -2
+LOCAL_ERROR = 3
+RATIO_NOT_AVAILABLE = -1
+UTP_SOCKET = 1 << 17  # libtorrent's peer_info.hpp; its Python has no name for it
+NO_ROOM = "there is too little room on the disk: it goes on when there is more"
+
+
+def status_of(torrent: Torrent) -> int:
+    if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
+        return CHECKING
+    if torrent.activity is Activity.STOPPED:
+        return STOPPED
+    if torrent.activity in (Activity.QUEUED, Activity.NO_ROOM):
+        return SEED_QUEUED if torrent.is_finished else DOWNLOAD_QUEUED
+    return SEEDING if torrent.is_finished else DOWNLOADING
+
+
+def _priority(torrent: Torrent, index: int) -> int:
+    return {LOW: -1, HIGH: 1}.get(torrent.priority(index), 0)
+
+
+def _eta(torrent: Torrent) -> int:
+    if torrent.is_finished or torrent.activity is not Activity.RUNNING:
+        return ETA_NOT_AVAILABLE
+    rate = torrent.down_rate
+    return torrent.left_bytes // rate if rate else ETA_UNKNOWN
+
+
+def _error(torrent: Torrent) -> tuple[int, str]:
+    if torrent.error:
+        return LOCAL_ERROR, torrent.error
+    if torrent.activity is Activity.NO_ROOM:
+        return LOCAL_ERROR, NO_ROOM
+    return 0, ""
+
+
+def ratio(torrent: Torrent) -> float:
+    status = torrent.status
+    base = status.all_time_download or status.total_wanted_done
+    return status.all_time_upload / base if base else RATIO_NOT_AVAILABLE
+
+
+def _files(torrent: Torrent) -> list[dict[str, Any]]:
+    layout = torrent.layout
+    if layout is None:
+        return []
+    done = torrent.file_bytes()
+    piece = layout.piece_length()
+    return [
+        {
+            "name": torrent.file_path(i),
+            "length": layout.file_size(i),
+            "bytes_completed": done[i],
+            "begin_piece": layout.file_offset(i) // piece,
+            "end_piece": -(-(layout.file_offset(i) + layout.file_size(i)) // piece),
+        }
+        for i in torrent.file_indexes()
+    ]
+
+
+def _file_stats(torrent: Torrent) -> list[dict[str, Any]]:
+    done = torrent.file_bytes() if torrent.layout is not None else []
+    return [
+        {"bytes_completed": done[i], "wanted": torrent.is_wanted(i), "priority": _priority(torrent, i)}
+        for i in torrent.file_indexes()
+    ]
+
+
+def _peers(torrent: Torrent) -> list[dict[str, Any]]:
+    info = lt.peer_info
+    return [
+        {
+            "address": peer.ip[0],
+            "port": peer.ip[1],
+            "client_name": peer.client.decode(errors="replace") if isinstance(peer.client, bytes) else peer.client,
+            "client_is_choked": bool(peer.flags & info.remote_choked),
+            "client_is_interested": bool(peer.flags & info.interesting),
+            "peer_is_choked": bool(peer.flags & info.choked),
+            "peer_is_interested": bool(peer.flags & info.remote_interested),
+            "flag_str": "",
+            "is_downloading_from": peer.payload_down_speed > 0,
+            "is_uploading_to": peer.payload_up_speed > 0,
+            "is_encrypted": bool(peer.flags & (info.rc4_encrypted | info.plaintext_encrypted)),
+            "is_incoming": not peer.flags & info.local_connection,
+            "is_utp": bool(peer.flags & UTP_SOCKET),
+            "progress": peer.progress,
+            "rate_to_client": peer.payload_down_speed,
+            "rate_to_peer": peer.payload_up_speed,
+        }
+        for peer in torrent.peer_infos()
+    ]
+
+
+_SOURCES = {
+    "from_cache": lt.peer_info.resume_data,
+    "from_dht": lt.peer_info.dht,
+    "from_lpd": lt.peer_info.lsd,
+    "from_pex": lt.peer_info.pex,
+    "from_tracker": lt.peer_info.tracker,
+}
+
+
+def _peers_from(torrent: Torrent) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for peer in torrent.peer_infos():
+        found.update(name for name, source in _SOURCES.items() if peer.source & source)
+        found["from_incoming"] += not peer.flags & lt.peer_info.local_connection
+    return {name: found[name] for name in (*_SOURCES, "from_incoming", "from_ltep")}
+
+
+def _peers_sending(torrent: Torrent) -> int:
+    return sum(peer.payload_down_speed > 0 for peer in torrent.peer_infos())
+
+
+def _peers_getting(torrent: Torrent) -> int:
+    return sum(peer.payload_up_speed > 0 for peer in torrent.peer_infos())
+
+
+def _pieces(torrent: Torrent) -> str:
+    have = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+    bits = bytearray(-(-len(have) // 8))
+    for index, has in enumerate(have):
+        bits[index >> 3] |= bool(has) << (7 - index % 8)
+    return base64.b64encode(bits).decode()
+
+
+def _availability(torrent: Torrent) -> list[int]:
+    have = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+    counts = torrent.handle.piece_availability() or [0] * len(have)
+    return [-1 if has else count for has, count in zip(have, counts, strict=False)]
+
+
+def _mime_type(torrent: Torrent) -> str:
+    layout = torrent.layout
+    if layout is None:
+        return "application/octet-stream"
+    largest = max(torrent.file_indexes(), key=layout.file_size, default=0)
+    return mimetypes.guess_type(torrent.file_path(largest))[0] or "application/octet-stream"
+
+
+def labels_of(torrent: Torrent) -> list[str]:
+    """The hop count among them, so that every client shows it."""
+    return [*torrent.record.labels, hops_label(torrent)]
+
+
+def hops_label(torrent: Torrent) -> str:
+    return f"hops:{torrent.record.hops}"
+
+
+def _hash_string(torrent: Torrent) -> str:
+    """v1's, by which the world's clients know a torrent that has both."""
+    hashes = torrent.status.info_hashes
+    return str(hashes.v1) if hashes.has_v1() else torrent.record.infohash
+
+
+def _activity_date(torrent: Torrent) -> int:
+    moments = (torrent.status.last_upload, torrent.status.last_download)
+    return max((int(moment.timestamp()) for moment in moments if moment is not None), default=0)
+
+
+def _seconds(duration: Any) -> int:
+    return int(duration.total_seconds())
+
+
+FIELDS: dict[str, Callable[[Torrent], Any]] = {
+    "activity_date": _activity_date,
+    "added_date": lambda t: int(t.record.added_s),
+    "availability": _availability,
+    "bandwidth_priority": lambda t: t.record.bandwidth_priority,
+    "comment": lambda t: t.info.comment() if t.info else "",
+    "corrupt_ever": lambda t: t.status.total_failed_bytes,
+    "creator": lambda t: t.info.creator() if t.info else "",
+    "date_created": lambda t: t.info.creation_date() if t.info else 0,
+    "desired_available": lambda t: t.left_bytes if t.status.distributed_copies >= 1 else 0,
+    "done_date": lambda t: int(t.record.done_s),
+    "download_dir": lambda t: t.record.folder,
+    "downloaded_ever": lambda t: t.status.all_time_download,
+    "download_limit": lambda t: t.record.download_limit_kb,
+    "download_limited": lambda t: t.record.download_limited,
+    "edit_date": lambda t: int(t.record.edited_s),
+    "error": lambda t: _error(t)[0],
+    "error_string": lambda t: _error(t)[1],
+    "eta": _eta,
+    "eta_idle": lambda t: ETA_NOT_AVAILABLE,
+    "file_count": lambda t: len(t.file_indexes()),
+    "files": _files,
+    "file_stats": _file_stats,
+    "group": lambda t: "",
+    "hash_string": _hash_string,
+    "have_unchecked": lambda t: 0,
+    "have_valid": lambda t: t.status.total_done,
+    "hops": lambda t: t.record.hops,  # ours
+    "honors_session_limits": lambda t: t.record.honors_session_limits,
+    "id": lambda t: t.record.number,
+    "is_finished": lambda t: t.record.gave_all,
+    "is_private": lambda t: bool(t.info and t.info.priv()),
+    "is_stalled": lambda t: t.activity is Activity.RUNNING and not t.down_rate and not t.up_rate,
+    "labels": labels_of,
+    "left_until_done": lambda t: t.left_bytes,
+    "magnet_link": lambda t: lt.make_magnet_uri(t.handle),
+    "manual_announce_time": lambda t: -1,
+    "max_connected_peers": lambda t: t.record.peer_limit,
+    "metadata_percent_complete": lambda t: 1.0 if t.status.has_metadata else 0.0,
+    "name": lambda t: t.record.name,
+    "peer_limit": lambda t: t.record.peer_limit,
+    "peers": _peers,
+    "peers_connected": lambda t: t.status.num_peers,
+    "peers_from": _peers_from,
+    "peers_getting_from_us": _peers_getting,
+    "peers_sending_to_us": _peers_sending,
+    "percent_complete": lambda t: t.status.total_done / t.info.total_size() if t.info and t.info.total_size() else 0.0,
+    "percent_done": lambda t: t.progress,
+    "pieces": _pieces,
+    "piece_count": lambda t: t.info.num_pieces() if t.info else 0,
+    "piece_size": lambda t: t.info.piece_length() if t.info else 0,
+    "priorities": lambda t: [_priority(t, i) for i in t.file_indexes()],
+    "primary_mime_type": _mime_type,
+    "queue_position": lambda t: t.record.position,
+    "rate_download": lambda t: t.down_rate,
+    "rate_upload": lambda t: t.up_rate,
+    "recheck_progress": lambda t: t.status.progress if t.is_checking else 0.0,
+    "seconds_downloading": lambda t: max(0, _seconds(t.status.active_duration) - _seconds(t.status.finished_duration)),
+    "seconds_seeding": lambda t: _seconds(t.status.finished_duration),
+    "seed_idle_limit": lambda t: t.record.idle_limit_min,
+    "seed_idle_mode": lambda t: int(t.record.idle_mode),
+    "seed_ratio_limit": lambda t: t.record.ratio_limit,
+    "seed_ratio_mode": lambda t: int(t.record.ratio_mode),
+    "sequential_download": lambda t: t.record.sequential,
+    "size_when_done": lambda t: t.status.total_wanted,
+    "start_date": lambda t: int(t.record.added_s),
+    "status": status_of,
+    "torrent_file": lambda t: "",
+    "total_size": lambda t: t.info.total_size() if t.info else 0,
+    "trackers": trackers.entries,
+    "tracker_list": trackers.text,
+    "tracker_stats": trackers.stats,
+    "uploaded_ever": lambda t: t.status.all_time_upload,
+    "upload_limit": lambda t: t.record.upload_limit_kb,
+    "upload_limited": lambda t: t.record.upload_limited,
+    "upload_ratio": ratio,
+    "wanted": lambda t: [int(t.is_wanted(i)) for i in t.file_indexes()],
+    "webseeds": Torrent.web_seeds,
+    "webseeds_sending_to_us": lambda t: 0,
+}
+
+ASKED_OF_PEERS = frozenset(("peers", "peers_from", "peers_getting_from_us", "peers_sending_to_us"))
+"""Nothing while there are none."""
+
+MADE_ANEW = frozenset((
+    "availability", "files", "file_stats", "magnet_link", "peers", "peers_from", "pieces", "tracker_list",
+    "seconds_downloading", "seconds_seeding", "tracker_stats", "trackers", "webseeds",
+))  # fmt: skip
+"""May change without the torrent's status, or has keys in it that each form spells its own way."""

@@ -1,0 +1,388 @@
+"""The methods of Transmission's RPC (docs/rpc-spec.md 3 and 4); names and keys in snake_case."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+import libtorrent as lt
+import msgspec
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.server.rows import Rows
+from tunnel_pool.daemon.server.transmission import session, trackers
+from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS, MADE_ANEW
+from tunnel_pool.daemon.server.transmission.names import snake
+from tunnel_pool.daemon.sources import of_metainfo, of_source
+from tunnel_pool.daemon.storage.disk import real_files
+from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
+from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Speed
+from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, absolute, refused
+from tunnel_pool.daemon.torrents.hops import checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.torrents.library import RECENT_S, Library
+from tunnel_pool.daemon.torrents.queue import Activity
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+RECENTLY_ACTIVE = "recently_active"
+MAX_FILES = 1 << 20
+MAX_CLIENTS = 8  # each with fields of its own
+# Fields of a record by keys of torrent-set.
+SETTABLE = {
+    "bandwidth_priority": "bandwidth_priority",
+    "download_limit": "download_limit_kb",
+    "download_limited": "download_limited",
+    "honors_session_limits": "honors_session_limits",
+    "peer_limit": "peer_limit",
+    "seed_idle_limit": "idle_limit_min",
+    "seed_idle_mode": "idle_mode",
+    "seed_ratio_limit": "ratio_limit",
+    "seed_ratio_mode": "ratio_mode",
+    "sequential_download": "sequential",
+    "upload_limit": "upload_limit_kb",
+    "upload_limited": "upload_limited",
+}
+_ADD_ALSO = ("bandwidth_priority", "peer_limit", "sequential_download")
+_FILES = {"files_unwanted": UNWANTED, "priority_low": LOW, "priority_normal": NORMAL, "priority_high": HIGH}
+
+Arguments = dict[str, Any]
+
+
+class Methods:
+    """Call `run` with a method and its arguments. Raises RequestError and StoreError."""
+
+    def __init__(self, library: Library, changes: Changes, session_id: str, stop: Callable[[], None]) -> None:
+        self._library = library
+        self._changes = changes
+        self._session_id = session_id
+        self._stop = stop
+        self._started_s = time.monotonic()
+        self._rows: dict[tuple[tuple[str, ...], bool], Rows] = {}  # by what clients ask for, the last ones
+        self._methods: dict[str, Callable[[Arguments], Awaitable[Arguments | None]]] = {
+            "blocklist_update": self._blocklist_update,
+            "free_space": self._free_space,
+            "port_test": self._port_test,
+            "queue_move_bottom": lambda a: self._queue_move(a, "bottom"),
+            "queue_move_down": lambda a: self._queue_move(a, "down"),
+            "queue_move_top": lambda a: self._queue_move(a, "top"),
+            "queue_move_up": lambda a: self._queue_move(a, "up"),
+            "session_close": self._session_close,
+            "session_get": self._session_get,
+            "session_set": self._session_set,
+            "session_stats": self._session_stats,
+            "torrent_add": self._torrent_add,
+            "torrent_get": self._torrent_get,
+            "torrent_reannounce": self._torrent_reannounce,
+            "torrent_remove": self._torrent_remove,
+            "torrent_rename_path": self._torrent_rename_path,
+            "torrent_set": self._torrent_set,
+            "torrent_set_location": self._torrent_set_location,
+            "torrent_start": self._torrent_start,
+            "torrent_start_now": self._torrent_start_now,
+            "torrent_stop": self._torrent_stop,
+            "torrent_verify": self._torrent_verify,
+        }
+
+    def __contains__(self, method: str) -> bool:
+        return method in self._methods
+
+    async def run(self, method: str, arguments: Arguments) -> Arguments:
+        try:
+            return await self._methods[method](arguments) or {}
+        except msgspec.ValidationError as error:
+            raise RequestError(f"invalid argument: {error}") from None
+
+    # Which torrents
+
+    def _chosen(self, arguments: Arguments) -> list[Torrent]:
+        """All when there are no `ids`, none of an empty list; who is not known is passed over. Raises RequestError."""
+        torrents = self._library.torrents
+        ids = arguments.get("ids")
+        if ids is None:
+            return list(torrents.values())
+        if isinstance(ids, str) and snake(ids) == RECENTLY_ACTIVE:
+            since_s = time.monotonic() - RECENT_S
+            return [torrent for torrent in torrents.values() if torrent.changed_s >= since_s]
+        names = ids if isinstance(ids, list) else [ids]
+        by_number = {torrent.record.number: torrent for torrent in torrents.values()}
+        by_hash: dict[str, Torrent] = {}
+        if any(isinstance(name, str) for name in names):
+            by_hash = {each.hex(): torrent for torrent in torrents.values() for each in torrent.hashes}
+        chosen: dict[str, Torrent] = {}
+        for name in names:
+            if isinstance(name, bool) or not isinstance(name, int | str):
+                raise RequestError("ids are numbers and infohashes")
+            found = by_number.get(name) if isinstance(name, int) else by_hash.get(name.lower()[:40])
+            if found is not None:
+                chosen[found.record.infohash] = found
+        return list(chosen.values())
+
+    # Torrents
+
+    async def _torrent_get(self, arguments: Arguments) -> Arguments:
+        names = _typed(arguments.get("fields", []), list[str], "fields")
+        keys = tuple(name for name in names if snake(name) in FIELDS)
+        is_table = arguments.get("format") == "table"
+        result: Arguments = {"torrents": self._torrent_rows(self._chosen(arguments), keys, is_table)}
+        if isinstance(ids := arguments.get("ids"), str) and snake(ids) == RECENTLY_ACTIVE:
+            result["removed"] = [number for _, number in self._library.removed]
+        return result
+
+    def _torrent_rows(self, torrents: Sequence[Torrent], keys: tuple[str, ...], is_table: bool) -> Any:
+        """In JSON already, where what is asked for changes with the torrent's state alone."""
+        fields = [snake(key) for key in keys]
+        getters = [FIELDS[field] for field in fields]
+
+        def row(torrent: Torrent) -> Any:
+            values = [_shown(getter, torrent) for getter in getters]
+            return values if is_table else dict(zip(keys, values, strict=True))
+
+        if not MADE_ANEW.isdisjoint(fields) or len(torrents) < len(self._library.torrents):
+            return [*([list(keys)] if is_table else ()), *map(row, torrents)]
+        if (rows := self._rows.pop((keys, is_table), None)) is None:
+            of_peers = not ASKED_OF_PEERS.isdisjoint(fields)
+            rows = Rows(lambda torrent: msgspec.json.encode(row(torrent)), of_peers)
+        self._rows[keys, is_table] = rows
+        while len(self._rows) > MAX_CLIENTS:
+            del self._rows[next(iter(self._rows))]
+        whole = rows.all_of(self._library)
+        head = msgspec.json.encode(keys) + (b"," if whole else b"") if is_table else b""
+        return msgspec.Raw(b"[" + head + whole + b"]")
+
+    async def _torrent_add(self, arguments: Arguments) -> Arguments:
+        parameters = _parameters(arguments)
+        files = real_files(parameters.ti.layout()) if parameters.ti is not None else None
+        wish = AddRequest(
+            folder=_typed(arguments.get("download_dir"), str | None, "download_dir") or None,
+            hops=_hops(arguments.get("hops", arguments.get("anon_hops"))),
+            labels=_typed(arguments.get("labels", []), list[str], "labels"),
+            stopped=_flag(arguments, "paused", None),
+            file_priorities=_priorities([], files, arguments),
+            others=_fields({key: arguments[key] for key in _ADD_ALSO if key in arguments}),
+        )
+        torrent, was_there = await self._changes.add(parameters, wish)
+        record = torrent.record
+        told = {"id": record.number, "name": record.name, "hash_string": FIELDS["hash_string"](torrent)}
+        return {"torrent_duplicate" if was_there else "torrent_added": told}
+
+    async def _torrent_set(self, arguments: Arguments) -> Arguments:
+        """Besides Transmission's arguments, `hops` and `confirm_fewer_hops`; `notice` says what others know already."""
+        fields = _fields(arguments)
+        labels = _typed(arguments.get("labels"), list[str] | None, "labels")
+        if labels is not None:
+            fields["labels"] = other_labels(labels)
+        asked = _hops(arguments.get("hops", arguments.get("anon_hops")))
+        said = _highest(labels or ())
+        confirmed = _flag(arguments, "confirm_fewer_hops", False)
+        chosen = self._chosen(arguments)
+        notices = {""}
+
+        def priorities(torrent: Torrent) -> list[int]:
+            files = torrent.file_indexes() if torrent.layout is not None else None
+            return _priorities(torrent.record.file_priorities, files, arguments)
+
+        names_files = not arguments.keys().isdisjoint(("files_wanted", *_FILES))
+        for torrent in chosen if names_files else ():
+            priorities(torrent)  # or none is changed
+        for torrent in chosen:
+            await self._changes.change([torrent], priorities if names_files else None, **fields)
+            if asked is not None or said is not None:
+                notices.add(await self._changes.hops.change(torrent, asked, said, confirmed))
+            await self._set_more(torrent, arguments)
+        return {"notice": notice} if (notice := max(notices)) else {}
+
+    async def _set_more(self, torrent: Torrent, arguments: Arguments) -> None:
+        """What is no field of its record."""
+        if "tracker_list" in arguments:
+            tiers = _typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
+            await self._changes.set_trackers(torrent, trackers.checked([tier.split() for tier in tiers], torrent))
+        elif not arguments.keys().isdisjoint(trackers.EDITS):
+            tiers = trackers.edited(trackers.tiers_of(torrent), arguments)
+            await self._changes.set_trackers(torrent, trackers.checked(tiers, torrent))
+        if "queue_position" in arguments:
+            await self._changes.queue_to(torrent, _typed(arguments["queue_position"], int, "queue_position"))
+        if "location" in arguments:
+            await self._changes.move([torrent], _typed(arguments["location"], str, "location"), True)
+
+    async def _torrent_remove(self, arguments: Arguments) -> None:
+        """As in Transmission, nothing is removed when nothing is named."""
+        if arguments.get("ids") not in (None, []):
+            with_files = _flag(arguments, "delete_local_data", False)
+            await self._changes.remove(self._chosen(arguments), with_files)
+
+    async def _torrent_start(self, arguments: Arguments) -> None:
+        await self._changes.start(self._chosen(arguments))
+
+    async def _torrent_start_now(self, arguments: Arguments) -> None:
+        await self._changes.start(self._chosen(arguments), now=True)
+
+    async def _torrent_stop(self, arguments: Arguments) -> None:
+        await self._changes.stop(self._chosen(arguments))
+
+    async def _torrent_verify(self, arguments: Arguments) -> None:
+        self._changes.verify(self._chosen(arguments))
+
+    async def _torrent_reannounce(self, arguments: Arguments) -> None:
+        self._changes.reannounce(self._chosen(arguments))
+
+    async def _torrent_set_location(self, arguments: Arguments) -> None:
+        location = _typed(arguments.get("location"), str, "location")
+        with_files = _flag(arguments, "move", False)
+        await self._changes.move(self._chosen(arguments), location, with_files)
+
+    async def _torrent_rename_path(self, arguments: Arguments) -> Arguments:
+        torrents = self._chosen(arguments)
+        if len(torrents) != 1:
+            raise RequestError("torrent-rename-path requires 1 torrent")
+        path = _typed(arguments.get("path"), str, "path")
+        name = _typed(arguments.get("name"), str, "name")
+        await self._changes.rename(torrents[0], path, name)
+        return {"id": torrents[0].record.number, "path": path, "name": name}
+
+    async def _queue_move(self, arguments: Arguments, where: str) -> None:
+        await self._changes.queue_move(self._chosen(arguments), where)
+
+    # The session
+
+    async def _session_get(self, arguments: Arguments) -> Arguments:
+        port = self._library.sessions.plain_port()
+        shown = await asyncio.to_thread(session.shown, self._library.settings, self._session_id, port)
+        if "fields" not in arguments:
+            return shown
+        names = {snake(name) for name in _typed(arguments["fields"], list[str], "fields")}
+        return {name: value for name, value in shown.items() if name in names}
+
+    async def _session_set(self, arguments: Arguments) -> None:
+        settings = session.changed(self._library.settings, arguments)
+        absolute(settings.folder)
+        await self._changes.set_settings(settings)
+
+    async def _session_stats(self, arguments: Arguments) -> Arguments:
+        torrents = self._library.torrents.values()
+        down = sum(torrent.status.all_time_download for torrent in torrents)
+        up = sum(torrent.status.all_time_upload for torrent in torrents)
+        down_rate, up_rate = self._library.rates()
+        stats = {"files_added": 0, "session_count": 1, "seconds_active": int(time.monotonic() - self._started_s)}
+        now = {
+            "downloaded_bytes": sum(torrent.status.total_payload_download for torrent in torrents),
+            "uploaded_bytes": sum(torrent.status.total_payload_upload for torrent in torrents),
+        }
+        return {
+            "active_torrent_count": sum(torrent.activity is Activity.RUNNING for torrent in torrents),
+            "paused_torrent_count": sum(torrent.activity is Activity.STOPPED for torrent in torrents),
+            "torrent_count": len(torrents),
+            "download_speed": down_rate,
+            "upload_speed": up_rate,
+            "cumulative_stats": {**stats, "downloaded_bytes": down, "uploaded_bytes": up},
+            "current_stats": {**stats, **now},
+        }
+
+    async def _session_close(self, arguments: Arguments) -> None:
+        self._stop()
+
+    async def _free_space(self, arguments: Arguments) -> Arguments:
+        path = _typed(arguments.get("path"), str, "path")
+        try:
+            usage = await asyncio.to_thread(shutil.disk_usage, absolute(path))
+        except OSError as error:
+            raise RequestError(f"no such folder: {error.strerror}") from None
+        return {"path": path, "size_bytes": usage.free, "total_size": usage.total}
+
+    async def _port_test(self, arguments: Arguments) -> Arguments:
+        """Nobody is asked: it would tell who we are."""
+        return {"port_is_open": False, "ip_protocol": "ipv4"}
+
+    async def _blocklist_update(self, arguments: Arguments) -> Arguments:
+        """There is none."""
+        return {"blocklist_size": 0}
+
+
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    """Raises RequestError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"invalid argument: {name}: {error}") from None
+
+
+def _shown(getter: Callable[[Torrent], Any], torrent: Torrent) -> Any:
+    try:
+        return getter(torrent)
+    except RuntimeError:  # it goes from one session to another
+        return None
+
+
+def _flag(arguments: Arguments, name: str, otherwise: bool | None) -> Any:
+    """True and false, which old clients write as 1 and 0. Raises RequestError."""
+    value = arguments.get(name, otherwise)
+    return bool(value) if value in (0, 1) else _typed(value, bool | None, name)
+
+
+def _hops(value: object) -> int | None:
+    with refused():
+        return checked_hops(value) if value is not None else None
+
+
+def _highest(labels: Sequence[str]) -> int | None:
+    """Of the hop counts that labels say: clients send old ones with the new. Raises RequestError."""
+    with refused():
+        said = [hops_of_labels([label]) for label in labels]
+    return max((hops for hops in said if hops is not None), default=None)
+
+
+class _Fields(msgspec.Struct):
+    bandwidth_priority: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
+    download_limit: Speed = 0
+    download_limited: bool = False
+    honors_session_limits: bool = True
+    peer_limit: Count = 0
+    seed_idle_limit: Count = 0
+    seed_idle_mode: LimitMode = LimitMode.GLOBAL
+    seed_ratio_limit: Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)] = 0.0
+    seed_ratio_mode: LimitMode = LimitMode.GLOBAL
+    sequential_download: bool = False
+    upload_limit: Speed = 0
+    upload_limited: bool = False
+
+
+def _fields(arguments: Arguments) -> Arguments:
+    """Fields of a record. Raises msgspec.ValidationError."""
+    given = {key: arguments[key] for key in SETTABLE if key in arguments}
+    checked = msgspec.convert(given, _Fields, strict=False)
+    return {SETTABLE[key]: getattr(checked, key) for key in given}
+
+
+def _priorities(before: Iterable[int], files: Sequence[int] | None, arguments: Arguments) -> list[int]:
+    """libtorrent's priorities of files; an empty list of files is all of them.
+
+    `files` are libtorrent's numbers of those that clients see, None while they are not known. Raises RequestError.
+    """
+    priorities = list(before)
+    for key, priority in (("files_wanted", NORMAL), *_FILES.items()):
+        if key not in arguments:
+            continue
+        seen = files if files is not None else range(len(priorities))
+        chosen = _typed(arguments[key], list[int], key) or list(range(len(seen)))
+        if any(not 0 <= index < (len(seen) if files is not None else MAX_FILES) for index in chosen):
+            raise RequestError(f"invalid argument: {key}: there is no such file")
+        indexes = [files[index] if files is not None else index for index in chosen]
+        priorities += [NORMAL] * (max(indexes, default=-1) + 1 - len(priorities))
+        for index in indexes:
+            was_unwanted = priorities[index] == UNWANTED
+            if key == "files_wanted" and not was_unwanted:
+                continue  # it keeps its priority
+            if key.startswith("priority_") and was_unwanted:
+                continue  # a priority does not make it wanted
+            priorities[index] = priority
+    return priorities
+
+
+def _parameters(arguments: Arguments) -> lt.add_torrent_params:
+    """Of torrent-add. Raises RequestError."""
+    metainfo = _typed(arguments.get("metainfo"), str | None, "metainfo")
+    filename = _typed(arguments.get("filename"), str | None, "filename")
+    if metainfo:
+        return of_metainfo(metainfo)
+    if not filename:
+        raise RequestError("no filename or metainfo specified")
+    return of_source(filename, files=True)

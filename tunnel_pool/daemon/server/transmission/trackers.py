@@ -1,0 +1,114 @@
+"""A torrent's trackers as Transmission's RPC shows them and changes them (docs/rpc-spec.md 3.2 and 3.3)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import MAX_TRACKERS
+
+EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
+SCHEMES = ("http", "https", "udp")
+
+
+def _tracker(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+    url = entry["url"]
+    host = _split(url).hostname or ""
+    scrape = "/scrape".join(url.rsplit("/announce", 1)) if "/announce" in url else ""
+    return {"id": number, "announce": url, "scrape": scrape, "tier": entry["tier"], "sitename": host.split(".")[-2:][0]}
+
+
+def entries(torrent: Torrent) -> list[dict[str, Any]]:
+    return [_tracker(number, entry) for number, entry in enumerate(torrent.handle.trackers())]
+
+
+def stats(torrent: Torrent) -> list[dict[str, Any]]:
+    """What is known of how each answered; nobody is scraped."""
+    all_stats = []
+    for number, entry in enumerate(torrent.handle.trackers()):
+        parts = _split(entry["url"])
+        failed = entry["fails"] > 0
+        all_stats.append(
+            {
+                **_tracker(number, entry),
+                "host": f"{parts.scheme}://{parts.netloc}",
+                "announce_state": 3 if entry["updating"] else 1,
+                "download_count": -1,
+                "has_announced": bool(entry["verified"] or failed),
+                "has_scraped": False,
+                "is_backup": False,
+                "last_announce_peer_count": 0,
+                "last_announce_result": entry["message"] or ("Success" if entry["verified"] else ""),
+                "last_announce_start_time": 0,
+                "last_announce_succeeded": bool(entry["verified"] and not failed),
+                "last_announce_time": 0,
+                "last_announce_timed_out": False,
+                "last_scrape_result": "",
+                "last_scrape_start_time": 0,
+                "last_scrape_succeeded": False,
+                "last_scrape_time": 0,
+                "last_scrape_timed_out": False,
+                "leecher_count": -1,
+                "next_announce_time": 0,
+                "next_scrape_time": 0,
+                "scrape_state": 0,
+                "seeder_count": -1,
+            }
+        )
+    return all_stats
+
+
+def text(torrent: Torrent) -> str:
+    """Announce URLs, one a line, a blank line between tiers (BEP 12)."""
+    return "\n\n".join("\n".join(urls) for urls in tiers_of(torrent))
+
+
+def tiers_of(torrent: Torrent) -> list[list[str]]:
+    tiers: dict[int, list[str]] = {}
+    for entry in torrent.handle.trackers():
+        tiers.setdefault(entry["tier"], []).append(entry["url"])
+    return [urls for _, urls in sorted(tiers.items())]
+
+
+def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> list[list[str]]:
+    """After the changes of Transmission before 4.0, which name trackers by their number. Raises RequestError."""
+    flat = [(number, url) for number, urls in enumerate(tiers) for url in urls]
+    add, remove = arguments.get("tracker_add", []), arguments.get("tracker_remove", [])
+    replace = arguments.get("tracker_replace", [])
+    if not all(isinstance(given, list) for given in (add, remove, replace)) or len(replace) % 2:
+        raise RequestError("invalid argument: trackers are changed by lists")
+    for number, url in zip(replace[::2], replace[1::2], strict=True):
+        if not isinstance(number, int) or not 0 <= number < len(flat):
+            raise RequestError("invalid argument: there is no such tracker")
+        flat[number] = flat[number][0], url
+    kept: dict[int, list[str]] = {}
+    for number, (tier, url) in enumerate(flat):
+        if number not in remove and url not in remove:
+            kept.setdefault(tier, []).append(url)
+    return [*kept.values(), *([url] for url in add)]
+
+
+def checked(tiers: Sequence[Sequence[str]], torrent: Torrent) -> list[list[str]]:
+    """Return the tiers that are not empty; those that the torrent has already may be of any kind.
+
+    Raises RequestError.
+    """
+    urls = [url for urls in tiers for url in urls]
+    known = {entry["url"] for entry in torrent.handle.trackers()}
+    if len(urls) > max(MAX_TRACKERS, len(known)):
+        raise RequestError(f"invalid argument: {MAX_TRACKERS} trackers are the most")
+    for url in urls:
+        if isinstance(url, str) and url in known:
+            continue
+        parts = _split(url) if isinstance(url, str) else None
+        if parts is None or parts.scheme not in SCHEMES or not parts.hostname:
+            raise RequestError(f"invalid argument: a tracker's URL begins with one of {', '.join(SCHEMES)}")
+    return [list(urls) for urls in tiers if urls]
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")

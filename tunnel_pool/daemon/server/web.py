@@ -1,0 +1,135 @@
+"""The daemon's HTTP server: what guards it, Transmission's RPC and its pages, metrics."""
+
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client.registry import Collector
+
+from tunnel_pool.daemon.server.entrance import Entrance
+from tunnel_pool.daemon.server.guard import Credentials, is_fetched_by_others, is_known_host, is_own_page
+from tunnel_pool.daemon.server.transmission import rpc
+from tunnel_pool.daemon.server.transmission.methods import Methods
+from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
+from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
+from tunnel_pool.overlay.config import HostPort
+
+logger = logging.getLogger(__name__)
+
+USUAL_ADDRESS = HostPort("127.0.0.1", 9091)  # Transmission's
+SESSION_HEADER = "X-Transmission-Session-Id"
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+VERSION_HEADER = "X-Transmission-Rpc-Version"
+RPC_PATH = "/transmission/rpc"
+METRICS_PATH = "/metrics"
+WEB_PATH = "/transmission/web/"
+MAX_BODY_BYTES = 96 << 20  # a torrent file of 64 MiB in base64, and what is around it
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    listen: HostPort = USUAL_ADDRESS
+    credentials: Credentials | None = None
+    host_names: Collection[str] = ()  # beside localhost and addresses
+    web_root: Path | None = None  # of a page that speaks the RPC
+
+
+def new_session_id() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def make_app(options: Callable[[], WebOptions]) -> web.Application:
+    """Guarded by what the options are at each request, with nothing in it yet but the page of `web_root`."""
+    app = web.Application(middlewares=[_guard(options)], client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(_add_headers)
+    if (root := options().web_root) is not None:
+        _add_page(app, root)
+    return app
+
+
+def add_rpc(app: web.Application, methods: Methods, session_id: str) -> None:
+    rpc_handler = _rpc_handler(methods, session_id)
+    for path in (RPC_PATH, RPC_PATH + "/"):
+        app.router.add_route("*", path, rpc_handler)
+
+
+def add_metrics(app: web.Application, metrics: Collector) -> None:
+    app.router.add_get(METRICS_PATH, _metrics_handler(metrics))
+
+
+def _guard(options: Callable[[], WebOptions]) -> Middleware:
+    entrance = Entrance()
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """No name that others point at us, no page of others, no stranger."""
+        host = request.headers.get("Host")
+        if not is_known_host(host, options().host_names):
+            raise web.HTTPMisdirectedRequest(text="unknown host name; add it with --host-name, or ask by address\n")
+        if not is_own_page(request.headers.get("Origin"), host):
+            raise web.HTTPForbidden(text="a page of another site may not ask\n")
+        if is_fetched_by_others(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Dest")):
+            raise web.HTTPForbidden(text="a page of another site may not load this\n")
+        entrance.check(request, options().credentials)
+        try:
+            return await handler(request)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except web.RequestPayloadError:
+            raise web.HTTPBadRequest(text="the body is not in the Content-Encoding that it says it is in\n") from None
+        except Exception as error:
+            logger.error("A request failed unexpectedly: %s", type(error).__name__)
+            logger.debug("The traceback of the failure", exc_info=True)
+            raise web.HTTPInternalServerError(text="unexpected error, please report it\n") from None
+
+    return guarded
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+def _rpc_handler(methods: Methods, session_id: str) -> Handler:
+    async def answer_rpc(request: web.Request) -> web.Response:
+        headers = {SESSION_HEADER: session_id, VERSION_HEADER: RPC_VERSION_SEMVER}
+        given = request.headers.get(SESSION_HEADER, "")
+        if not hmac.compare_digest(given.encode(errors="replace"), session_id.encode()):
+            return web.Response(status=409, headers=headers, text=f"{SESSION_HEADER}: {session_id}\n")
+        if request.method != "POST":
+            return web.Response(status=405, headers={**headers, "Allow": "POST"}, text="POST a request\n")
+        answer = await rpc.answer(methods, await request.read())
+        if answer is None:
+            return web.Response(status=204, headers=headers)
+        return web.Response(body=answer, headers=headers, content_type="application/json", charset="utf-8")
+
+    return answer_rpc
+
+
+def _metrics_handler(metrics: Collector) -> Handler:
+    async def answer_metrics(request: web.Request) -> web.Response:
+        return web.Response(body=exposition(metrics), headers={"Content-Type": CONTENT_TYPE})
+
+    return answer_metrics
+
+
+def _add_page(app: web.Application, root: Path) -> None:
+    async def to_page(request: web.Request) -> web.Response:
+        raise web.HTTPMovedPermanently(WEB_PATH)
+
+    async def index(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(root / "index.html")
+
+    for path in ("/transmission", "/transmission/", WEB_PATH.rstrip("/")):
+        app.router.add_get(path, to_page)
+    app.router.add_get(WEB_PATH, index)
+    app.router.add_static(WEB_PATH, root)

@@ -1,0 +1,96 @@
+"""What the daemon does with files itself: free space, files that are given up, moves that were cut short."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.storage.store import Deletion
+
+
+def free_bytes(folder: str) -> int:
+    """Of the disk that the folder is, or would be, on. Raises OSError."""
+    path = Path(folder)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def files_in(folder: str, names: Iterable[str]) -> list[Deletion]:
+    """Those of a torrent in its folder."""
+    return [Deletion(os.path.join(folder, name), folder) for name in names if is_inside(folder, name)]
+
+
+def names_of(parameters: lt.add_torrent_params) -> list[str]:
+    """A torrent's files, as they were renamed."""
+    if parameters.ti is None:
+        return []
+    layout, renamed = parameters.ti.layout(), parameters.renamed_files
+    names = [renamed.get(i) or layout.file_path(i) for i in real_files(layout)]
+    return [*names, parts_name(str(parameters.info_hashes.get_best()))]
+
+
+def parts_name(infohash: str) -> str:
+    """Of the file in which libtorrent keeps pieces that files which are not wanted share with those that are."""
+    return f".{infohash}.parts"
+
+
+def real_files(layout: lt.file_storage) -> list[int]:
+    """Their numbers, without those that only pad."""
+    return [i for i in range(layout.num_files()) if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file]
+
+
+def is_inside(folder: str, name: str) -> bool:
+    """Whether a name in a torrent stays in its folder."""
+    path = os.path.normpath(os.path.join(folder, name))
+    return path != os.path.normpath(folder) and Path(path).is_relative_to(os.path.normpath(folder))
+
+
+def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:
+    """Those that are none of the others, by whatever path."""
+    others = {os.path.realpath(file.path) for file in kept}
+    return [deletion for deletion in deletions if os.path.realpath(deletion.path) not in others]
+
+
+def delete(deletions: Iterable[Deletion]) -> list[Deletion]:
+    """Delete these files, and folders that are empty then; returns those that are gone."""
+    gone = []
+    for deletion in deletions:
+        path = Path(deletion.path)
+        try:
+            path.unlink(missing_ok=True)
+        except (IsADirectoryError, NotADirectoryError):
+            pass  # it is no file of ours
+        except OSError:
+            continue
+        gone.append(deletion)
+        _remove_empty_folders(path, Path(deletion.root))
+    return gone
+
+
+def _remove_empty_folders(path: Path, root: Path) -> None:
+    """Above a file that is gone, up to `root`, which stays."""
+    with contextlib.suppress(OSError):  # not empty, or not there
+        for parent in path.parents:
+            if parent == root:
+                break
+            parent.rmdir()
+
+
+def finish_move(names: Iterable[str], source: str, target: str) -> None:
+    """What a killed daemon left in the folder it moved a torrent from goes after the rest.
+
+    A file that is still in `source` is whole there: it is deleted only when its copy is. Raises OSError.
+    """
+    for name in names:
+        if not is_inside(source, name) or not (Path(source) / name).is_file():
+            continue
+        destination = Path(target) / name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        arriving = destination.with_name(f".{destination.name}.moving")
+        shutil.move(Path(source) / name, arriving)
+        os.replace(arriving, destination)
+        _remove_empty_folders(Path(source) / name, Path(source))

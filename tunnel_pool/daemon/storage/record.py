@@ -1,0 +1,53 @@
+"""What the daemon keeps of a torrent beside libtorrent's resume data."""
+
+from enum import IntEnum
+from typing import Annotated
+
+import msgspec
+
+from tunnel_pool.daemon.torrents.hops import MAX_HOPS
+
+# libtorrent's priorities of files, by Transmission's (unwanted, low, normal, high).
+UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7
+
+
+class LimitMode(IntEnum):
+    """Which ratio or idle limit holds for a torrent (tr_ratiolimit and tr_idlelimit)."""
+
+    GLOBAL = 0
+    SINGLE = 1
+    UNLIMITED = 2
+
+
+class Record(msgspec.Struct):
+    """A torrent as its owner wants it."""
+
+    infohash: str  # in hex
+    number: int  # by which remote clients name it; never given twice
+    hops: Annotated[int, msgspec.Meta(ge=0, le=MAX_HOPS)]  # 0 is plain
+    name: str
+    folder: str
+    position: int  # in the queue, from 0
+    added_s: float  # since the epoch, as all times here
+    done_s: float = 0.0
+    edited_s: float = 0.0
+    labels: list[str] = []
+    stopped: bool = False
+    started_now: bool = False  # past the queue
+    file_priorities: list[int] = []  # libtorrent's; those of files past the end are normal
+    exporting: list[int] = []  # files wanted of late, whose first and last bytes libtorrent may hold elsewhere yet
+    download_limit_kb: int = 100
+    download_limited: bool = False
+    upload_limit_kb: int = 100
+    upload_limited: bool = False
+    honors_session_limits: bool = True
+    ratio_mode: LimitMode = LimitMode.GLOBAL
+    ratio_limit: float = 2.0
+    idle_mode: LimitMode = LimitMode.GLOBAL
+    idle_limit_min: int = 30
+    bandwidth_priority: int = 0
+    peer_limit: int = 50
+    sequential: bool = False
+    gave_all: bool = False  # stopped by its ratio or for being idle
+    peers: list[tuple[str, int]] = []  # that its magnet link names: resume data lacks those that failed last
+    moving_to: str = ""  # while its files are on their way

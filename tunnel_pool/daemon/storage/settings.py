@@ -1,0 +1,86 @@
+"""What holds for all torrents, and may be changed while the daemon runs (Transmission's session-set)."""
+
+import datetime
+import logging
+from typing import Annotated
+
+import msgspec
+
+from tunnel_pool.daemon.torrents.queue import QueueLimits
+
+MAX_KB_PER_S = 2_000_000  # libtorrent keeps bytes a second in 31 bits
+MAX_COUNT = 1_000_000
+
+logger = logging.getLogger(__name__)
+
+Speed = Annotated[int, msgspec.Meta(ge=0, le=MAX_KB_PER_S)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Minute = Annotated[int, msgspec.Meta(ge=0, le=24 * 60)]
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """Speeds are kilobytes a second."""
+
+    folder: str
+    speed_limit_down: Speed = 100
+    speed_limit_down_enabled: bool = False
+    speed_limit_up: Speed = 100
+    speed_limit_up_enabled: bool = False
+    alt_speed_down: Speed = 50
+    alt_speed_up: Speed = 50
+    alt_speed_enabled: bool = False
+    alt_speed_time_enabled: bool = False
+    alt_speed_time_begin: Minute = 540  # minutes after midnight
+    alt_speed_time_end: Minute = 1020
+    # tr_sched_day: Sunday is 1, Monday 2, Tuesday 4 ...
+    alt_speed_time_day: Annotated[int, msgspec.Meta(ge=0, le=127)] = 127
+    download_queue_enabled: bool = True
+    download_queue_size: Count = 5
+    seed_queue_enabled: bool = False
+    seed_queue_size: Count = 10
+    seed_ratio_limit: Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)] = 2.0
+    seed_ratio_limited: bool = False
+    idle_seeding_limit: Count = 30  # minutes
+    idle_seeding_limit_enabled: bool = False
+    start_added_torrents: bool = True
+    peer_limit_global: Count = 200
+    peer_limit_per_torrent: Count = 50
+
+    def queue_limits(self) -> QueueLimits:
+        return QueueLimits(
+            downloads=self.download_queue_size if self.download_queue_enabled else None,
+            seeds=self.seed_queue_size if self.seed_queue_enabled else None,
+            ratio=self.seed_ratio_limit if self.seed_ratio_limited else None,
+            idle_min=self.idle_seeding_limit if self.idle_seeding_limit_enabled else None,
+        )
+
+    def rates(self, now: datetime.datetime) -> tuple[int, int]:
+        """Bytes a second down and up; 0: no limit."""
+        if self.alt_speed_enabled or (self.alt_speed_time_enabled and self._is_alt_time(now)):
+            # 0 is no limit to libtorrent, but none at all to Transmission.
+            return max(1, self.alt_speed_down * 1000), max(1, self.alt_speed_up * 1000)
+        return (
+            max(1, self.speed_limit_down * 1000) if self.speed_limit_down_enabled else 0,
+            max(1, self.speed_limit_up * 1000) if self.speed_limit_up_enabled else 0,
+        )
+
+    def _is_alt_time(self, now: datetime.datetime) -> bool:
+        minute = now.hour * 60 + now.minute
+        begin, end = self.alt_speed_time_begin, self.alt_speed_time_end
+        day = now
+        if begin <= end:
+            inside = begin <= minute < end
+        else:  # over midnight: its morning belongs to the day before
+            inside = minute >= begin or minute < end
+            if minute < end:
+                day = now - datetime.timedelta(days=1)
+        return inside and bool(self.alt_speed_time_day >> (day.isoweekday() % 7) & 1)
+
+
+def settings_of(kept: bytes) -> Settings | None:
+    """Return the settings that were kept as JSON; None, and a line in the log, when they can't be read."""
+    try:
+        return msgspec.json.decode(kept, type=Settings)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        logger.error("The settings that were kept can't be read, and are as at the first start: %s", error)
+        return None

@@ -1,0 +1,154 @@
+"""The daemon's memory: torrents and settings in SQLite, whole after `kill -9` at any moment.
+
+One thread writes, so that the loop never waits for the disk; what was awaited is on the disk.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.system.errors import UserError
+
+STORE_FILE = "daemon.db"
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE torrents (infohash TEXT PRIMARY KEY, record BLOB NOT NULL, resume BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE deletions (path TEXT PRIMARY KEY, root TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+class StoreError(Exception):
+    """Nothing was written; says why."""
+
+
+class StoredTorrent(NamedTuple):
+    record: Record
+    resume: bytes  # libtorrent's resume data, the torrent's own included
+
+
+class Deletion(NamedTuple):
+    """A file that its owner gave up; empty folders above it go with it, up to `root`."""
+
+    path: str
+    root: str
+
+
+class Store:
+    """`open` it; each call returns when it is on the disk. Raises StoreError."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / STORE_FILE
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Raises UserError."""
+        try:
+            await self._run(self._open)
+        except StoreError as error:
+            raise UserError(f"cannot keep torrents in {self._path}: {error}") from None
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._run(connection.close)
+        self._thread.shutdown()
+
+    async def torrents(self) -> list[StoredTorrent]:
+        rows = await self._run(lambda: self._sql("SELECT record, resume FROM torrents").fetchall())
+        torrents = []
+        for record, resume in rows:
+            try:
+                torrents.append(StoredTorrent(msgspec.json.decode(record, type=Record), resume))
+            except (msgspec.DecodeError, UnicodeError) as error:
+                logger.error("A torrent that was kept can't be read, and stays as it is: %s", error)
+        return torrents
+
+    async def put(self, record: Record, resume: bytes) -> None:
+        row = (record.infohash, msgspec.json.encode(record), resume)
+        await self._run(lambda: self._sql("INSERT OR REPLACE INTO torrents VALUES (?, ?, ?)", row))
+
+    async def put_records(self, records: Iterable[Record]) -> None:
+        """Those that are known, as they are now: all of them, or none."""
+        rows = [(msgspec.json.encode(record), record.infohash) for record in records]
+        await self._run(lambda: self._many("UPDATE torrents SET record = ? WHERE infohash = ?", rows))
+
+    async def put_resumes(self, resumes: Iterable[tuple[str, bytes]]) -> None:
+        """By infohash, of those that are known."""
+        rows = [(resume, infohash) for infohash, resume in resumes]
+        await self._run(lambda: self._many("UPDATE torrents SET resume = ? WHERE infohash = ?", rows))
+
+    async def remove(self, infohashes: Iterable[str], deletions: Iterable[Deletion] = ()) -> None:
+        """These are gone, and files are to be deleted: both, or none."""
+        gone, files = [(infohash,) for infohash in infohashes], list(deletions)
+
+        def write() -> None:
+            self._many("DELETE FROM torrents WHERE infohash = ?", gone)
+            self._many("INSERT OR REPLACE INTO deletions VALUES (?, ?)", files)
+
+        await self._run(write)
+
+    async def deletions(self) -> list[Deletion]:
+        rows = await self._run(lambda: self._sql("SELECT path, root FROM deletions").fetchall())
+        return [Deletion(*row) for row in rows]
+
+    async def deleted(self, deletions: Iterable[Deletion]) -> None:
+        paths = [(deletion.path,) for deletion in deletions]
+        await self._run(lambda: self._many("DELETE FROM deletions WHERE path = ?", paths))
+
+    async def setting(self, name: str) -> bytes | None:
+        row = await self._run(lambda: self._sql("SELECT value FROM settings WHERE name = ?", (name,)).fetchone())
+        return row[0] if row is not None else None
+
+    async def set_setting(self, name: str, value: bytes) -> None:
+        await self._run(lambda: self._sql("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value)))
+
+    # In the thread
+
+    async def _run(self, function: Callable[[], Result]) -> Result:
+        """As one transaction, which is whole even if whoever waits for it is cancelled."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._transact, function))
+
+    def _transact(self, function: Callable[[], Result]) -> Result:
+        try:
+            if self._connection is None:
+                return function()
+            with self._connection:
+                return function()
+        except sqlite3.Error as error:
+            raise StoreError(str(error)) from None
+        except OSError as error:
+            raise StoreError(error.strerror or str(error)) from None
+
+    def _open(self) -> None:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's other files follow it
+        connection = sqlite3.connect(self._path, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise StoreError("a newer tunnel-pool wrote it")
+        if version == 0:
+            connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        self._connection = connection
+
+    def _sql(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        assert self._connection is not None
+        return self._connection.execute(statement, values)
+
+    def _many(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        assert self._connection is not None
+        self._connection.executemany(statement, rows)

@@ -1,0 +1,138 @@
+"""What libtorrent tells of the daemon's torrents."""
+
+import asyncio
+import errno
+import logging
+import time
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+logger = logging.getLogger(__name__)
+
+
+class AlertReader:
+    """Acts on libtorrent's alerts; each kind has a method here of its type's name, and others are passed over."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def read(self, torrent: Torrent, alert: Any) -> None:
+        method = getattr(self, f"_{type(alert).__name__}", None)
+        if method is not None:
+            method(torrent, alert)
+
+    def _torrent_status(self, torrent: Torrent, status: lt.torrent_status) -> None:
+        was_finished = torrent.is_finished
+        if not torrent.update(status):
+            return
+        if was_finished and not torrent.is_finished and not torrent.is_checking:
+            self._library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)  # more of it is wanted
+        torrent.changed_s = time.monotonic()
+        payload_bytes = torrent.summary.total_payload_download + torrent.summary.total_payload_upload
+        if payload_bytes != torrent.payload_bytes:
+            torrent.payload_bytes, torrent.active_s = payload_bytes, torrent.changed_s
+
+    def _save_resume_data_alert(self, torrent: Torrent, alert: Any) -> None:
+        """One for each request, in order."""
+        if torrent.is_checking or torrent.is_verifying:
+            # What was checked so far would be taken for all there is.
+            alert.params.have_pieces = alert.params.verified_pieces = []
+        _answer(torrent.next_resuming(), lt.write_resume_data_buf(alert.params))
+
+    def _save_resume_data_failed_alert(self, torrent: Torrent, alert: Any) -> None:
+        _refuse(torrent.next_resuming(), StoreError(alert.error.message()))
+
+    def _read_piece_alert(self, torrent: Torrent, alert: Any) -> None:
+        """Of a piece whose bytes somebody waits for."""
+        if alert.error.value() == errno.ECANCELED:
+            return  # its last reader left; who asked for it since then hears of it once more
+        for future in torrent.take_expecting(alert.piece):
+            if alert.error.value():
+                future.set_exception(OSError(alert.error.value(), alert.error.message()))
+            else:
+                future.set_result(alert.buffer)
+
+    def _metadata_received_alert(self, torrent: Torrent, alert: Any) -> None:
+        torrent.update(torrent.handle.status())
+        if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
+            # A hybrid that was added by the one hash and by the other.
+            torrent.error = "it is here twice: remove this one or the other"
+        self._library.spawn(self._keep(torrent, name=torrent.status.name))
+
+    def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
+        """Also of what was finished before this start."""
+        torrent.update(torrent.handle.status())
+        if not torrent.record.done_s:
+            self._library.spawn(self._keep(torrent, done_s=time.time()))
+
+    def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
+        torrent.is_verifying = False
+        torrent.update(torrent.handle.status())
+        self._library.tick_soon()
+        self._exported(torrent)
+
+    def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
+        torrent.selections = max(0, torrent.selections - 1)
+        self._exported(torrent)
+
+    def _exported(self, torrent: Torrent) -> None:
+        """Note that the bytes of files wanted of late are in the files, or are fetched again."""
+        if torrent.record.exporting and not torrent.selections:
+            self._library.spawn(self._keep_exported(torrent))
+
+    async def _keep_exported(self, torrent: Torrent) -> None:
+        async with self._library.changing:
+            if not torrent.selections and self._library.has(torrent) and not torrent.is_between_sessions:
+                await self._library.put_with_resume(torrent, exporting=[])
+
+    async def _keep(self, torrent: Torrent, **changes: Any) -> None:
+        async with self._library.changing:
+            await self._library.put(torrent, **changes)
+        await self._library.save_resume([torrent])
+
+    def _storage_moved_alert(self, torrent: Torrent, alert: Any) -> None:
+        _answer(torrent.moved, alert.storage_path())
+
+    def _storage_moved_failed_alert(self, torrent: Torrent, alert: Any) -> None:
+        _refuse(torrent.moved, OSError(alert.error.value(), alert.error.message()))
+
+    def _file_renamed_alert(self, torrent: Torrent, alert: Any) -> None:
+        _answer(torrent.renamed, None)
+
+    def _file_rename_failed_alert(self, torrent: Torrent, alert: Any) -> None:
+        _refuse(torrent.renamed, OSError(alert.error.value(), alert.error.message()))
+
+    def _file_error_alert(self, torrent: Torrent, alert: Any) -> None:
+        """libtorrent has stopped the torrent."""
+        torrent.handle.clear_error()
+        if alert.error.value() == errno.ENOSPC:
+            self._library.disk_is_full(torrent)
+        else:
+            self._failed(torrent, alert.error.message())
+
+    def _torrent_error_alert(self, torrent: Torrent, alert: Any) -> None:
+        self._failed(torrent, alert.error.message())
+
+    def _failed(self, torrent: Torrent, why: str) -> None:
+        if not torrent.error:
+            logger.warning("A torrent stands still: %s", why)
+        torrent.error = why
+        torrent.is_verifying = False
+        torrent.changed_s = time.monotonic()
+        self._library.tick_soon()
+
+
+def _answer(future: "asyncio.Future[Any] | None", result: Any) -> None:
+    """Whoever waits, if somebody does."""
+    if future is not None and not future.done():
+        future.set_result(result)
+
+
+def _refuse(future: "asyncio.Future[Any] | None", error: Exception) -> None:
+    if future is not None and not future.done():
+        future.set_exception(error)

@@ -1,0 +1,392 @@
+"""What the owner of the torrents asks for. Each returns when it is kept, and survives `kill -9` then."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import libtorrent as lt
+import msgspec
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.record import LimitMode, Record
+from tunnel_pool.daemon.storage.settings import Settings
+from tunnel_pool.daemon.storage.store import Deletion, StoreError
+from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
+from tunnel_pool.daemon.torrents.hops import HopRules, hops_of_labels, other_labels
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.queue import moved
+from tunnel_pool.daemon.torrents.renames import is_taken, renames_of
+from tunnel_pool.daemon.torrents.selection import newly_wanted
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
+from tunnel_pool.torrent.isolation import PLAIN
+from tunnel_pool.torrent.metainfo import infohash_of
+
+ANSWER_TIMEOUT_S = 30.0
+MAX_TORRENTS = 1 << 16
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """A hop count that is none is whoever asks' mistake. Raises RequestError."""
+    try:
+        yield
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """How a torrent is to be added; None: as the rules and settings say."""
+
+    folder: str | None = None
+    hops: int | None = None
+    labels: Sequence[str] = ()
+    stopped: bool | None = None
+    file_priorities: Sequence[int] = ()
+    others: dict[str, Any] = field(default_factory=dict)  # fields of the record
+
+
+class Changes:
+    def __init__(self, library: Library, rules: HopRules, folders_by_label: dict[str, str] | None = None) -> None:
+        self._library = library
+        self.rules = rules
+        self.folders_by_label = folders_by_label or {}
+        self.hops = HopChanges(library)
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    # In and out
+
+    async def add(self, parameters: lt.add_torrent_params, request: AddRequest) -> tuple[Torrent, bool]:
+        """The torrent, and whether it was there before. Raises RequestError and StoreError."""
+        library = self._library
+        async with library.changing:
+            if self._deleting:  # or it would delete what is added again
+                await asyncio.wait(self._deleting)
+            if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
+                self._check_duplicate(known, request)
+                return known, True
+            if len(library.torrents) >= MAX_TORRENTS:
+                raise RequestError(f"{MAX_TORRENTS} torrents are the most")
+            record = await self._record_of(parameters, request)
+            parameters.save_path = record.folder
+            await library.store.put(record, lt.write_resume_data_buf(parameters))
+            try:
+                torrent = library.open(record, parameters)
+            except (RuntimeError, OSError) as error:
+                await library.store.remove([record.infohash])
+                raise RequestError(f"libtorrent refuses the torrent: {error}") from None
+            with refused():
+                if request.hops is not None or hops_of_labels(request.labels) is not None:
+                    torrent.held_until_s = 0.0
+        library.tick()
+        return torrent, False
+
+    @staticmethod
+    def _check_duplicate(known: Torrent, request: AddRequest) -> None:
+        """Who asks for more hops than it has must not be told that all is well. Raises RequestError."""
+        with refused():
+            asked = request.hops if request.hops is not None else hops_of_labels(request.labels)
+        if asked is not None and asked > known.record.hops:
+            raise RequestError(f"it is there already, with {known.record.hops} hops: change its hops first")
+
+    async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
+        library = self._library
+        labels = other_labels(request.labels)
+        by_label = (self.folders_by_label[label] for label in labels if label in self.folders_by_label)
+        folder = absolute(request.folder or next(by_label, library.settings.folder))
+        with refused():
+            hops = self.rules.hops(request.hops, request.labels, folder)
+        infohash = infohash_of(parameters)
+        fields = {"peer_limit": library.settings.peer_limit_per_torrent, **request.others}
+        return Record(
+            infohash=infohash,
+            number=await library.new_number(),
+            hops=hops,
+            name=_name_of(parameters) or infohash,
+            folder=folder,
+            position=len(library.torrents),
+            added_s=time.time(),
+            labels=labels,
+            peers=parameters.peers,
+            stopped=not library.settings.start_added_torrents if request.stopped is None else request.stopped,
+            file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
+            **fields,
+        )
+
+    async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
+        """They are gone when it returns; their files soon after. Raises StoreError."""
+        library = self._library
+        async with library.changing:
+            torrents = [torrent for torrent in torrents if library.has(torrent)]
+            # Each file of each torrent is looked at: not on the loop. None comes or goes meanwhile.
+            deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
+            await library.store.remove([torrent.record.infohash for torrent in torrents], deletions)
+            removals = [self._close(torrent) for torrent in torrents]
+            await self._put_order(self._order())
+        task = asyncio.get_running_loop().create_task(self._delete_when_free(removals, deletions))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+        library.tick()
+
+    def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
+        """Their files, without those that other torrents have, too."""
+        infohashes = {torrent.record.infohash for torrent in torrents}
+        kept: list[Deletion] = []
+        own: list[Deletion] = []
+        for torrent in self._library.torrents.values():
+            (own if torrent.record.infohash in infohashes else kept).extend(torrent_files(torrent))
+        return disk.without(own, kept)
+
+    def _close(self, torrent: Torrent) -> "asyncio.Future[None]":
+        library = self._library
+        library.leave_swarms(torrent)
+        if torrent.is_between_sessions:  # neither took it
+            removed = asyncio.get_running_loop().create_future()
+            removed.set_result(None)
+        else:
+            removed = library.sessions.ensure_open(torrent.lane).remove(torrent)
+        removed.add_done_callback(lambda _: library.leave_lane(torrent.lane, torrent.record))
+        del library.torrents[torrent.record.infohash]
+        library.removed.append((time.monotonic(), torrent.record.number))
+        return removed
+
+    async def _delete_when_free(self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion]) -> None:
+        if removals:
+            await asyncio.wait(removals, timeout=REMOVE_TIMEOUT_S)
+        if deletions:
+            gone = await asyncio.to_thread(disk.delete, deletions)
+            self._library.spawn(self._library.store.deleted(gone))
+
+    # While they are there
+
+    async def change(
+        self, torrents: Iterable[Torrent], priorities: Callable[[Torrent], list[int]] | None = None, **changes: Any
+    ) -> None:
+        """Fields of their records; `priorities` says those of its files. Raises RequestError and StoreError."""
+        library = self._library
+        if "labels" in changes:
+            for torrent in (torrents := list(torrents)):
+                await self.hops.regroup(torrent, changes["labels"])
+        async with library.changing:
+            edits = []
+            for torrent in filter(library.has, torrents):
+                edit = {**changes, "edited_s": time.time()}
+                if priorities is not None and not torrent.is_between_sessions:
+                    edit |= _selection_of(torrent, priorities(torrent))
+                edits.append((torrent, edit))
+            await library.put_each(edits)
+            for torrent, edit in edits:
+                if torrent.is_between_sessions:  # libtorrent refused it
+                    continue
+                if "file_priorities" in edit:
+                    torrent.handle.prioritize_files(edit["file_priorities"])
+                    torrent.selections += torrent.layout is not None
+                library.apply_limits(torrent)
+        library.tick()
+
+    async def start(self, torrents: Iterable[Torrent], now: bool = False) -> None:
+        """`now`: past the queue. Raises StoreError."""
+        torrents = list(torrents)
+        library = self._library
+        for torrent in torrents:
+            torrent.error = ""
+            torrent.active_s = time.monotonic()
+            if now:
+                torrent.held_until_s = 0.0
+        # As in Transmission: who starts one that has given all wants it to give more.
+        done = [torrent for torrent in torrents if torrent.record.gave_all and library.is_done(torrent)]
+        await self.change(done, ratio_mode=LimitMode.UNLIMITED)
+        await self.change(torrents, stopped=False, started_now=now, gave_all=False)
+
+    async def stop(self, torrents: Iterable[Torrent]) -> None:
+        """Raises StoreError."""
+        await self.change(torrents, stopped=True, started_now=False)
+
+    def verify(self, torrents: Iterable[Torrent]) -> None:
+        """Of those whose metadata is known, and that stay where they are."""
+        for torrent in torrents:
+            if torrent.info is not None and not torrent.record.moving_to and self._is_here(torrent):
+                torrent.error = ""
+                torrent.is_verifying = True
+                torrent.handle.force_recheck()
+        self._library.tick()
+
+    def reannounce(self, torrents: Iterable[Torrent]) -> None:
+        for torrent in filter(self._is_here, torrents):
+            torrent.handle.force_reannounce()
+            torrent.handle.force_dht_announce()
+
+    def _is_here(self, torrent: Torrent) -> bool:
+        return self._library.has(torrent) and not torrent.is_between_sessions
+
+    async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
+        """Returns when it is kept that they are to be there. Raises RequestError and StoreError."""
+        folder, library = absolute(location), self._library
+        async with library.changing:
+            for torrent in filter(self._is_here, torrents):
+                if torrent.is_moving:
+                    raise RequestError("it is being moved already")
+                if with_files and folder != torrent.record.folder:
+                    await library.put(torrent, moving_to=folder)
+                    torrent.is_moving, torrent.error = True, ""
+                    library.spawn(self._move_files(torrent, folder))
+                elif not with_files:
+                    await self._look_in(torrent, folder)
+        library.tick()
+
+    async def _move_files(self, torrent: Torrent, folder: str) -> None:
+        library = self._library
+        torrent.moved = asyncio.get_running_loop().create_future()
+        try:
+            torrent.handle.move_storage(folder, lt.move_flags_t.always_replace_files)
+            try:
+                await torrent.moved
+            except OSError as error:
+                torrent.error = f"it can't be moved: {error.strerror}"
+                folder = torrent.record.folder
+            async with library.changing:
+                await library.put_with_resume(torrent, folder=folder, moving_to="")
+        except StoreError as error:
+            torrent.error = f"where it was moved to is not kept: {error}; move it again"
+            raise
+        finally:
+            torrent.is_moving = False
+        library.tick()
+
+    async def _look_in(self, torrent: Torrent, folder: str) -> None:
+        """Its files are there already, its owner says. Raises RequestError and StoreError."""
+        torrent.moved = asyncio.get_running_loop().create_future()
+        torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
+        await _answered(torrent.moved, "cannot look in that folder")
+        if torrent.info is not None:
+            torrent.is_verifying = True
+            torrent.handle.force_recheck()
+        await self._library.put_with_resume(torrent, folder=folder)
+
+    async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
+        """Trackers that the tunnels don't carry are left out of a torrent with hops. Raises StoreError."""
+        if torrent.record.hops != PLAIN:
+            allowed = allowed_trackers(tiers)
+            if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
+                logger.warning("%s", left_out_trackers(left_out))
+            tiers = allowed
+        entries = []
+        for tier, urls in enumerate(tiers):
+            for url in urls:
+                entry = lt.announce_entry(url)
+                entry.tier = tier
+                entries.append(entry)
+        async with self._library.changing:
+            if not self._library.has(torrent):
+                return
+            torrent.handle.replace_trackers(entries)
+            await self._library.put_with_resume(torrent)
+
+    async def rename(self, torrent: Torrent, path: str, name: str) -> None:
+        """A file of it, or a folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
+        if torrent.layout is None:
+            raise RequestError("its files are not known yet")
+        if not name or "/" in name or name in (".", ".."):
+            raise RequestError("no name of a file")
+        library = self._library
+        async with library.changing:
+            if torrent.record.moving_to or not self._is_here(torrent):
+                raise RequestError("it is being moved")
+            paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
+            renames = renames_of(paths, path, name)
+            if not renames:
+                raise RequestError("it has no such file or folder")
+            if is_taken(torrent.record.folder, paths, dict(renames)):
+                raise RequestError("cannot rename: there is something of that name")
+            for index, new in renames:
+                torrent.renamed = asyncio.get_running_loop().create_future()
+                torrent.handle.rename_file(index, new)
+                await _answered(torrent.renamed, "cannot rename")
+            whole = "/" not in path and path == torrent.record.name
+            torrent.update(torrent.handle.status())
+            renamed: dict[str, Any] = {"name": name} if whole else {}
+            await library.put_with_resume(torrent, **renamed)
+
+    async def queue_move(self, torrents: Iterable[Torrent], where: str) -> None:
+        """`top`, `up`, `down` or `bottom`. Raises StoreError."""
+        async with self._library.changing:
+            which = {torrent.record.infohash for torrent in torrents}
+            await self._put_order(moved(self._order(), which, where))
+        self._library.tick()
+
+    async def queue_to(self, torrent: Torrent, position: int) -> None:
+        """Raises StoreError."""
+        async with self._library.changing:
+            order = [infohash for infohash in self._order() if infohash != torrent.record.infohash]
+            order.insert(min(max(0, position), len(order)), torrent.record.infohash)
+            await self._put_order(order)
+        self._library.tick()
+
+    def _order(self) -> list[str]:
+        torrents = self._library.torrents.values()
+        return [t.record.infohash for t in sorted(torrents, key=lambda t: t.record.position)]
+
+    async def _put_order(self, order: list[str]) -> None:
+        library = self._library
+        ordered = enumerate(library.torrents[infohash] for infohash in order)
+        edits = [(torrent, {"position": place}) for place, torrent in ordered if torrent.record.position != place]
+        await library.put_each(edits)
+
+    # For all
+
+    async def set_settings(self, settings: Settings) -> None:
+        """Raises StoreError."""
+        async with self._library.changing:
+            await self._library.store.set_setting("session", msgspec.json.encode(settings))
+            self._library.settings = settings
+        self._library.tick()
+
+
+def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
+    """Return the fields of its record that say which files are wanted from now on."""
+    files = torrent.layout.num_files() if torrent.layout is not None else 0
+    wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
+    return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
+
+
+def _name_of(parameters: lt.add_torrent_params) -> str:
+    """Empty when there is none, or none that can be read."""
+    try:
+        return str(parameters.ti.name() if parameters.ti is not None else parameters.name)
+    except UnicodeDecodeError:
+        return ""
+
+
+def absolute(folder: str) -> str:
+    """Raises RequestError."""
+    if not os.path.isabs(folder) or "\0" in folder:
+        raise RequestError("a folder is named by its whole path, from /")
+    return os.path.normpath(folder)
+
+
+async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
+    """libtorrent has done it. Raises RequestError."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await future
+    except TimeoutError:
+        raise RequestError(f"{what}: libtorrent does not answer") from None
+    except OSError as error:
+        raise RequestError(f"{what}: {error.strerror}") from None
+
+
+def torrent_files(torrent: Torrent) -> list[Deletion]:
+    """All that it has, or may have."""
+    names = [torrent.file_path(index) for index in torrent.file_indexes()]
+    names.append(disk.parts_name(str(torrent.status.info_hashes.get_best())))
+    folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
+    return [file for folder in folders for file in disk.files_in(folder, names)]

@@ -1,0 +1,156 @@
+"""A torrent goes from one hop count to another while it is there: out of one libtorrent session, into the next."""
+
+import asyncio
+from collections.abc import Sequence
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.isolation import PLAIN
+
+REMOVE_TIMEOUT_S = 10.0
+KNOWN_TO_THE_WORLD = (
+    "while it was plain, its trackers, DHT nodes and peers saw this machine's address with its infohash; "
+    "they may remember it"
+)
+
+
+class HopChanges:
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def change(self, torrent: Torrent, asked: int | None, said: int | None, confirmed: bool = False) -> str:
+        """Give the torrent the hop count `asked` for; what labels `said` only raises it.
+
+        When it returns, nothing more is sent for the torrent in the old way. The answer is a sentence on what
+        others know already, empty when they know nothing. Fewer hops want to be `confirmed`. Raises
+        RequestError and StoreError.
+        """
+        return await asyncio.shield(self._change(torrent, asked, said, confirmed))  # whoever asks may hang up
+
+    async def _change(self, torrent: Torrent, asked: int | None, said: int | None, confirmed: bool) -> str:
+        library = self._library
+        async with library.changing:
+            before = torrent.record.hops
+            hops = asked if asked is not None else max(before, said or 0)
+            if not library.has(torrent):
+                return ""
+            if hops < before and not confirmed:
+                raise RequestError(
+                    f"{hops} hops are fewer than the {before} that it has, which others can use to find out who it "
+                    "belongs to: ask again with confirm_fewer_hops"
+                )
+            told = ""
+            if hops != before:
+                self._check_movable(torrent, before)
+                told = KNOWN_TO_THE_WORLD if before == PLAIN and torrent.has_run else ""
+                await self._move(torrent, hops, torrent.record.labels, bool(told))
+            torrent.held_until_s = 0.0
+        library.tick()
+        return told
+
+    async def regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
+        """Bring a torrent that is to have these labels into the session of its isolation group.
+
+        Raises RequestError and StoreError.
+        """
+        await asyncio.shield(self._regroup(torrent, labels))
+
+    async def _regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
+        library = self._library
+        async with library.changing:
+            is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
+            if not is_in_place and library.has(torrent) and not torrent.is_between_sessions:
+                self._check_movable(torrent, torrent.record.hops)
+                await self._move(torrent, torrent.record.hops, labels, False)
+        library.tick()
+
+    async def open_anew(self, torrent: Torrent) -> None:
+        """Take the torrent out of its session and put it back, with all that is known of it.
+
+        Raises RequestError and StoreError.
+        """
+        await asyncio.shield(self._open_anew(torrent))
+
+    async def _open_anew(self, torrent: Torrent) -> None:
+        library = self._library
+        async with library.changing:
+            if library.has(torrent) and not torrent.is_between_sessions:
+                self._check_movable(torrent, torrent.record.hops)
+                await self._move(torrent, torrent.record.hops, torrent.record.labels, False)
+        library.tick()
+
+    def _check_movable(self, torrent: Torrent, before: int) -> None:
+        """Raises RequestError while libtorrent moves files that a change of sessions would interrupt."""
+        if torrent.is_moving:
+            raise RequestError("its files are being moved: ask again when that is done")
+        if before == PLAIN and any(other.is_moving for other in self._library.torrents_of(PLAIN)):
+            raise RequestError("files of another plain torrent are being moved: change its hops when that is done")
+
+    async def _move(self, torrent: Torrent, hops: int, labels: Sequence[str], was_announced: bool) -> None:
+        library = self._library
+        lane = torrent.lane
+        before = library.sessions.ensure_open(lane)
+        # Whoever knows our own address must not meet us on the other way.
+        with_peers = (torrent.record.hops == PLAIN) == (hops == PLAIN)
+        kept = torrent.record.peers if with_peers else []
+        # What can fail comes first: then all is as it was.
+        staying = await self._resume_of_others(torrent) if was_announced else []
+        parameters = lt.read_resume_data(await library.put_with_resume(torrent, with_peers, hops=hops, peers=kept))
+        library.leave_swarms(torrent)
+        torrent.is_between_sessions = True
+        await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
+        before.forget(torrent)
+        torrent.give_up("it went to another session")
+        if was_announced:
+            await self._end_plain_session(staying)
+        torrent.lane = library.isolator.enter(torrent.record.infohash, hops, labels)
+        if torrent.lane != lane:
+            library.leave_lane(lane, torrent.record)
+        try:
+            self._hand_over(torrent, parameters)
+        except RuntimeError as error:
+            torrent.error = f"libtorrent refuses it: {error}"
+            raise RequestError(torrent.error) from None
+
+    async def _resume_of_others(self, leaving: Torrent) -> list[tuple[Torrent, lt.add_torrent_params]]:
+        """Return the other plain torrents, and where they stand. Raises StoreError."""
+        others = [
+            torrent
+            for torrent in self._library.torrents_of(PLAIN)
+            if torrent is not leaving and not torrent.is_between_sessions
+        ]
+        resumes = await asyncio.gather(*(self._library.resume_data(torrent) for torrent in others))
+        return [(torrent, lt.read_resume_data(resume)) for torrent, resume in zip(others, resumes, strict=True)]
+
+    async def _end_plain_session(self, staying: Sequence[tuple[Torrent, lt.add_torrent_params]]) -> None:
+        """Close the plain session, and open another for the plain torrents that stay.
+
+        A torrent that was removed from a libtorrent session is still announced by it: by look-ups in the DHT
+        that end in an announcement, and by trackers' requests that are tried again. Nothing but the end of the
+        session stops these for certain.
+        """
+        library = self._library
+        for torrent, _ in staying:
+            torrent.is_between_sessions = True
+            torrent.give_up("its session was opened anew")
+        await library.sessions.close(PLAIN_LANE)
+        for torrent, parameters in staying:
+            try:
+                self._hand_over(torrent, parameters)
+                if torrent.is_verifying:
+                    torrent.handle.force_recheck()
+            except RuntimeError as error:
+                torrent.error = f"libtorrent refuses it: {error}"
+
+    def _hand_over(self, torrent: Torrent, parameters: lt.add_torrent_params) -> None:
+        """Raises RuntimeError."""
+        library = self._library
+        torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters)
+        torrent.update(torrent.handle.status())
+        torrent.is_between_sessions, torrent.selections = False, 0
+        library.sessions.ensure_open(torrent.lane).register(torrent)
+        library.apply_limits(torrent)

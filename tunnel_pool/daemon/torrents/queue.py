@@ -1,0 +1,88 @@
+"""Which torrents may run: the queue, ratio and idle limits, room on the disk. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from tunnel_pool.daemon.storage.record import LimitMode, Record
+
+
+class Activity(Enum):
+    """What a torrent does, as far as it is ours to say."""
+
+    STOPPED = "stopped"
+    QUEUED = "queued"
+    NO_ROOM = "no room"  # on its disk
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """None: no limit."""
+
+    downloads: int | None = 5
+    seeds: int | None = None
+    ratio: float | None = None
+    idle_min: float | None = None
+
+
+class View(NamedTuple):
+    """What is to be known of a torrent to say whether it may run."""
+
+    record: Record
+    finished: bool
+    has_room: bool
+    ratio: float
+    idle_s: float  # since it last sent or received something, while it ran
+
+
+def is_done_seeding(view: View, limits: QueueLimits) -> bool:
+    """Whether it has given what it was to give."""
+    if not view.finished:
+        return False
+    ratio = _limit(view.record.ratio_mode, view.record.ratio_limit, limits.ratio)
+    idle_min = _limit(view.record.idle_mode, view.record.idle_limit_min, limits.idle_min)
+    return (ratio is not None and view.ratio >= ratio) or (idle_min is not None and view.idle_s >= 60 * idle_min)
+
+
+def _limit(mode: LimitMode, own: float, session: float | None) -> float | None:
+    return {LimitMode.GLOBAL: session, LimitMode.SINGLE: own, LimitMode.UNLIMITED: None}[mode]
+
+
+def plan(views: Iterable[View], limits: QueueLimits) -> dict[str, Activity]:
+    """By infohash, for all of them; those first in the queue run first."""
+    activities: dict[str, Activity] = {}
+    room = {False: limits.downloads, True: limits.seeds}
+    for view in sorted(views, key=lambda view: view.record.position):
+        activities[view.record.infohash] = activity = _activity(view, room[view.finished])
+        left = room[view.finished]
+        if activity is Activity.RUNNING and left is not None and not view.record.started_now:
+            room[view.finished] = left - 1
+    return activities
+
+
+def _activity(view: View, left: int | None) -> Activity:
+    if view.record.stopped:
+        return Activity.STOPPED
+    if not view.finished and not view.has_room:
+        return Activity.NO_ROOM
+    if left is not None and left <= 0 and not view.record.started_now:
+        return Activity.QUEUED
+    return Activity.RUNNING
+
+
+def moved(order: list[str], which: set[str], where: str) -> list[str]:
+    """The queue's order after these went `top`, `up`, `down` or `bottom`; among themselves they keep theirs."""
+    chosen = [name for name in order if name in which]
+    others = [name for name in order if name not in which]
+    if where == "top":
+        return chosen + others
+    if where == "bottom":
+        return others + chosen
+    result = order if where == "up" else order[::-1]
+    result = list(result)
+    for i in range(1, len(result)):
+        if result[i] in which and result[i - 1] not in which:
+            result[i - 1], result[i] = result[i], result[i - 1]
+    return result if where == "up" else result[::-1]

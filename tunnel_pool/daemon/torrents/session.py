@@ -1,0 +1,190 @@
+"""One libtorrent session of the daemon: the torrents of one hop count."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.contract import Address
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
+
+POLL_S = 0.2
+HURRIED_POLL_S = 0.01
+TURN_S = 0.004  # so long others wait
+RESUMED_WITHIN_S = 5.0  # else it hangs on a disk, and others need not wait
+ALERT_QUEUE = 1 << 20  # each torrent may have some to tell at once
+
+logger = logging.getLogger(__name__)
+
+OnAlert = Callable[[Torrent, Any], None]
+"""Called with each alert of libtorrent that is about a torrent, and with each new torrent_status."""
+
+
+class DaemonSession(LibtorrentSession):
+    def __init__(
+        self, settings: dict[str, Any], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
+    ) -> None:
+        super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
+        self._torrents: dict[lt.torrent_handle, Torrent] = {}
+        self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # until libtorrent has let go
+        self._on_alert = on_alert
+        self._hurried_by = 0
+        self._hurry = asyncio.Event()
+
+    def add(self, parameters: lt.add_torrent_params) -> lt.torrent_handle:
+        """Add a torrent to libtorrent; `register` it next, or its alerts are dropped. Raises RuntimeError."""
+        handle: lt.torrent_handle = self._session.add_torrent(parameters)
+        return handle
+
+    def register(self, torrent: Torrent) -> None:
+        """Report this torrent's alerts from now on."""
+        self._torrents[torrent.handle] = torrent
+
+    def remove(self, torrent: Torrent) -> "asyncio.Future[None]":
+        """Take a torrent out of the session; when the future is done, libtorrent has closed its files."""
+        removed = self._removing[torrent.handle] = asyncio.get_running_loop().create_future()
+        del self._torrents[torrent.handle]
+        torrent.give_up("the torrent is gone")
+        self._session.remove_torrent(torrent.handle)
+        return removed
+
+    def forget(self, torrent: Torrent) -> None:
+        """Stop waiting for libtorrent to close the files of a torrent that was removed."""
+        self._removing.pop(torrent.handle, None)
+
+    def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
+        """Limit the rates of all torrents of this session together; 0 is no limit."""
+        self._session.apply_settings(
+            {"download_rate_limit": download_bytes_per_s, "upload_rate_limit": upload_bytes_per_s}
+        )
+
+    def listen_port(self) -> int:
+        return int(self._session.listen_port())
+
+    def ask_dht(self) -> None:
+        """Have torrents without peers looked up now."""
+        for torrent in self._torrents.values():
+            if not torrent.status.is_finished and not torrent.status.num_peers and not self._stopped:
+                torrent.handle.force_dht_announce()
+
+    def reconsider_peers(self, torrent: Torrent) -> None:
+        """Have libtorrent count anew which of a torrent's known peers it may connect to.
+
+        A finished torrent lets its seeders go and has no candidates left. libtorrent counts them again only while it
+        connects to one, or when `max_failcount` changes: without that, the torrent stands still when more of it is
+        wanted.
+        """
+        most = self._session.get_settings()["max_failcount"]
+        for value in (most + 1, most):
+            self._session.apply_settings({"max_failcount": value})
+        connections = torrent.handle.max_connections()
+        for value in (connections + 1, connections):  # has libtorrent look whether it wants peers
+            torrent.handle.set_max_connections(value)
+
+    def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
+        """Destinations have lost their circuit: peers among them are dropped and asked for again."""
+        if self._stopped:
+            return
+        for torrent in self._torrents.values():
+            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
+        drop_and_reconnect(self._session, list(self._torrents), is_lost)
+
+    def connect_peers(self) -> None:
+        """End-to-end peers are asked for until they are there."""
+        for torrent in self._torrents.values():
+            if torrent.status.num_peers < len(torrent.peers):
+                for peer in torrent.peers:
+                    torrent.handle.connect_peer(peer)
+
+    async def resumed(self) -> None:
+        """Return when libtorrent has found what it had of each torrent; until then it says that nothing is there."""
+        resuming = lt.torrent_status.states.checking_resume_data
+        with contextlib.suppress(TimeoutError), self.hurrying():
+            async with asyncio.timeout(RESUMED_WITHIN_S):
+                while any(t.summary.state == resuming and not t.error for t in self._torrents.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(HURRIED_POLL_S)
+
+    @contextlib.contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """Read libtorrent's alerts every HURRIED_POLL_S while this context is entered."""
+        self._hurried_by += 1
+        self._hurry.set()
+        try:
+            yield
+        finally:
+            self._hurried_by -= 1
+
+    async def stop(self) -> None:
+        """End the libtorrent session; the caller has saved what is to be kept."""
+        self._stopped = True
+        if self._poller is not None:
+            self._poller.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._poller
+        self._torrents.clear()
+        self._removing.clear()
+        await self._end()
+
+    async def _poll_forever(self) -> None:
+        next_update_s = 0.0
+        while True:
+            if (now_s := time.monotonic()) >= next_update_s:
+                next_update_s = now_s + POLL_S
+                self._session.post_torrent_updates()
+            await self._read_alerts()
+            if self._hurried_by:
+                await asyncio.sleep(HURRIED_POLL_S)
+                continue
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._hurry.wait()
+
+    async def _read_alerts(self) -> None:
+        """Handle all alerts that have come; other tasks get a turn in between, as a thousand torrents send many."""
+        turn_ends_s = time.monotonic() + TURN_S
+        for alert in self._pop_alerts():
+            try:
+                self._handle(alert)
+            except Exception as error:
+                logger.error("What libtorrent told was not understood: %s", type(error).__name__)
+                logger.debug("The traceback of the failure", exc_info=True)
+            if time.monotonic() >= turn_ends_s:
+                await asyncio.sleep(0)
+                turn_ends_s = time.monotonic() + TURN_S
+
+    def _pop_alerts(self) -> Iterator[Any]:
+        """Yield alerts, which are valid until the next call, and the statuses of a state_update_alert."""
+        for alert in self._session.pop_alerts():
+            if isinstance(alert, lt.state_update_alert):
+                yield from alert.status
+            else:
+                yield alert
+
+    def _handle(self, alert: Any) -> None:
+        kind = type(alert).__name__
+        if isinstance(alert, lt.torrent_status):
+            if (torrent := self._torrents.get(alert.handle)) is not None:
+                self._on_alert(torrent, alert)
+        elif kind == "torrent_removed_alert":
+            if (removed := self._removing.pop(alert.handle, None)) is not None and not removed.done():
+                removed.set_result(None)
+        elif not isinstance(alert, lt.torrent_alert):
+            self._handle_of_session(kind, alert)
+        elif (torrent := self._torrents.get(alert.handle)) is not None:
+            self._on_alert(torrent, alert)
+
+    def _handle_of_session(self, kind: str, alert: Any) -> None:
+        if kind == "listen_succeeded_alert":
+            self._listening(alert)
+        elif kind == "alerts_dropped_alert":
+            logger.warning("libtorrent told more than could be listened to")
+            for torrent in self._torrents.values():
+                torrent.give_up("libtorrent's answer was lost")

@@ -1,0 +1,155 @@
+"""The libtorrent sessions of the daemon by lane, opened with the first torrent that needs one."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.daemon.torrents.session import DaemonSession, OnAlert
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.torrent.dht_bootstrap import DhtEntry
+from tunnel_pool.torrent.isolation import PLAIN, Isolation
+from tunnel_pool.torrent.lane_servers import LaneServers
+from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.torrent.session_settings import anonymous_settings, plain_settings
+
+PLAIN_LANE = Lane(PLAIN)
+PLAIN_LINGERS_S = 5.0  # after its last torrent: the next one may be on its way
+FIRST_CIRCUITS_POLL_S = 0.05
+FIRST_CIRCUITS_S = 10.0  # so long it is looked for more often than the library does
+ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    steering: bool = True
+    private: bool = False  # peers and DHT nodes may have private addresses
+    dht_nodes: Sequence[Address] = ()  # of the anonymous sessions
+    plain_listen: HostPort = ANYWHERE
+    plain_dht_nodes: str = ""
+    nice: int = 0  # by how much libtorrent's threads are nicer than the loop's
+    lockdown: LockdownMode = LockdownMode.AUTO
+    isolation: Isolation = Isolation.TORRENT
+
+
+class Sessions:
+    """Opens a session for each lane that has torrents. Set `on_alert` and `on_reachable` before the first."""
+
+    def __init__(self, tunnels: Tunnels, options: SessionOptions) -> None:
+        """Raises UserError when anonymous sessions are to be locked down and can't be."""
+        self._tunnels = tunnels
+        self._options = options
+        self.on_alert: OnAlert = lambda torrent, alert: None
+        self.on_reachable: Callable[[], None] = lambda: None  # called when a session has its first circuits
+        self._sessions: dict[Lane, DaemonSession] = {}
+        self._tasks: dict[Lane, list[asyncio.Task[None]]] = {}
+        self._limits: dict[Lane, tuple[int, int]] = {}
+        self._newcomers = 0, 0
+        self._closing: asyncio.Task[None] | None = None  # of the plain session
+        self._lockdown = open_lockdown(options.lockdown)
+        self._servers = LaneServers(tunnels, options.steering, self._lockdown)
+
+    def ensure_open(self, lane: Lane) -> DaemonSession:
+        """Return the session of a lane; it is opened now where there is none."""
+        if lane not in self._sessions:
+            session = self._open_plain() if lane.hops == PLAIN else self._open_anonymous(lane)
+            session.set_limits(*self._newcomers)
+            session.start()
+            self._sessions[lane] = session
+        return self._sessions[lane]
+
+    def _open_plain(self) -> DaemonSession:
+        options = self._options
+        settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
+        return DaemonSession(settings, self.on_alert, options.nice)
+
+    def _open_anonymous(self, lane: Lane) -> DaemonSession:
+        options = self._options
+        opened = self._servers.open(lane, lambda is_lost: self._reconnect(lane, is_lost))
+        settings = anonymous_settings(opened.port, bool(options.dht_nodes), options.private, opened.secret)
+        session = DaemonSession(settings, self.on_alert, options.nice, self._lockdown)
+        session.on_listening = opened.server.set_usual_client
+        loop = asyncio.get_running_loop()
+        tasks = self._tasks[lane] = [loop.create_task(self._tell_when_reachable(lane))]
+        if options.dht_nodes:
+            tasks.append(loop.create_task(DhtEntry(self._tunnels, lane, session, options.dht_nodes).keep()))
+        self._tunnels.build_tunnels(*lane)
+        return session
+
+    def _reconnect(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
+        if (session := self._sessions.get(lane)) is not None:
+            session.reconnect(is_lost)
+
+    async def _tell_when_reachable(self, lane: Lane) -> None:
+        until_s = time.monotonic() + FIRST_CIRCUITS_S
+        while not self.is_reachable(lane):
+            if time.monotonic() > until_s:
+                return
+            await asyncio.sleep(FIRST_CIRCUITS_POLL_S)
+        self.on_reachable()
+
+    def is_reachable(self, lane: Lane) -> bool:
+        """Whether anybody can be reached over this lane."""
+        opened = self._servers.get(lane)
+        return lane.hops == PLAIN or (opened is not None and opened.readiness.is_ready(time.monotonic()))
+
+    def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
+        """Of each lane's torrents together, down and up in bytes a second; 0: none. Called every second.
+
+        `newcomers` holds for sessions that are opened until then.
+        """
+        self._newcomers = newcomers
+        for lane, wanted in limits.items():
+            if lane in self._sessions and self._limits.get(lane) != wanted:
+                self._limits[lane] = wanted
+                self._sessions[lane].set_limits(*wanted)
+
+    def plain_port(self) -> int:
+        """Where others find torrents without hops."""
+        session = self._sessions.get(PLAIN_LANE)
+        return session.listen_port() if session is not None else self._options.plain_listen.port
+
+    def connect_peers(self) -> None:
+        for session in self._sessions.values():
+            session.connect_peers()
+
+    async def resumed(self) -> None:
+        """Return when what was kept of torrents can be seen of them."""
+        await asyncio.gather(*(session.resumed() for session in self._sessions.values()))
+
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams by reason."""
+        return self._servers.dropped()
+
+    def close_plain_later(self, is_unused: Callable[[], bool]) -> None:
+        """End the plain session in a while, with its DHT and its open port, unless it is used by then."""
+
+        def close_if_unused() -> None:
+            if PLAIN_LANE in self._sessions and is_unused():
+                self._closing = asyncio.get_running_loop().create_task(self.close(PLAIN_LANE))
+
+        asyncio.get_running_loop().call_later(PLAIN_LINGERS_S, close_if_unused)
+
+    async def close(self, lane: Lane) -> None:
+        """End a session whose torrents were taken out of it; nothing is sent in its name when this returns."""
+        session = self._sessions.pop(lane, None)
+        self._limits.pop(lane, None)
+        for task in self._tasks.pop(lane, ()):
+            task.cancel()
+        if session is not None:
+            await session.stop()
+        await self._servers.end(lane)
+
+    async def stop(self) -> None:
+        for tasks in self._tasks.values():
+            for task in tasks:
+                task.cancel()
+        if self._closing is not None:
+            await self._closing
+        await asyncio.gather(*(session.stop() for session in self._sessions.values()))
+        await self._servers.close()
+        if self._lockdown is not None:
+            self._lockdown.close()

@@ -1,0 +1,294 @@
+"""A torrent at work: its record, its libtorrent handle, and what was last heard of it."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import libtorrent as lt
+
+from tunnel_pool.contract import Address
+from tunnel_pool.daemon.storage.disk import real_files
+from tunnel_pool.daemon.storage.record import UNWANTED, Record
+from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.daemon.torrents.queue import Activity
+from tunnel_pool.daemon.torrents.selection import priority_of
+from tunnel_pool.daemon.torrents.standstill import Standstill
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.pooled.hidden_services import lookup_hash
+from tunnel_pool.torrent.metainfo import hidden_hashes_of
+
+S = lt.torrent_status
+CHECKING = (S.checking_files, S.checking_resume_data)
+PEERS_FOR_S = 1.0
+MEASURE_S = 0.9
+PAUSED = int(lt.torrent_flags.paused)
+UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
+
+
+class StatusSummary(NamedTuple):
+    """What of a status decides anything, or is shown; the rest is but the time that goes by."""
+
+    state: Any
+    flags: int
+    has_metadata: bool
+    finished: bool
+    error: int
+    num_peers: int
+    num_seeds: int
+    total_wanted: int
+    total_wanted_done: int
+    total_done: int
+    total_failed_bytes: int
+    all_time_download: int
+    all_time_upload: int
+    total_payload_download: int
+    total_payload_upload: int
+    progress_ppm: int
+    distributed_copies: float
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """What is worth a save; libtorrent wants one a second after the last, for the time that went by."""
+        return (
+            self.has_metadata,
+            self.finished,
+            self.total_wanted,
+            self.total_done,
+            self.total_failed_bytes,
+            self.all_time_download,
+            self.all_time_upload,
+        )
+
+    @staticmethod
+    def of(status: lt.torrent_status) -> "StatusSummary":
+        return StatusSummary(
+            status.state,
+            int(status.flags),
+            status.has_metadata,
+            status.is_finished,
+            status.errc.value(),
+            status.num_peers,
+            status.num_seeds,
+            status.total_wanted,
+            status.total_wanted_done,
+            status.total_done,
+            status.total_failed_bytes,
+            status.all_time_download,
+            status.all_time_upload,
+            status.total_payload_download,
+            status.total_payload_upload,
+            status.progress_ppm,
+            status.distributed_copies,
+        )
+
+
+class Count:
+    """Goes up with every change that somebody may see."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+SEEN = frozenset(
+    ("record", "summary", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate")
+)
+
+
+@dataclass(slots=True)
+class Torrent:
+    count: Count  # of changes in any of SEEN
+    record: Record
+    lane: Lane  # in whose session it is
+    handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
+    status: lt.torrent_status  # change it by `hear`
+    summary: StatusSummary = field(init=False)
+    is_checking: bool = field(init=False)
+    is_finished: bool = field(init=False)  # whether all that is wanted is there
+    is_paused: bool = field(init=False)  # by libtorrent's account
+    is_uploading_only: bool = field(init=False)  # libtorrent could not write, and does not try again
+    is_private: bool = field(init=False)
+    changed: int = field(init=False)  # what `count` was after the last change in any of SEEN
+    activity: Activity = Activity.STOPPED
+    error: str = ""
+    standing: str = ""  # why nothing comes, and what was tried
+    peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
+    hidden: bool | None = None  # as what it is in its hidden swarms: True a seeder, None not at all
+    swarms: frozenset[bytes] = frozenset()  # its hidden swarms that it is in, by the hash that is looked up
+    resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
+    reading: dict[int, set["asyncio.Future[bytes]"]] = field(default_factory=dict)  # who waits for a piece's bytes
+    moved: "asyncio.Future[str] | None" = None
+    renamed: "asyncio.Future[None] | None" = None
+    is_between_sessions: bool = False
+    held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
+    has_run: bool = False  # whether anybody may have heard of it since it was added
+    is_moving: bool = False  # libtorrent moves its files now
+    is_verifying: bool = False  # whoever stopped it asked for it
+    saved: tuple[int, ...] = ()  # the `kept` of when it was saved last
+    saved_s: float = 0.0  # monotonic
+    standstill: Standstill = field(default_factory=lambda: Standstill(time.monotonic()))
+    selections: int = 0  # of its files, that libtorrent has not carried out yet
+    resumes_put: int = 0  # with a change of its record
+    payload_bytes: int = 0  # both ways, as of `active_s`
+    active_s: float = 0.0  # monotonic, when something was last sent or received
+    changed_s: float = 0.0  # monotonic
+    down_rate: int = 0  # payload, bytes a second
+    up_rate: int = 0
+    _measured: tuple[float, int, int] = (0.0, 0, 0)  # when, monotonic, and payload both ways
+    _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # and of when, monotonic
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name in SEEN:
+            self.count.value += 1
+            object.__setattr__(self, "changed", self.count.value)
+
+    def __post_init__(self) -> None:
+        self._look(StatusSummary.of(self.status))
+
+    def update(self, status: lt.torrent_status) -> bool:
+        """Take libtorrent's new status of it; return whether anything in it that decides or is shown has changed."""
+        self.status = status
+        summary = StatusSummary.of(status)
+        if summary == self.summary:
+            return False
+        self._look(summary)
+        return True
+
+    def _look(self, summary: StatusSummary) -> None:
+        self.summary = summary
+        self.is_checking = summary.state in CHECKING
+        self.is_finished = bool(summary.has_metadata and summary.finished and not self.is_checking)
+        self.is_paused = bool(summary.flags & PAUSED)
+        self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
+        self.is_private = self.info is not None and self.info.priv()
+
+    def measure(self, now_s: float) -> None:
+        """Its speeds, since the last time; libtorrent's own fade over half a minute."""
+        before_s, before_down, before_up = self._measured
+        down, up = self.summary.total_payload_download, self.summary.total_payload_upload
+        if now_s - before_s < MEASURE_S:
+            return
+        self._measured = now_s, down, up
+        if (down, up) == (before_down, before_up) and not self.down_rate and not self.up_rate:
+            return
+        # A session that it has just come to counts from 0.
+        self.down_rate = max(0, round((down - before_down) / (now_s - before_s)))
+        self.up_rate = max(0, round((up - before_up) / (now_s - before_s)))
+
+    def peer_infos(self) -> Sequence[lt.peer_info]:
+        """Of the BitTorrent peers, a second old at most. Raises RuntimeError while it is between sessions."""
+        if not self.summary.num_peers:
+            return ()
+        now_s = time.monotonic()
+        if now_s >= self._peer_infos[0] + PEERS_FOR_S:
+            # libtorrent's own thread answers, when it has time.
+            self._peer_infos = now_s, self.handle.get_peer_info()
+        return self._peer_infos[1]
+
+    def next_resuming(self) -> "asyncio.Future[bytes] | None":
+        """Whom the next answer about resume data is for."""
+        return self.resuming.popleft() if self.resuming else None
+
+    def give_up(self, why: str) -> None:
+        """What was asked of libtorrent, which does not answer any more."""
+        readers = [future for waiting in self.reading.values() for future in waiting]
+        for future in (*self.resuming, *readers, self.moved, self.renamed):
+            if future is not None and not future.done():
+                future.set_exception(StoreError(why))
+                future.exception()  # nobody may wait
+        self.resuming.clear()
+        self.reading.clear()
+
+    def expect_piece(self, number: int) -> "asyncio.Future[bytes]":
+        """Done with its bytes, or why there are none (OSError, StoreError); `expect_no_more` ends it."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.reading.setdefault(number, set()).add(future)
+        return future
+
+    def expect_no_more(self, number: int, future: "asyncio.Future[bytes]") -> None:
+        """What `expect_piece` gave is not needed any more."""
+        future.cancel()
+        waiting = self.reading.get(number, set())
+        waiting.discard(future)
+        if not waiting:
+            self.reading.pop(number, None)
+
+    def is_expected(self, number: int) -> bool:
+        return any(not future.done() for future in self.reading.get(number, ()))
+
+    def take_expecting(self, number: int) -> list["asyncio.Future[bytes]"]:
+        """Who still waits for it."""
+        return [future for future in self.reading.pop(number, ()) if not future.done()]
+
+    @property
+    def hashes(self) -> set[bytes]:
+        return hashes_of(self.status.info_hashes)
+
+    @property
+    def known_swarms(self) -> frozenset[bytes]:
+        """The hidden swarms that it could be in; that of v2's hash is known once the metadata is."""
+        return frozenset(map(lookup_hash, hidden_hashes_of(self.status.info_hashes)))
+
+    @property
+    def info(self) -> lt.torrent_info | None:
+        """None until the metadata is known."""
+        return self.status.torrent_file if self.summary.has_metadata else None
+
+    @property
+    def layout(self) -> lt.file_storage | None:
+        """Of its files, None until the metadata is known."""
+        return self.info.layout() if self.info is not None else None
+
+    def file_indexes(self) -> list[int]:
+        """Of its files as its owner sees them, without those that only pad."""
+        return real_files(self.layout) if self.layout is not None else []
+
+    def file_bytes(self) -> list[int]:
+        """Return how many bytes are there of each file, 0 while libtorrent can't say.
+
+        Raises RuntimeError while it is between sessions.
+        """
+        assert self.layout is not None
+        there = self.handle.file_progress(lt.torrent_handle.piece_granularity)
+        return [*there, *[0] * (self.layout.num_files() - len(there))]
+
+    def web_seeds(self) -> list[str]:
+        """Return its web seeds; none when one of them is no text, which libtorrent's Python can't get at."""
+        try:
+            return list(self.handle.url_seeds())
+        except UnicodeError:
+            return []
+
+    def file_path(self, index: int) -> str:
+        """In its folder, as it was renamed."""
+        assert self.layout is not None
+        return str(self.status.renamed_files.file_path(self.layout, index))
+
+    @property
+    def progress(self) -> float:
+        """Of what is wanted, from 0 to 1; 1 when its last piece was checked."""
+        wanted = self.summary.total_wanted
+        return (wanted - self.left_bytes) / wanted if wanted else 0.0
+
+    @property
+    def left_bytes(self) -> int:
+        """Of what is wanted; libtorrent counts a piece as done before it has checked its hash."""
+        left = max(0, self.summary.total_wanted - self.summary.total_wanted_done)
+        return left if self.is_finished else max(left, min(1, self.summary.total_wanted))
+
+    def priority(self, index: int) -> int:
+        """libtorrent's, of a file."""
+        return priority_of(self.record.file_priorities, index)
+
+    def is_wanted(self, index: int) -> bool:
+        return self.priority(index) != UNWANTED
+
+
+def hashes_of(hashes: lt.info_hash_t) -> set[bytes]:
+    """By which a torrent may be known, in 20 bytes each."""
+    return {each[:20] for each in hidden_hashes_of(hashes)}

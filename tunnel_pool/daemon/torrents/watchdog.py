@@ -1,0 +1,73 @@
+"""Notices downloads that stand still, and has them go on."""
+
+import logging
+import time
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.torrents.hop_changes import HopChanges
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.queue import Activity
+from tunnel_pool.daemon.torrents.standstill import Step
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.lost_peers import is_end_to_end
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """`look` every second."""
+
+    def __init__(self, library: Library, hops: HopChanges) -> None:
+        self._library = library
+        self._hops = hops
+
+    def look(self) -> None:
+        """Help each download from which nothing has come for long."""
+        now_s = time.monotonic()
+        for torrent in list(self._library.torrents.values()):
+            standstill, step = torrent.standstill, None
+            if _should_move(torrent, now_s):
+                step = standstill.look(now_s, (torrent.summary.total_done, torrent.summary.total_payload_download))
+            else:
+                standstill.moved(now_s)
+            if step is not None:
+                self._help(torrent, step)
+            elif torrent.standing and not standstill.attempts:
+                torrent.standing = ""
+
+    def _help(self, torrent: Torrent, step: Step) -> None:
+        library = self._library
+        torrent.standing = torrent.standstill.sentence(
+            time.monotonic(), torrent.summary.num_peers, library.sessions.is_reachable(torrent.lane)
+        )
+        logger.debug("A download stands still: %s", torrent.standing)
+        library.spawn(self._ask_again(torrent) if step is Step.ASK_AGAIN else self._open_anew(torrent))
+
+    async def _ask_again(self, torrent: Torrent) -> None:
+        """Have its known peers, its trackers and the DHT asked again. Raises StoreError."""
+        library = self._library
+        peers = lt.read_resume_data(await library.resume_data(torrent)).peers
+        if not library.has(torrent) or torrent.is_between_sessions:
+            return
+        library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)
+        for peer in dict.fromkeys([*peers, *torrent.record.peers]):
+            if not is_end_to_end(peer):
+                torrent.handle.connect_peer(peer, int(lt.peer_info.tracker))  # their failures are forgiven
+        torrent.handle.force_reannounce()
+        torrent.handle.force_dht_announce()
+
+    async def _open_anew(self, torrent: Torrent) -> None:
+        try:
+            await self._hops.open_anew(torrent)
+        except RequestError as error:
+            logger.debug("A download that stands still is not opened anew: %s", error)
+
+
+def _should_move(torrent: Torrent, now_s: float) -> bool:
+    """Whether something ought to come for it."""
+    is_at_work = torrent.activity is Activity.RUNNING and not torrent.is_finished and not torrent.error
+    is_elsewhere = torrent.is_between_sessions or torrent.is_moving or torrent.record.moving_to
+    is_waiting = torrent.is_checking or torrent.is_verifying or torrent.held_until_s > now_s
+    return is_at_work and not is_elsewhere and not is_waiting
