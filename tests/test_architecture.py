@@ -1,6 +1,7 @@
 """The house rules that a reader relies on: who imports whom, what is pure, how long a file is."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -144,6 +145,16 @@ def test_no_module_imports_itself_by_way_of_others(modules):
     """Imports that are for type checkers alone count as well: who reads a file has to read what it names."""
     graph = {name: imported_modules(path, modules) for name, path in modules.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
+
+
+def test_no_module_of_the_engine_uses_itself_by_way_of_others():
+    """The same of packet_engine/src; a module's own tests may use any other."""
+    graph = {}
+    for path in (ROOT / "packet_engine" / "src").glob("*.rs"):
+        code = path.read_text().partition("#[cfg(test)]")[0]
+        graph[path.stem] = set(re.findall(r"crate::(\w+)", code)) - {path.stem}
+    assert graph
+    TopologicalSorter(graph).prepare()
 
 
 def io_of(path):

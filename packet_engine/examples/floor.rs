@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES};
 use packet_engine::outbox::{trains, Outbox, Train, Via};
-use packet_engine::sys::{bind_udp, enable_gro, Inbox, Postman};
+use packet_engine::sys::{bind_udp, enable_gro, Inbox, TrainSender};
 
 const MESSAGE_BYTES: usize = 1300;
 const CELL_BYTES: usize = 1369; // header, addresses and one layer around it
@@ -49,7 +49,7 @@ fn measure_socket(send_trains: bool, receive_trains: bool) -> Outcome<f64> {
         return Err("this kernel has no UDP_GRO".into());
     }
     let address = std::net::UdpSocket::from(to.try_clone()?).local_addr()?;
-    let (mut postman, mut inbox, mut outbox) = (Postman::default(), Inbox::default(), Outbox::default());
+    let (mut train_sender, mut inbox, mut outbox) = (TrainSender::default(), Inbox::default(), Outbox::default());
     for _ in 0..TRAIN {
         outbox.push(Via::Tunnel, address, 7, 0..CELL_BYTES);
     }
@@ -60,7 +60,7 @@ fn measure_socket(send_trains: bool, receive_trains: bool) -> Outcome<f64> {
     for _ in 0..ROUNDS {
         let mut rest = batch.as_slice();
         while !rest.is_empty() {
-            let sent = postman.send(from.as_raw_fd(), &mail, rest)?;
+            let sent = train_sender.send(from.as_raw_fd(), &mail, rest)?;
             rest = rest.get(sent..).unwrap_or(&[]);
         }
         let mut bytes = 0;

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::routes::Lane;
+/// The hop count and the isolation group of clients and their circuits (overlay/clients/lanes.py), as one number.
+pub type Lane = u32;
 
 /// How many questions are remembered by circuit and port.
 pub const MAX_ASKED: usize = 65536;

@@ -12,16 +12,17 @@ use crate::cell::{
     self, Header, Kind, Prefix, CREATE_ID, DATA_ID, EXTEND_ID, HTTP_REQUEST_ID, HTTP_RESPONSE_ID, MESSAGE_AT,
     TEST_REQUEST_ID,
 };
-use crate::counters::{Counters, Drop};
-use crate::gate::{Gate, Way};
+use crate::clients::Lane;
+use crate::counters::{Counters, DropReason};
+use crate::gate::Gate;
 use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::limits::Class;
-use crate::outbox::{Via, MAX_DATAGRAM_BYTES};
+use crate::outbox::{Egress, Via, MAX_DATAGRAM_BYTES};
 use crate::policy::ExitPolicy;
-use crate::routes::{Circuit, Lane, Purpose, Routes};
+use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
-use crate::shaper::Toll;
+use crate::shaper::Cost;
 use crate::stream::{self, Frame};
 
 /// Packets of one round that wait for Python; more are dropped and counted.
@@ -90,47 +91,52 @@ fn seal_all<'a>(
     slot: &mut [u8],
     mut message: Range<usize>,
     layers: impl DoubleEndedIterator<Item = (&'a SessionKeys, Direction)>,
-) -> Result<Range<usize>, Drop> {
+) -> Result<Range<usize>, DropReason> {
     for (keys, direction) in layers.rev() {
-        message = keys.seal(direction, slot, message).ok_or(Drop::CellTooLarge)?;
+        message = keys.seal(direction, slot, message).ok_or(DropReason::CellTooLarge)?;
     }
     Ok(message)
 }
 
 /// Put the header in front of a message that starts at least MESSAGE_AT into the slot.
-fn finish(slot: &mut [u8], prefix: &Prefix, header: Header, message: &Range<usize>) -> Result<Range<usize>, Drop> {
-    let start = message.start.checked_sub(MESSAGE_AT).ok_or(Drop::CellTooLarge)?;
-    let place = slot.get_mut(start..message.end).ok_or(Drop::CellTooLarge)?;
-    cell::write_header(place, prefix, header).ok_or(Drop::CellTooLarge)?;
+fn finish(
+    slot: &mut [u8],
+    prefix: &Prefix,
+    header: Header,
+    message: &Range<usize>,
+) -> Result<Range<usize>, DropReason> {
+    let start = message.start.checked_sub(MESSAGE_AT).ok_or(DropReason::CellTooLarge)?;
+    let place = slot.get_mut(start..message.end).ok_or(DropReason::CellTooLarge)?;
+    cell::write_header(place, prefix, header).ok_or(DropReason::CellTooLarge)?;
     if message.end - start > MAX_DATAGRAM_BYTES {
-        return Err(Drop::CellTooLarge);
+        return Err(DropReason::CellTooLarge);
     }
     Ok(start..message.end)
 }
 
 /// Copy a message to `at` in the slot.
-fn copy(slot: &mut [u8], at: usize, message: &[u8]) -> Result<Range<usize>, Drop> {
+fn copy(slot: &mut [u8], at: usize, message: &[u8]) -> Result<Range<usize>, DropReason> {
     let range = at..at + message.len();
-    slot.get_mut(range.clone()).ok_or(Drop::CellTooLarge)?.copy_from_slice(message);
+    slot.get_mut(range.clone()).ok_or(DropReason::CellTooLarge)?.copy_from_slice(message);
     Ok(range)
 }
 
 /// Write a data message to `at` in the slot.
-fn place_data(slot: &mut [u8], at: usize, around: &Envelope<'_>, payload: &[u8]) -> Result<Range<usize>, Drop> {
-    *slot.get_mut(at).ok_or(Drop::CellTooLarge)? = DATA_ID;
+fn place_data(slot: &mut [u8], at: usize, around: &Envelope<'_>, payload: &[u8]) -> Result<Range<usize>, DropReason> {
+    *slot.get_mut(at).ok_or(DropReason::CellTooLarge)? = DATA_ID;
     let mut end = at + 1;
     for part in [around.destination, around.origin] {
-        let room = slot.get_mut(end..).ok_or(Drop::CellTooLarge)?;
-        end += address::write_packed(part, room).ok_or(Drop::CellTooLarge)?;
+        let room = slot.get_mut(end..).ok_or(DropReason::CellTooLarge)?;
+        end += address::write_packed(part, room).ok_or(DropReason::CellTooLarge)?;
     }
     Ok(at..copy(slot, end, payload)?.end)
 }
 
 /// Make of a payload in a data message what the client of an association gets (RFC 1928 section 7);
 /// the header is shorter than what stands there.
-fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Result<Range<usize>, Drop> {
+fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Result<Range<usize>, DropReason> {
     let header_bytes = SOCKS5_UDP_START.len() + address.len();
-    let start = payload.start.checked_sub(header_bytes).ok_or(Drop::CellDataMalformed)?;
+    let start = payload.start.checked_sub(header_bytes).ok_or(DropReason::CellDataMalformed)?;
     copy(datagram, start, &SOCKS5_UDP_START)?;
     copy(datagram, start + SOCKS5_UDP_START.len(), address)?;
     Ok(start..payload.end)
@@ -146,9 +152,9 @@ fn end_to_end_id(address: Destination<'_>, mask: u32) -> Option<u32> {
     }
 }
 
-fn check_relay_early(settings: &Settings, header: Header, message_id: u8) -> Result<(), Drop> {
+fn check_relay_early(settings: &Settings, header: Header, message_id: u8) -> Result<(), DropReason> {
     if (message_id == EXTEND_ID && !header.relay_early) || settings.max_relay_early == 0 {
-        return Err(Drop::CellRelayEarlyMissing);
+        return Err(DropReason::CellRelayEarlyMissing);
     }
     Ok(())
 }
@@ -182,7 +188,7 @@ impl Core {
         }
     }
 
-    fn counted(&self, outcome: Result<(), Drop>) {
+    fn counted(&self, outcome: Result<(), DropReason>) {
         if let Err(reason) = outcome {
             self.counters.count(reason);
         }
@@ -195,7 +201,7 @@ impl Core {
 
     fn packet_for_python(&mut self, from: SocketAddr, bytes: &[u8]) {
         if self.packets_bytes + bytes.len() > MAX_PACKETS_BYTES {
-            self.counters.count(Drop::PythonQueueFull);
+            self.counters.count(DropReason::PythonQueueFull);
         } else {
             self.packets_bytes += bytes.len();
             self.events.push(Event::Packet { from, bytes: bytes.to_vec() });
@@ -208,7 +214,7 @@ impl Core {
     /// and what goes on from here is sent from there.
     pub fn tunnel_received(&mut self, from: SocketAddr, datagram: &mut [u8], place: usize) {
         match cell::kind(&self.settings.prefix, datagram) {
-            Kind::Malformed => self.counters.count(Drop::CellMalformed),
+            Kind::Malformed => self.counters.count(DropReason::CellMalformed),
             Kind::Other => {
                 let listens = match &self.settings.other_prefixes {
                     Some(others) => {
@@ -220,7 +226,7 @@ impl Core {
                 if listens {
                     self.packet_for_python(from, datagram);
                 } else {
-                    self.counters.count(Drop::PacketUnknownPrefix);
+                    self.counters.count(DropReason::PacketUnknownPrefix);
                 }
             }
             Kind::Cell(header) => {
@@ -236,7 +242,7 @@ impl Core {
         header: Header,
         datagram: &mut [u8],
         place: usize,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let id = header.circuit_id;
         if self.routes.relays.contains_key(&id) {
             self.relay(from, header, datagram, place)
@@ -247,15 +253,15 @@ impl Core {
         } else if self.routes.circuits.contains_key(&id) {
             self.circuit_cell_received(from, header, datagram, place)
         } else {
-            Err(Drop::CellNotDecrypted)
+            Err(DropReason::CellNotDecrypted)
         }
     }
 
-    fn plain_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &[u8]) -> Result<(), Drop> {
-        let id = datagram.get(MESSAGE_AT).ok_or(Drop::CellMalformed)?;
+    fn plain_cell_received(&mut self, from: SocketAddr, header: Header, datagram: &[u8]) -> Result<(), DropReason> {
+        let id = datagram.get(MESSAGE_AT).ok_or(DropReason::CellMalformed)?;
         check_relay_early(&self.settings, header, *id)?;
         if !self.settings.no_crypto.contains(id) {
-            return Err(Drop::CellNotEncrypted);
+            return Err(DropReason::CellNotEncrypted);
         }
         // What is not CREATE is CREATED: what we wait for ourselves is not counted, and what an EXTEND of another's
         // brought about is no more than these.
@@ -277,51 +283,51 @@ impl Core {
         header: Header,
         datagram: &mut [u8],
         message: &Range<usize>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let whole = finish(datagram, &self.settings.prefix, header, message)?;
-        let bytes = datagram.get(whole).ok_or(Drop::CellMalformed)?;
+        let bytes = datagram.get(whole).ok_or(DropReason::CellMalformed)?;
         self.packet_for_python(from, bytes);
         Ok(())
     }
 
-    fn relay(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8], place: usize) -> Result<(), Drop> {
+    fn relay(&mut self, from: SocketAddr, header: Header, datagram: &mut [u8], place: usize) -> Result<(), DropReason> {
         let relays = &self.routes.relays;
-        let next = relays.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+        let next = relays.get(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
         let this = relays.get(&next.next_id);
         if let Some(this) = this {
             this.stats.received(datagram.len());
         }
         if header.plaintext {
-            return Err(Drop::CellNotEncrypted);
+            return Err(DropReason::CellNotEncrypted);
         }
         if header.relay_early && next.relay_early_count.get() >= self.settings.max_relay_early {
-            return Err(Drop::CellRelayEarlyTooMany);
+            return Err(DropReason::CellRelayEarlyTooMany);
         }
         let onwards =
             Header { circuit_id: next.next_id, plaintext: false, relay_early: header.relay_early && !next.rendezvous };
         let received_bytes = datagram.len();
         let sealed = MESSAGE_AT..received_bytes;
-        let way = Way::tunnel(next.to, next.next_id);
+        let egress = Egress::tunnel(next.to, next.next_id);
         let sent_bytes = if next.rendezvous || next.direction == Direction::Forward {
             let mut message = next.keys.open(Direction::Forward, datagram, sealed)?;
             if next.rendezvous {
-                let back = &this.ok_or(Drop::UnknownCircuit)?.keys;
-                message = back.seal(Direction::Backward, datagram, message).ok_or(Drop::CellTooLarge)?;
+                let back = &this.ok_or(DropReason::UnknownCircuit)?.keys;
+                message = back.seal(Direction::Backward, datagram, message).ok_or(DropReason::CellTooLarge)?;
             }
             let packet = finish(datagram, &self.settings.prefix, onwards, &message)?;
-            let toll = Toll::inwards(Class::Relayed, next.next_id, packet.len(), received_bytes);
+            let cost = Cost::inwards(Class::Relayed, next.next_id, packet.len(), received_bytes);
             let sent_bytes = packet.len();
-            self.gate.send_received(toll, way, datagram, packet, place);
+            self.gate.send_received(cost, egress, datagram, packet, place);
             sent_bytes
         } else {
             // A layer more, for which there is no room where the cell lies.
             let slot = self.gate.outbox.slot();
-            let text = copy(slot, headroom(1), datagram.get(sealed).ok_or(Drop::CellMalformed)?)?;
-            let message = next.keys.seal(Direction::Backward, slot, text).ok_or(Drop::CellTooLarge)?;
+            let text = copy(slot, headroom(1), datagram.get(sealed).ok_or(DropReason::CellMalformed)?)?;
+            let message = next.keys.seal(Direction::Backward, slot, text).ok_or(DropReason::CellTooLarge)?;
             let packet = finish(slot, &self.settings.prefix, onwards, &message)?;
             let sent_bytes = packet.len();
-            let toll = Toll::inwards(Class::Relayed, next.next_id, sent_bytes, received_bytes);
-            self.gate.send(toll, way, packet);
+            let cost = Cost::inwards(Class::Relayed, next.next_id, sent_bytes, received_bytes);
+            self.gate.send(cost, egress, packet);
             sent_bytes
         };
         // A layer was taken from it, or it is from where such cells come: nobody else keeps the circuit alive.
@@ -342,10 +348,10 @@ impl Core {
         header: Header,
         datagram: &mut [u8],
         place: usize,
-    ) -> Result<(), Drop> {
-        let circuit = self.routes.circuits.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+    ) -> Result<(), DropReason> {
+        let circuit = self.routes.circuits.get(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
         if circuit.layers.is_empty() {
-            return Err(Drop::CellNotDecrypted);
+            return Err(DropReason::CellNotDecrypted);
         }
         let received_bytes = datagram.len();
         let mut message = MESSAGE_AT..received_bytes;
@@ -359,8 +365,8 @@ impl Core {
             };
             message = keys.open(inwards, datagram, message)?;
         }
-        let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
-        let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
+        let text = datagram.get(message.clone()).ok_or(DropReason::CellNotDecrypted)?;
+        let id = *text.first().ok_or(DropReason::CellNotDecrypted)?;
         check_relay_early(&self.settings, header, id)?;
         circuit.stats.active(self.now_ms);
         circuit.stats.received(received_bytes);
@@ -368,13 +374,13 @@ impl Core {
             return self.cell_for_python(from, header, datagram, &message);
         }
         if from != circuit.first_hop {
-            return Err(Drop::CircuitForeignSource);
+            return Err(DropReason::CircuitForeignSource);
         }
         if !circuit.may_carry() {
-            return Err(Drop::CircuitNotReady);
+            return Err(DropReason::CircuitNotReady);
         }
-        let data = cell::parse_data(text).map_err(|_| Drop::CellDataMalformed)?;
-        let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
+        let data = cell::parse_data(text).map_err(|_| DropReason::CellDataMalformed)?;
+        let payload = text.get(data.payload.clone()).ok_or(DropReason::CellDataMalformed)?;
         let origin = match circuit.purpose {
             Purpose::EndToEnd => {
                 let other_end =
@@ -382,7 +388,9 @@ impl Core {
                 Destination::Ip(other_end)
             }
             // An exit that gives itself out for the other end of a circuit of ours.
-            _ if end_to_end_id(data.origin, self.settings.mask).is_some() => return Err(Drop::CircuitForeignSource),
+            _ if end_to_end_id(data.origin, self.settings.mask).is_some() => {
+                return Err(DropReason::CircuitForeignSource)
+            }
             _ => data.origin,
         };
         let client = self.routes.client_of(circuit.lane, header.circuit_id, origin);
@@ -400,25 +408,25 @@ impl Core {
             return self.frame(header.circuit_id, origin, payload);
         };
         let mut address = [0; address::MAX_ADDRESS_BYTES];
-        let address_bytes = address::write_socks5(origin, &mut address).ok_or(Drop::CellDataMalformed)?;
-        let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
+        let address_bytes = address::write_socks5(origin, &mut address).ok_or(DropReason::CellDataMalformed)?;
+        let address = address.get(..address_bytes).ok_or(DropReason::CellDataMalformed)?;
         let packet = put_socks5(datagram, message.start + data.payload.start..message.end, address)?;
-        let toll = Toll::inwards(Class::Own, header.circuit_id, 0, received_bytes);
-        let way = Way { via: Via::Client(association), to: client, circuit_id: 0 };
-        self.gate.send_received(toll, way, datagram, packet, place);
+        let cost = Cost::inwards(Class::Own, header.circuit_id, 0, received_bytes);
+        let egress = Egress { via: Via::Client(association), to: client, circuit_id: 0 };
+        self.gate.send_received(cost, egress, datagram, packet, place);
         Ok(())
     }
 
     /// Queue a frame for the main process.
-    fn frame(&mut self, circuit_id: u32, origin: Destination<'_>, payload: &[u8]) -> Result<(), Drop> {
-        let stream = self.stream.as_mut().ok_or(Drop::NoCircuit)?;
+    fn frame(&mut self, circuit_id: u32, origin: Destination<'_>, payload: &[u8]) -> Result<(), DropReason> {
+        let stream = self.stream.as_mut().ok_or(DropReason::NoCircuit)?;
         let mut address = [0; address::MAX_ADDRESS_BYTES];
-        let address_bytes = address::write_socks5(origin, &mut address).ok_or(Drop::CellDataMalformed)?;
-        let address = address.get(..address_bytes).ok_or(Drop::CellDataMalformed)?;
+        let address_bytes = address::write_socks5(origin, &mut address).ok_or(DropReason::CellDataMalformed)?;
+        let address = address.get(..address_bytes).ok_or(DropReason::CellDataMalformed)?;
         if stream.len() + payload.len() > MAX_STREAM_BYTES {
-            return Err(Drop::DataOutFull);
+            return Err(DropReason::DataOutFull);
         }
-        stream::append(stream, &Frame { circuit_id, address, payload }).ok_or(Drop::CellTooLarge)
+        stream::append(stream, &Frame { circuit_id, address, payload }).ok_or(DropReason::CellTooLarge)
     }
 
     /// A datagram of an association's client: RSV (2), FRAG, address, payload.
@@ -427,24 +435,24 @@ impl Core {
         self.counted(outcome);
     }
 
-    fn carry(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) -> Result<(), Drop> {
-        let association = self.routes.clients.get(association_id).ok_or(Drop::Socks5ForeignSource)?;
+    fn carry(&mut self, association_id: u32, from: SocketAddr, datagram: &[u8]) -> Result<(), DropReason> {
+        let association = self.routes.clients.get(association_id).ok_or(DropReason::Socks5ForeignSource)?;
         let clients = association.lane;
         if association.client != from {
-            return Err(Drop::Socks5ForeignSource);
+            return Err(DropReason::Socks5ForeignSource);
         }
-        let [_, _, 0, rest @ ..] = datagram else { return Err(Drop::Socks5Malformed) };
-        let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| Drop::Socks5Malformed)?;
-        let (key, payload) = rest.split_at_checked(address_bytes).ok_or(Drop::Socks5Malformed)?;
+        let [_, _, 0, rest @ ..] = datagram else { return Err(DropReason::Socks5Malformed) };
+        let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| DropReason::Socks5Malformed)?;
+        let (key, payload) = rest.split_at_checked(address_bytes).ok_or(DropReason::Socks5Malformed)?;
         if let Some(id) = end_to_end_id(destination, self.settings.mask) {
             // Never to an exit, which would learn the id that our first hop knows.
             let circuit =
                 self.routes.circuits.get(&id).filter(|circuit| circuit.lane == clients && circuit.is_linked());
-            circuit.ok_or(Drop::NoCircuit)?;
+            circuit.ok_or(DropReason::NoCircuit)?;
             self.routes.clients.asked(id, CIRCUIT_ID_PORT, association_id);
             return self.send_data(id, NOWHERE, payload);
         }
-        let circuit_id = self.routes.circuit_for(clients, key, association_id).ok_or(Drop::NoCircuit)?;
+        let circuit_id = self.routes.circuit_for(clients, key, association_id).ok_or(DropReason::NoCircuit)?;
         if let Destination::Name(_, port) = destination {
             self.routes.clients.asked(circuit_id, port, association_id);
         }
@@ -456,26 +464,26 @@ impl Core {
         let outcome = match address::parse_socks5(address) {
             Ok((destination, bytes)) if bytes == address.len() => {
                 match self.send_data(circuit_id, destination, payload) {
-                    Err(Drop::UnknownCircuit) => Err(Drop::DataInUnknownCircuit),
+                    Err(DropReason::UnknownCircuit) => Err(DropReason::DataInUnknownCircuit),
                     outcome => outcome,
                 }
             }
-            _ => Err(Drop::DataInMalformed),
+            _ => Err(DropReason::DataInMalformed),
         };
         self.counted(outcome);
     }
 
-    fn send_data(&mut self, circuit_id: u32, destination: Destination<'_>, payload: &[u8]) -> Result<(), Drop> {
-        let circuit = self.routes.circuits.get(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+    fn send_data(&mut self, circuit_id: u32, destination: Destination<'_>, payload: &[u8]) -> Result<(), DropReason> {
+        let circuit = self.routes.circuits.get(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         if !circuit.may_carry() {
-            return Err(Drop::CircuitNotReady);
+            return Err(DropReason::CircuitNotReady);
         }
         let around = Envelope { destination, origin: NOWHERE };
         let slot = self.gate.outbox.slot();
         let message = place_data(slot, headroom(circuit_layers(circuit).count()), &around, payload)?;
         let (to, packet) = seal_for_circuit(slot, &self.settings, circuit_id, circuit, message, false)?;
-        let toll = Toll::outwards(Class::Own, circuit_id, packet.len(), 0);
-        self.gate.send(toll, Way::tunnel(to, circuit_id), packet);
+        let cost = Cost::outwards(Class::Own, circuit_id, packet.len(), 0);
+        self.gate.send(cost, Egress::tunnel(to, circuit_id), packet);
         Ok(())
     }
 
@@ -487,29 +495,32 @@ impl Core {
         header: Header,
         datagram: &mut [u8],
         place: usize,
-    ) -> Result<(), Drop> {
-        let exit = self.routes.exits.get(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+    ) -> Result<(), DropReason> {
+        let exit = self.routes.exits.get(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
         let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..datagram.len())?;
-        let text = datagram.get(message.clone()).ok_or(Drop::CellNotDecrypted)?;
-        let id = *text.first().ok_or(Drop::CellNotDecrypted)?;
+        let text = datagram.get(message.clone()).ok_or(DropReason::CellNotDecrypted)?;
+        let id = *text.first().ok_or(DropReason::CellNotDecrypted)?;
         check_relay_early(&self.settings, header, id)?;
-        let data =
-            if id == DATA_ID { cell::parse_data(text).map_err(|_| Drop::CellDataMalformed).map(Some)? } else { None };
+        let data = if id == DATA_ID {
+            cell::parse_data(text).map_err(|_| DropReason::CellDataMalformed).map(Some)?
+        } else {
+            None
+        };
         let Some((data, to)) = data.and_then(|data| match data.destination {
             Destination::Ip(to) => Some((data, to)),
             Destination::Name(..) => None,
         }) else {
             return self.exit_cell_for_python(from, header, datagram, &message, id);
         };
-        let payload = text.get(data.payload.clone()).ok_or(Drop::CellDataMalformed)?;
+        let payload = text.get(data.payload.clone()).ok_or(DropReason::CellDataMalformed)?;
         if !exit.enabled && from.ip() != exit.previous_hop.ip() {
-            return Err(Drop::ExitForeignSource);
+            return Err(DropReason::ExitForeignSource);
         }
         let to = self.let_out(header.circuit_id, to, payload)?;
-        let toll = Toll::inwards(Class::Exited, header.circuit_id, payload.len(), datagram.len());
+        let cost = Cost::inwards(Class::Exited, header.circuit_id, payload.len(), datagram.len());
         let start = message.start + data.payload.start;
         let bytes = start..start + payload.len();
-        self.gate.send_received(toll, Way::exit(to, header.circuit_id), datagram, bytes, place);
+        self.gate.send_received(cost, Egress::exit(to, header.circuit_id), datagram, bytes, place);
         Ok(())
     }
 
@@ -521,20 +532,20 @@ impl Core {
         datagram: &mut [u8],
         message: &Range<usize>,
         id: u8,
-    ) -> Result<(), Drop> {
-        let exit = self.routes.exits.get_mut(&header.circuit_id).ok_or(Drop::UnknownCircuit)?;
+    ) -> Result<(), DropReason> {
+        let exit = self.routes.exits.get_mut(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
         // Python answers to where the cell came from: nobody is to be flooded through us.
         if from.ip() != exit.previous_hop.ip() {
-            return Err(Drop::ExitForeignSource);
+            return Err(DropReason::ExitForeignSource);
         }
         if !exit.messages.permits(self.gate.now_ns) {
-            return Err(Drop::ExitTooManyMessages);
+            return Err(DropReason::ExitTooManyMessages);
         }
         exit.messages.take(1, MESSAGES_PER_S, MESSAGES_BURST_NS, self.gate.now_ns);
         match id {
             EXTEND_ID => self.handshakes.admit(from.ip(), true, self.gate.now_ns)?,
             DATA_ID | TEST_REQUEST_ID | HTTP_REQUEST_ID => {
-                self.gate.pay(Toll::inwards(Class::Exited, header.circuit_id, 0, datagram.len()))?;
+                self.gate.pay(Cost::inwards(Class::Exited, header.circuit_id, 0, datagram.len()))?;
             }
             _ => {}
         }
@@ -544,20 +555,20 @@ impl Core {
     /// Let a datagram out, as Python asks for once a name is resolved.
     pub fn exit_send(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) {
         let outcome = self.let_out(circuit_id, to, payload).and_then(|to| {
-            let toll = Toll::inwards(Class::Exited, circuit_id, payload.len(), 0);
+            let cost = Cost::inwards(Class::Exited, circuit_id, payload.len(), 0);
             let written = copy(self.gate.outbox.slot(), 0, payload)?;
-            self.gate.send(toll, Way::exit(to, circuit_id), written);
+            self.gate.send(cost, Egress::exit(to, circuit_id), written);
             Ok(())
         });
         self.counted(outcome);
     }
 
     /// Whether a datagram may leave, and where to.
-    fn let_out(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) -> Result<SocketAddr, Drop> {
-        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+    fn let_out(&mut self, circuit_id: u32, to: SocketAddr, payload: &[u8]) -> Result<SocketAddr, DropReason> {
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         let policy = &self.settings.policy;
         if !policy.offers() {
-            return Err(Drop::ExitNotOffered);
+            return Err(DropReason::ExitNotOffered);
         }
         policy.destination(to)?;
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
@@ -579,8 +590,8 @@ impl Core {
         self.counted(outcome);
     }
 
-    fn carry_back(&mut self, circuit_id: u32, from: SocketAddr, payload: &[u8]) -> Result<(), Drop> {
-        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(Drop::UnknownCircuit)?;
+    fn carry_back(&mut self, circuit_id: u32, from: SocketAddr, payload: &[u8]) -> Result<(), DropReason> {
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         exit.stats.received(payload.len());
         let policy = &self.settings.policy;
         policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
@@ -588,12 +599,12 @@ impl Core {
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
         let slot = self.gate.outbox.slot();
         let message = place_data(slot, headroom(1), &around, payload)?;
-        let layer = exit.keys.seal(Direction::Backward, slot, message).ok_or(Drop::CellTooLarge)?;
+        let layer = exit.keys.seal(Direction::Backward, slot, message).ok_or(DropReason::CellTooLarge)?;
         let header = Header { circuit_id, plaintext: false, relay_early: false };
         let packet = finish(slot, &self.settings.prefix, header, &layer)?;
         let to = exit.previous_hop;
-        let toll = Toll::outwards(Class::Exited, circuit_id, packet.len(), payload.len());
-        self.gate.send(toll, Way::tunnel(to, circuit_id), packet);
+        let cost = Cost::outwards(Class::Exited, circuit_id, packet.len(), payload.len());
+        self.gate.send(cost, Egress::tunnel(to, circuit_id), packet);
         Ok(())
     }
 
@@ -613,14 +624,20 @@ impl Core {
         self.counted(outcome);
     }
 
-    fn send_cell_checked(&mut self, to: SocketAddr, id: u32, plaintext: bool, message: &[u8]) -> Result<(), Drop> {
+    fn send_cell_checked(
+        &mut self,
+        to: SocketAddr,
+        id: u32,
+        plaintext: bool,
+        message: &[u8],
+    ) -> Result<(), DropReason> {
         let routes = &self.routes;
         let slot = self.gate.outbox.slot();
         let header = Header { circuit_id: id, plaintext, relay_early: false };
         let packet = if let Some(circuit) = routes.circuits.get(&id) {
             let layers = if plaintext { 0 } else { circuit_layers(circuit).count() };
             if layers == 0 && !plaintext {
-                return Err(Drop::CircuitNotReady);
+                return Err(DropReason::CircuitNotReady);
             }
             let message = copy(slot, headroom(layers), message)?;
             seal_for_circuit(slot, &self.settings, id, circuit, message, plaintext)?.1
@@ -631,16 +648,16 @@ impl Core {
             let (keys, direction) = if let Some(exit) = routes.exits.get(&id) {
                 (&exit.keys, Direction::Backward)
             } else {
-                let relay = routes.relays.get(&id).ok_or(Drop::UnknownCircuit)?;
+                let relay = routes.relays.get(&id).ok_or(DropReason::UnknownCircuit)?;
                 let other = routes.relays.get(&relay.next_id);
                 match other {
                     _ if relay.rendezvous => (&relay.keys, Direction::Backward),
                     Some(other) => (&other.keys, other.direction),
-                    None => return Err(Drop::UnknownCircuit),
+                    None => return Err(DropReason::UnknownCircuit),
                 }
             };
             let message = copy(slot, headroom(1), message)?;
-            let layer = keys.seal(direction, slot, message).ok_or(Drop::CellTooLarge)?;
+            let layer = keys.seal(direction, slot, message).ok_or(DropReason::CellTooLarge)?;
             finish(slot, &self.settings.prefix, header, &layer)?
         };
         if let (Some(relay), false) = (routes.relays.get(&id), routes.circuits.contains_key(&id)) {
@@ -649,8 +666,8 @@ impl Core {
         if routes.exits.contains_key(&id) {
             // Answers to speed tests and HTTP requests are as large as datagrams, and as many.
             let over_tcp = if message.first() == Some(&HTTP_RESPONSE_ID) { message.len() } else { 0 };
-            let toll = Toll::outwards(Class::Exited, id, packet.len(), over_tcp);
-            self.gate.send(toll, Way::tunnel(to, id), packet);
+            let cost = Cost::outwards(Class::Exited, id, packet.len(), over_tcp);
+            self.gate.send(cost, Egress::tunnel(to, id), packet);
         } else {
             self.gate.outbox.push(Via::Tunnel, to, id, packet);
         }
@@ -659,8 +676,8 @@ impl Core {
 }
 
 /// Nobody listens on port 0; the kernel would say so for a whole train.
-fn sendable(to: SocketAddr) -> Result<(), Drop> {
-    (to.port() != 0).then_some(()).ok_or(Drop::UdpSendNoAddress)
+fn sendable(to: SocketAddr) -> Result<(), DropReason> {
+    (to.port() != 0).then_some(()).ok_or(DropReason::UdpSendNoAddress)
 }
 
 /// Encrypt for a circuit of ours and count it; returns its first hop and the packet in the slot.
@@ -671,7 +688,7 @@ fn seal_for_circuit(
     circuit: &Circuit,
     message: Range<usize>,
     plaintext: bool,
-) -> Result<(SocketAddr, Range<usize>), Drop> {
+) -> Result<(SocketAddr, Range<usize>), DropReason> {
     let id = slot.get(message.start).copied();
     let early = circuit.relay_early_count.get();
     let relay_early = id == Some(EXTEND_ID) || early < settings.max_relay_early;

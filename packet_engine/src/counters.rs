@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 macro_rules! reasons {
     ($($name:ident = $text:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Drop { $($name),* }
+        pub enum DropReason { $($name),* }
 
-        const ALL: &[Drop] = &[$(Drop::$name),*];
+        const ALL: &[DropReason] = &[$(DropReason::$name),*];
 
-        impl Drop {
+        impl DropReason {
             pub fn name(self) -> &'static str {
-                match self { $(Drop::$name => $text),* }
+                match self { $(DropReason::$name => $text),* }
             }
         }
 
@@ -20,8 +20,8 @@ macro_rules! reasons {
         pub struct Counters { $($name: AtomicU64),* }
 
         impl Counters {
-            fn of(&self, reason: Drop) -> &AtomicU64 {
-                match reason { $(Drop::$name => &self.$name),* }
+            fn of(&self, reason: DropReason) -> &AtomicU64 {
+                match reason { $(DropReason::$name => &self.$name),* }
             }
         }
     };
@@ -71,16 +71,16 @@ reasons! {
 
 impl Counters {
     /// There is one writer, the engine's thread; readers may be anywhere.
-    pub fn count(&self, reason: Drop) {
+    pub fn count(&self, reason: DropReason) {
         self.add(reason, 1);
     }
 
-    pub fn add(&self, reason: Drop, number: u64) {
+    pub fn add(&self, reason: DropReason, number: u64) {
         let counter = self.of(reason);
         counter.store(counter.load(Ordering::Relaxed) + number, Ordering::Relaxed);
     }
 
-    pub fn get(&self, reason: Drop) -> u64 {
+    pub fn get(&self, reason: DropReason) -> u64 {
         self.of(reason).load(Ordering::Relaxed)
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::limits::OwnBucket;
 
 const MAX_SOURCES: usize = 4096;
@@ -44,7 +44,7 @@ impl Sources {
 
 impl Handshakes {
     /// Whether one more may be handed on; it is counted then.
-    pub fn admit(&mut self, from: IpAddr, is_neighbour: bool, now_ns: u64) -> Result<(), Drop> {
+    pub fn admit(&mut self, from: IpAddr, is_neighbour: bool, now_ns: u64) -> Result<(), DropReason> {
         let half = u64::from(self.per_s).div_ceil(2);
         if is_neighbour && self.per_s > 0 && self.neighbours.permits(now_ns) {
             // Of one neighbour, too, there is a bound: a relay's circuits are many people's, so it is a higher one.
@@ -61,13 +61,13 @@ impl Handshakes {
         if self.per_source_per_s > 0 {
             let bucket = self.sources.bucket(from, now_ns);
             if !bucket.permits(now_ns) {
-                return Err(Drop::HandshakesOfSource);
+                return Err(DropReason::HandshakesOfSource);
             }
             bucket.take(1, u64::from(self.per_source_per_s), BURST_NS, now_ns);
         }
         if self.per_s > 0 {
             if !self.strangers.permits(now_ns) {
-                return Err(Drop::HandshakesTooMany);
+                return Err(DropReason::HandshakesTooMany);
             }
             self.strangers.take(1, half, BURST_NS, now_ns);
         }

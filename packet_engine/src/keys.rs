@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, CHACHA20_POLY1305, NONCE_LEN};
 
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::replay::Received;
 
 pub const COUNTER_BYTES: usize = 8;
@@ -103,18 +103,25 @@ impl SessionKeys {
     }
 
     /// Open a layer where it lies; returns the range of its content. A counter is accepted once.
-    pub fn open(&self, direction: Direction, buffer: &mut [u8], layer: Range<usize>) -> Result<Range<usize>, Drop> {
+    pub fn open(
+        &self,
+        direction: Direction,
+        buffer: &mut [u8],
+        layer: Range<usize>,
+    ) -> Result<Range<usize>, DropReason> {
         let half = self.half(direction);
-        let whole = buffer.get_mut(layer.clone()).ok_or(Drop::CellNotDecrypted)?;
-        let (explicit, sealed) = whole.split_first_chunk_mut::<COUNTER_BYTES>().ok_or(Drop::CellNotDecrypted)?;
+        let whole = buffer.get_mut(layer.clone()).ok_or(DropReason::CellNotDecrypted)?;
+        let (explicit, sealed) = whole.split_first_chunk_mut::<COUNTER_BYTES>().ok_or(DropReason::CellNotDecrypted)?;
         let counter = u64::from_be_bytes(*explicit);
-        let tag = *sealed.last_chunk::<TAG_BYTES>().ok_or(Drop::CellNotDecrypted)?;
+        let tag = *sealed.last_chunk::<TAG_BYTES>().ok_or(DropReason::CellNotDecrypted)?;
         let mut received = half.received.lock().unwrap_or_else(PoisonError::into_inner);
         if !received.is_new(counter, &tag) {
-            return Err(Drop::CellReplayed);
+            return Err(DropReason::CellReplayed);
         }
-        let text =
-            half.key.open_in_place(half.nonce(*explicit), Aad::empty(), sealed).map_err(|_| Drop::CellNotDecrypted)?;
+        let text = half
+            .key
+            .open_in_place(half.nonce(*explicit), Aad::empty(), sealed)
+            .map_err(|_| DropReason::CellNotDecrypted)?;
         received.accept(counter, &tag);
         let start = layer.start + COUNTER_BYTES;
         Ok(start..start + text.len())
@@ -144,14 +151,14 @@ pub(crate) mod tests {
         let text = theirs.open(Direction::Forward, &mut buffer, layer.clone()).unwrap();
         assert_eq!(&buffer[text], b"hello");
         let mut buffer = replay;
-        assert_eq!(theirs.open(Direction::Forward, &mut buffer, layer), Err(Drop::CellReplayed));
+        assert_eq!(theirs.open(Direction::Forward, &mut buffer, layer), Err(DropReason::CellReplayed));
     }
 
     #[test]
     fn forged_cells_do_not_move_the_window() {
         let (ours, theirs) = (keys(1), keys(1));
         let mut forged = vec![0xff; 60];
-        assert_eq!(theirs.open(Direction::Forward, &mut forged, 0..60), Err(Drop::CellNotDecrypted));
+        assert_eq!(theirs.open(Direction::Forward, &mut forged, 0..60), Err(DropReason::CellNotDecrypted));
         let mut buffer = vec![0; 60];
         let layer = ours.seal(Direction::Forward, &mut buffer, 8..20).unwrap();
         assert!(theirs.open(Direction::Forward, &mut buffer, layer).is_ok());

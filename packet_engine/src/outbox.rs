@@ -23,9 +23,28 @@ pub enum Via {
     Client(u32),
 }
 
+/// By which socket and to whom a datagram leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Egress {
+    pub via: Via,
+    pub to: SocketAddr,
+    /// Of a cell, 0 otherwise.
+    pub circuit_id: u32,
+}
+
+impl Egress {
+    pub fn tunnel(to: SocketAddr, circuit_id: u32) -> Self {
+        Self { via: Via::Tunnel, to, circuit_id }
+    }
+
+    pub fn exit(to: SocketAddr, circuit_id: u32) -> Self {
+        Self { via: Via::Exit(circuit_id), to, circuit_id: 0 }
+    }
+}
+
 /// Which buffer holds a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lies {
+pub enum Storage {
     /// The outbox's own.
     InArena,
     /// Where it was received and opened (sys.rs, Inbox); it leaves before more is received.
@@ -38,23 +57,23 @@ pub struct Entry {
     pub to: SocketAddr,
     /// The circuit id of a cell, 0 otherwise.
     pub circuit_id: u32,
-    pub lies: Lies,
+    pub storage: Storage,
     /// Its bytes in that buffer.
     pub at: Range<usize>,
 }
 
 /// What is to be sent, with the buffers where it lies.
-pub struct Mail<'a> {
+pub struct Outgoing<'a> {
     pub entries: &'a [Entry],
     arena: &'a [u8],
     inbox: &'a [u8],
 }
 
-impl<'a> Mail<'a> {
+impl<'a> Outgoing<'a> {
     pub fn bytes(&self, entry: &Entry) -> &'a [u8] {
-        let buffer = match entry.lies {
-            Lies::InArena => self.arena,
-            Lies::InInbox => self.inbox,
+        let buffer = match entry.storage {
+            Storage::InArena => self.arena,
+            Storage::InInbox => self.inbox,
         };
         buffer.get(entry.at.clone()).unwrap_or(&[])
     }
@@ -105,13 +124,13 @@ impl Outbox {
     pub fn push(&mut self, via: Via, to: SocketAddr, circuit_id: u32, written: Range<usize>) {
         let at = self.used + written.start..self.used + written.end;
         self.used = at.end;
-        self.entries.push(Entry { via, to, circuit_id, lies: Lies::InArena, at });
+        self.entries.push(Entry { via, to, circuit_id, storage: Storage::InArena, at });
     }
 
     /// Send what lies at these bytes of the inbox.
     pub fn push_received(&mut self, via: Via, to: SocketAddr, circuit_id: u32, at: Range<usize>) {
         self.uses_inbox = true;
-        self.entries.push(Entry { via, to, circuit_id, lies: Lies::InInbox, at });
+        self.entries.push(Entry { via, to, circuit_id, storage: Storage::InInbox, at });
     }
 
     /// Whether something leaves from the inbox, so that nothing may be received into it.
@@ -120,9 +139,9 @@ impl Outbox {
     }
 
     /// Everything, ordered by socket, destination and circuit, first come first served within each.
-    pub fn sorted<'a>(&'a mut self, inbox: &'a [u8]) -> Mail<'a> {
+    pub fn sorted<'a>(&'a mut self, inbox: &'a [u8]) -> Outgoing<'a> {
         self.entries.sort_by_key(|entry| (entry.via, entry.to, entry.circuit_id));
-        Mail { entries: &self.entries, arena: &self.arena, inbox }
+        Outgoing { entries: &self.entries, arena: &self.arena, inbox }
     }
 
     pub fn clear(&mut self) {
@@ -176,7 +195,7 @@ mod tests {
 
     fn entry(to: u16, bytes: usize) -> Entry {
         let to = SocketAddr::from(([127, 0, 0, 1], to));
-        Entry { via: Via::Tunnel, to, circuit_id: 7, lies: Lies::InArena, at: 0..bytes }
+        Entry { via: Via::Tunnel, to, circuit_id: 7, storage: Storage::InArena, at: 0..bytes }
     }
 
     #[test]

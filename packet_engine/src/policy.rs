@@ -3,12 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::cell::Prefix;
-use crate::counters::Drop;
-use crate::rules::{BITTORRENT, DHT, IPV8, UDP_TRACKERS};
-
-pub const FLAG_RELAY: u16 = 1;
-pub const FLAG_EXIT_BT: u16 = 2;
-pub const FLAG_EXIT_IPV8: u16 = 4;
+use crate::counters::DropReason;
+use crate::rules::{BITTORRENT, DHT, FLAG_EXIT_BT, FLAG_EXIT_IPV8, FLAG_RELAY, IPV8, UDP_TRACKERS};
 
 /// uTP, BEP 29: type 0-4, version 1, extension 0-3, 20 bytes of header.
 fn could_be_utp(data: &[u8]) -> bool {
@@ -67,21 +63,21 @@ impl ExitPolicy {
     }
 
     /// `protocols` are those that the rules or the peer flags let out (rules.rs).
-    pub fn content(&self, data: &[u8], prefix: &Prefix, protocols: u8) -> Result<(), Drop> {
+    pub fn content(&self, data: &[u8], prefix: &Prefix, protocols: u8) -> Result<(), DropReason> {
         let allowed = could_be_any_of(protocols, data)
             || (could_be_ipv8(data)
                 && ((self.own_messages && data.starts_with(prefix)) || is_of_hidden_services(data, prefix)));
-        allowed.then_some(()).ok_or(Drop::ExitContentRefused)
+        allowed.then_some(()).ok_or(DropReason::ExitContentRefused)
     }
 
-    pub fn destination(&self, to: SocketAddr) -> Result<(), Drop> {
+    pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {
         let ip = to.ip().to_canonical();
         let allowed = to.port() != 0
             && match ip {
                 IpAddr::V4(ip) => is_anybody_v4(ip) && (self.allow_private || is_global_v4(ip)),
                 IpAddr::V6(ip) => is_anybody_v6(ip) && (self.allow_private || is_global_v6(ip)),
             };
-        allowed.then_some(()).ok_or(Drop::ExitDestinationRefused)
+        allowed.then_some(()).ok_or(DropReason::ExitDestinationRefused)
     }
 }
 

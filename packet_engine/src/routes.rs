@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::address::{self, Destination};
-use crate::clients::Clients;
+use crate::clients::{Clients, Lane};
 use crate::counters::RouteStats;
 use crate::keys::{Direction, SessionKeys};
 use crate::limits::OwnBucket;
@@ -22,9 +22,6 @@ pub enum Purpose {
     EndToEnd,
     Other,
 }
-
-/// The hop count and the isolation group of clients and their circuits (overlay/clients/lanes.py), as one number.
-pub type Lane = u32;
 
 /// A circuit of ours. Layers are ordered from the first hop on.
 pub struct Circuit {

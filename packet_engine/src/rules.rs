@@ -4,10 +4,15 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::limits::OwnBucket;
-use crate::policy::{FLAG_EXIT_BT, FLAG_EXIT_IPV8};
 
+/// py-ipv8's peer flags (tunnel.py, PEER_FLAG_*).
+pub const FLAG_RELAY: u16 = 1;
+pub const FLAG_EXIT_BT: u16 = 2;
+pub const FLAG_EXIT_IPV8: u16 = 4;
+
+/// overlay/serving/exit_rules.py, Protocol.
 pub const BITTORRENT: u8 = 1;
 pub const DHT: u8 = 2;
 pub const UDP_TRACKERS: u8 = 4;
@@ -84,18 +89,18 @@ impl ExitRules {
         self.protocols.unwrap_or_else(|| protocols_of(peer_flags))
     }
 
-    pub fn destination(&self, to: SocketAddr) -> Result<(), Drop> {
+    pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {
         let address = match to.ip().to_canonical() {
             IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
             IpAddr::V6(ip) => u128::from(ip),
         };
         let is_allowed = self.allowed.as_ref().is_none_or(|allowed| allowed.contains(address));
         if !is_allowed || self.denied.contains(address) {
-            return Err(Drop::ExitNetworkDenied);
+            return Err(DropReason::ExitNetworkDenied);
         }
         let is_allowed = self.allowed_ports.as_ref().is_none_or(|allowed| allowed.contains(to.port()));
         if !is_allowed || self.denied_ports.contains(to.port()) {
-            return Err(Drop::ExitPortDenied);
+            return Err(DropReason::ExitPortDenied);
         }
         Ok(())
     }
@@ -123,7 +128,7 @@ pub struct Contacts {
 
 impl Contacts {
     /// Whether one more datagram may go there; it is counted then.
-    pub fn may_send(&mut self, rules: &ExitRules, to: SocketAddr, now_ns: u64) -> Result<(), Drop> {
+    pub fn may_send(&mut self, rules: &ExitRules, to: SocketAddr, now_ns: u64) -> Result<(), DropReason> {
         if rules.max_destinations == 0 && rules.max_unanswered == 0 && rules.new_per_s == 0 {
             return Ok(());
         }
@@ -131,7 +136,7 @@ impl Contacts {
             contact.active_ns = now_ns;
             if let Some(sent) = &mut contact.unanswered {
                 if rules.max_unanswered > 0 && *sent >= rules.max_unanswered {
-                    return Err(Drop::ExitUnanswered);
+                    return Err(DropReason::ExitUnanswered);
                 }
                 *sent = sent.saturating_add(1);
             }
@@ -139,11 +144,11 @@ impl Contacts {
         }
         let most = if rules.max_destinations == 0 { MAX_KNOWN } else { rules.max_destinations as usize };
         if rules.new_per_s > 0 && !self.new.permits(now_ns) {
-            return Err(Drop::ExitNewDestinationsTooFast);
+            return Err(DropReason::ExitNewDestinationsTooFast);
         }
         self.forget_the_quiet(most, now_ns);
         if self.known.len() >= most {
-            return Err(Drop::ExitTooManyDestinations);
+            return Err(DropReason::ExitTooManyDestinations);
         }
         if rules.new_per_s > 0 {
             self.new.take(1, u64::from(rules.new_per_s), BURST_NS, now_ns);
@@ -195,7 +200,7 @@ mod tests {
         let rules = ExitRules { max_unanswered: 2, ..ExitRules::default() };
         let mut contacts = Contacts::default();
         let sent: Vec<_> = (0..4).map(|_| contacts.may_send(&rules, to(1), 0)).collect();
-        assert_eq!(sent, [Ok(()), Ok(()), Err(Drop::ExitUnanswered), Err(Drop::ExitUnanswered)]);
+        assert_eq!(sent, [Ok(()), Ok(()), Err(DropReason::ExitUnanswered), Err(DropReason::ExitUnanswered)]);
         contacts.answered(to(1), 0);
         assert!((0..100).all(|_| contacts.may_send(&rules, to(1), 0).is_ok()));
         assert!(contacts.may_send(&rules, to(2), 0).is_ok());
@@ -206,7 +211,7 @@ mod tests {
         let rules = ExitRules { max_destinations: 2, ..ExitRules::default() };
         let mut contacts = Contacts::default();
         let sent: Vec<_> = [1, 2, 3, 1].map(|port| contacts.may_send(&rules, to(port), 0)).into();
-        assert_eq!(sent, [Ok(()), Ok(()), Err(Drop::ExitTooManyDestinations), Ok(())]);
+        assert_eq!(sent, [Ok(()), Ok(()), Err(DropReason::ExitTooManyDestinations), Ok(())]);
         assert!(contacts.may_send(&rules, to(3), QUIET_NS).is_ok());
     }
 
@@ -217,7 +222,7 @@ mod tests {
         let now_ns = 1_000_000_000_000;
         let at_once = (0..1000).filter(|port| contacts.may_send(&rules, to(*port), now_ns).is_ok()).count();
         assert!((50..=51).contains(&at_once), "{at_once}");
-        assert_eq!(contacts.may_send(&rules, to(2000), now_ns), Err(Drop::ExitNewDestinationsTooFast));
+        assert_eq!(contacts.may_send(&rules, to(2000), now_ns), Err(DropReason::ExitNewDestinationsTooFast));
         let later =
             (2000..3000).filter(|port| contacts.may_send(&rules, to(*port), now_ns + 1_000_000_000).is_ok()).count();
         assert!((4..=6).contains(&later), "{later}");

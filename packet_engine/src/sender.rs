@@ -6,33 +6,39 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::counters::{Counters, Drop};
-use crate::outbox::{trains, Entry, Mail, Train, Via};
-use crate::sys::Postman;
+use crate::counters::{Counters, DropReason};
+use crate::outbox::{trains, Entry, Outgoing, Train, Via};
+use crate::sys::TrainSender;
 
 pub struct Sender {
     /// Whether the kernel cuts trains.
     sends_trains: bool,
-    postman: Postman,
+    train_sender: TrainSender,
     narrow: NarrowPaths,
     trains: Vec<Train>,
     turn: usize,
 }
 
-fn refuse(counters: &Counters, reason: Drop, trains: &[Train]) {
+fn refuse(counters: &Counters, reason: DropReason, trains: &[Train]) {
     counters.add(reason, trains.iter().map(|train| train.entries.len() as u64).sum());
 }
 
 impl Sender {
     pub fn new(sends_trains: bool) -> Self {
-        Self { sends_trains, postman: Postman::default(), narrow: NarrowPaths::default(), trains: Vec::new(), turn: 0 }
+        Self {
+            sends_trains,
+            train_sender: TrainSender::default(),
+            narrow: NarrowPaths::default(),
+            trains: Vec::new(),
+            turn: 0,
+        }
     }
 
     /// Send everything, or count why not; return the bytes that left by the tunnels' socket.
     /// The entries are sorted; `socket_for` knows the sockets.
     pub fn send_all(
         &mut self,
-        mail: &Mail<'_>,
+        outgoing: &Outgoing<'_>,
         counters: &Counters,
         socket_for: impl Fn(Via, SocketAddr) -> Option<RawFd>,
     ) -> usize {
@@ -40,26 +46,26 @@ impl Sender {
         let mut batch = std::mem::take(&mut self.trains);
         batch.clear();
         let limit = |to: SocketAddr| if self.sends_trains { self.narrow.limit(to.ip()) } else { 0 };
-        batch.extend(trains(mail.entries, limit));
+        batch.extend(trains(outgoing.entries, limit));
         self.turn = self.turn.wrapping_add(1);
         let mut rest = batch.as_mut_slice();
-        while let Some(first) = rest.first().and_then(|train| mail.entries.get(train.entries.start)) {
+        while let Some(first) = rest.first().and_then(|train| outgoing.entries.get(train.entries.start)) {
             let same_socket = |train: &&Train| {
-                let entry = mail.entries.get(train.entries.start);
+                let entry = outgoing.entries.get(train.entries.start);
                 entry.is_some_and(|entry| entry.via == first.via && entry.to.is_ipv4() == first.to.is_ipv4())
             };
             let number = rest.iter().take_while(same_socket).count();
             let (now, later) = rest.split_at_mut(number);
             // When the socket takes no more, it is not always the same who lose; nobody's own order changes.
-            now.rotate_left(first_of_a_destination(mail.entries, now, self.turn));
+            now.rotate_left(first_of_a_destination(outgoing.entries, now, self.turn));
             match socket_for(first.via, first.to) {
                 Some(fd) => {
-                    let sent = self.send(fd, mail, counters, now);
+                    let sent = self.send(fd, outgoing, counters, now);
                     if first.via == Via::Tunnel {
                         bytes += sent;
                     }
                 }
-                None => refuse(counters, Drop::UdpSendError, now),
+                None => refuse(counters, DropReason::UdpSendError, now),
             }
             rest = later;
         }
@@ -68,25 +74,25 @@ impl Sender {
     }
 
     /// Send trains by one socket; return the bytes that left.
-    fn send(&mut self, fd: RawFd, mail: &Mail<'_>, counters: &Counters, mut batch: &[Train]) -> usize {
+    fn send(&mut self, fd: RawFd, outgoing: &Outgoing<'_>, counters: &Counters, mut batch: &[Train]) -> usize {
         let mut bytes = 0;
         while let Some((first, others)) = batch.split_first() {
-            match self.postman.send(fd, mail, batch) {
+            match self.train_sender.send(fd, outgoing, batch) {
                 Ok(sent) => {
                     let (left, rest) = batch.split_at(sent.clamp(1, batch.len()));
-                    bytes += left.iter().map(|train| bytes_of(mail, train)).sum::<usize>();
+                    bytes += left.iter().map(|train| bytes_of(outgoing, train)).sum::<usize>();
                     batch = rest;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    refuse(counters, Drop::UdpSendFull, batch);
+                    refuse(counters, DropReason::UdpSendFull, batch);
                     return bytes;
                 }
                 Err(error) => {
                     if first.entries.len() > 1 {
-                        bytes += self.send_apart(fd, mail, counters, first, &error);
+                        bytes += self.send_apart(fd, outgoing, counters, first, &error);
                     } else {
-                        refuse(counters, Drop::UdpSendError, std::slice::from_ref(first));
+                        refuse(counters, DropReason::UdpSendError, std::slice::from_ref(first));
                     }
                     batch = others;
                 }
@@ -100,7 +106,7 @@ impl Sender {
     fn send_apart(
         &mut self,
         fd: RawFd,
-        mail: &Mail<'_>,
+        outgoing: &Outgoing<'_>,
         counters: &Counters,
         train: &Train,
         error: &io::Error,
@@ -109,21 +115,21 @@ impl Sender {
             Some(libc::EINVAL | libc::EMSGSIZE) => train.segment_bytes.saturating_sub(1),
             Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => 0,
             _ => {
-                refuse(counters, Drop::UdpSendError, std::slice::from_ref(train));
+                refuse(counters, DropReason::UdpSendError, std::slice::from_ref(train));
                 return 0;
             }
         };
-        if let Some(first) = mail.entries.get(train.entries.start) {
+        if let Some(first) = outgoing.entries.get(train.entries.start) {
             self.narrow.learn(first.to.ip(), narrower);
         }
         let alone = |number| [Train { entries: number..number + 1, segment_bytes: train.segment_bytes }];
-        train.entries.clone().map(|number| self.send(fd, mail, counters, &alone(number))).sum()
+        train.entries.clone().map(|number| self.send(fd, outgoing, counters, &alone(number))).sum()
     }
 }
 
 /// All segments of a train are of one size, but the last, which may be shorter.
-fn bytes_of(mail: &Mail<'_>, train: &Train) -> usize {
-    let last = mail.entries.get(train.entries.end.wrapping_sub(1)).map_or(0, |entry| entry.at.len());
+fn bytes_of(outgoing: &Outgoing<'_>, train: &Train) -> usize {
+    let last = outgoing.entries.get(train.entries.end.wrapping_sub(1)).map_or(0, |entry| entry.at.len());
     train.entries.len().saturating_sub(1) * train.segment_bytes + last
 }
 
@@ -164,7 +170,7 @@ impl NarrowPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::Lies;
+    use crate::outbox::Storage;
 
     #[test]
     fn turning_keeps_each_destinations_order() {
@@ -172,7 +178,7 @@ mod tests {
             via: Via::Tunnel,
             to: SocketAddr::from(([127, 0, 0, 1], port)),
             circuit_id: 0,
-            lies: Lies::InArena,
+            storage: Storage::InArena,
             at: 0..1,
         };
         let ports = [1, 1, 1, 2, 2, 3];

@@ -6,9 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::counters::{Counters, Drop};
-use crate::gate::Way;
+use crate::counters::{Counters, DropReason};
 use crate::limits::{Bytes, Class, Limits, OwnBucket};
+use crate::outbox::Egress;
 
 /// What a circuit may send in its turn; about one datagram.
 const QUANTUM_BYTES: usize = 1500;
@@ -20,27 +20,27 @@ const LOOK_EVERY_NS: u64 = 1_000_000_000;
 const MAX_LOOKS: usize = 256;
 
 /// A datagram that waits.
-pub struct Parcel {
-    pub way: Way,
+pub struct QueuedDatagram {
+    pub egress: Egress,
     pub bytes: Vec<u8>,
 }
 
-impl Parcel {
-    pub fn new(way: Way, bytes: &[u8]) -> Self {
-        Self { way, bytes: bytes.to_vec() }
+impl QueuedDatagram {
+    pub fn new(egress: Egress, bytes: &[u8]) -> Self {
+        Self { egress, bytes: bytes.to_vec() }
     }
 }
 
 /// Which queue a datagram is for, and what it costs.
 #[derive(Clone, Copy, Debug)]
-pub struct Toll {
+pub struct Cost {
     pub class: Class,
     /// The circuit's id and the direction: see `inwards` and `outwards`.
     flow: u64,
     pub bytes: Bytes,
 }
 
-impl Toll {
+impl Cost {
     /// What comes to a circuit of ours, goes out of an exit, or is relayed with this id.
     pub fn inwards(class: Class, circuit_id: u32, up: usize, down: usize) -> Self {
         Self { class, flow: u64::from(circuit_id) << 1, bytes: Bytes { up: up as u64, down: down as u64 } }
@@ -54,7 +54,7 @@ impl Toll {
 }
 
 struct Waiting {
-    parcel: Parcel,
+    queued: QueuedDatagram,
     bytes: Bytes,
     since_ns: u64,
 }
@@ -86,7 +86,7 @@ impl Flow {
 
     fn pop(&mut self) -> Option<Waiting> {
         let waiting = self.queue.pop_front()?;
-        self.queued_bytes -= waiting.parcel.bytes.len() + OVERHEAD_BYTES;
+        self.queued_bytes -= waiting.queued.bytes.len() + OVERHEAD_BYTES;
         Some(waiting)
     }
 }
@@ -112,14 +112,14 @@ impl Shaper {
     }
 
     /// Whether what can't wait in a queue may come now; it may run up a debt, of no more than the longest delay.
-    pub fn pay_ahead(&mut self, toll: Toll, now_ns: u64) -> bool {
-        self.pay_by(toll, now_ns, now_ns + self.limits.max_delay_ns())
+    pub fn pay_ahead(&mut self, cost: Cost, now_ns: u64) -> bool {
+        self.pay_by(cost, now_ns, now_ns + self.limits.max_delay_ns())
     }
 
     /// Whether its limits are free by then; if they are, it is paid for.
-    fn pay_by(&mut self, toll: Toll, now_ns: u64, due_ns: u64) -> bool {
+    fn pay_by(&mut self, cost: Cost, now_ns: u64, due_ns: u64) -> bool {
         if !self.limits.are_any() && !self.is_waiting() {
-            self.limits.count(toll.class, toll.bytes);
+            self.limits.count(cost.class, cost.bytes);
             return true;
         }
         let rates = self.limits.circuit_rates();
@@ -127,38 +127,44 @@ impl Shaper {
             self.next_look_ns = now_ns + LOOK_EVERY_NS;
             self.flows.retain(|_, flow| !flow.queue.is_empty() || !flow.own.iter().all(|own| own.permits(now_ns)));
         }
-        let flow = self.flows.entry((toll.class, toll.flow)).or_default();
+        let flow = self.flows.entry((cost.class, cost.flow)).or_default();
         let may_go = (flow.queue.is_empty() || due_ns > now_ns)
-            && flow.permits(rates, toll.bytes, due_ns)
-            && self.limits.permit(toll.class, toll.bytes, due_ns, false);
+            && flow.permits(rates, cost.bytes, due_ns)
+            && self.limits.permit(cost.class, cost.bytes, due_ns, false);
         if may_go {
-            flow.take(rates, toll.bytes, self.limits.burst_ns(), now_ns);
-            self.limits.take(toll.class, toll.bytes, now_ns, false);
-            self.limits.count(toll.class, toll.bytes);
+            flow.take(rates, cost.bytes, self.limits.burst_ns(), now_ns);
+            self.limits.take(cost.class, cost.bytes, now_ns, false);
+            self.limits.count(cost.class, cost.bytes);
         }
         may_go
     }
 
-    /// True: send it now, it is paid for. False: `parcel` was asked for it and waits, or it is dropped.
-    pub fn admit(&mut self, toll: Toll, counters: &Counters, now_ns: u64, parcel: impl FnOnce() -> Parcel) -> bool {
-        if self.pay_by(toll, now_ns, now_ns) {
+    /// True: send it now, it is paid for. False: `queued` was asked for it and waits, or it is dropped.
+    pub fn admit(
+        &mut self,
+        cost: Cost,
+        counters: &Counters,
+        now_ns: u64,
+        queued: impl FnOnce() -> QueuedDatagram,
+    ) -> bool {
+        if self.pay_by(cost, now_ns, now_ns) {
             return true;
         }
-        let flow = self.flows.entry((toll.class, toll.flow)).or_default();
-        let parcel = parcel();
-        let bytes = parcel.bytes.len() + OVERHEAD_BYTES;
+        let flow = self.flows.entry((cost.class, cost.flow)).or_default();
+        let queued = queued();
+        let bytes = queued.bytes.len() + OVERHEAD_BYTES;
         if (flow.queued_bytes + bytes) as u64 > self.limits.queue_bytes() {
-            counters.count(Drop::LimitQueueFull);
+            counters.count(DropReason::LimitQueueFull);
             return false;
         }
         if flow.queue.is_empty() {
             flow.deficit = 0;
-            if let Some(turns) = self.turns.get_mut(toll.class.index()) {
-                turns.push_back(toll.flow);
+            if let Some(turns) = self.turns.get_mut(cost.class.index()) {
+                turns.push_back(cost.flow);
             }
         }
         flow.queued_bytes += bytes;
-        flow.queue.push_back(Waiting { parcel, bytes: toll.bytes, since_ns: now_ns });
+        flow.queue.push_back(Waiting { queued, bytes: cost.bytes, since_ns: now_ns });
         false
     }
 
@@ -168,18 +174,18 @@ impl Shaper {
     }
 
     /// What may leave now.
-    pub fn next(&mut self, counters: &Counters, now_ns: u64) -> Option<Parcel> {
+    pub fn next(&mut self, counters: &Counters, now_ns: u64) -> Option<QueuedDatagram> {
         for _ in Class::ALL {
             let class = Class::ALL.get(self.next_class).copied()?;
             self.next_class = (self.next_class + 1) % Class::ALL.len();
-            if let Some(parcel) = self.next_of(class, counters, now_ns) {
-                return Some(parcel);
+            if let Some(queued) = self.next_of(class, counters, now_ns) {
+                return Some(queued);
             }
         }
         None
     }
 
-    fn next_of(&mut self, class: Class, counters: &Counters, now_ns: u64) -> Option<Parcel> {
+    fn next_of(&mut self, class: Class, counters: &Counters, now_ns: u64) -> Option<QueuedDatagram> {
         let turns = self.turns.get_mut(class.index())?;
         let rates = self.limits.circuit_rates();
         let oldest_ns = now_ns.saturating_sub(self.limits.max_delay_ns());
@@ -189,7 +195,7 @@ impl Shaper {
             let flow = self.flows.get_mut(&(class, id))?;
             while flow.queue.front().is_some_and(|waiting| waiting.since_ns < oldest_ns) {
                 flow.pop();
-                counters.count(Drop::LimitDelay);
+                counters.count(DropReason::LimitDelay);
             }
             let Some(first) = flow.queue.front() else {
                 turns.pop_front();
@@ -206,7 +212,7 @@ impl Shaper {
                 held_back += 1;
                 continue;
             }
-            let size = first.parcel.bytes.len();
+            let size = first.queued.bytes.len();
             if flow.deficit < size {
                 flow.deficit += QUANTUM_BYTES.max(size.div_ceil(8));
                 turns.rotate_left(1);
@@ -220,7 +226,7 @@ impl Shaper {
             if flow.queue.is_empty() {
                 turns.pop_front();
             }
-            return Some(sent.parcel);
+            return Some(sent.queued);
         }
         None
     }
@@ -237,13 +243,13 @@ mod tests {
     const RELAYED_UP: usize = 0;
     const TOTAL_UP: usize = 6;
 
-    fn toll(class: Class, flow: u32, bytes: u64) -> Toll {
-        Toll::outwards(class, flow, bytes as usize, 0)
+    fn cost(class: Class, flow: u32, bytes: u64) -> Cost {
+        Cost::outwards(class, flow, bytes as usize, 0)
     }
 
-    fn parcel(flow: u32, bytes: u64) -> Parcel {
+    fn queued(flow: u32, bytes: u64) -> QueuedDatagram {
         let to = SocketAddr::from(([127, 0, 0, 1], 1));
-        Parcel::new(Way::tunnel(to, flow), &vec![0; bytes as usize])
+        QueuedDatagram::new(Egress::tunnel(to, flow), &vec![0; bytes as usize])
     }
 
     /// Each flow offers a datagram of its size every `every` ms for `ms`; returns the bytes that each got through.
@@ -253,16 +259,16 @@ mod tests {
         for now in 1_000..1_000 + ms {
             for (shaper, class, flow, bytes, every) in offers {
                 for _ in 0..(if *every == 0 { 20 } else { u64::from(now % every == 0) }) {
-                    let toll = toll(*class, *flow, *bytes);
-                    if shapers[*shaper].admit(toll, &counters, now * MS, || parcel(*flow, *bytes)) {
+                    let cost = cost(*class, *flow, *bytes);
+                    if shapers[*shaper].admit(cost, &counters, now * MS, || queued(*flow, *bytes)) {
                         *sent.entry(*flow).or_default() += bytes;
                     }
                 }
             }
             for shaper in shapers.iter_mut() {
                 shaper.share_out(now * MS);
-                while let Some(parcel) = shaper.next(&counters, now * MS) {
-                    *sent.entry(parcel.way.circuit_id).or_default() += parcel.bytes.len() as u64;
+                while let Some(queued) = shaper.next(&counters, now * MS) {
+                    *sent.entry(queued.egress.circuit_id).or_default() += queued.bytes.len() as u64;
                 }
             }
         }
@@ -319,14 +325,14 @@ mod tests {
         let mut shaper = Shaper::new(Limits::new(memory(&[(RELAYED_UP, 0)], u64::MAX), 0).unwrap());
         let counters = Counters::default();
         for _ in 0..1_000 {
-            assert!(!shaper.admit(toll(Class::Relayed, 1, 1400), &counters, 1_000 * MS, || parcel(1, 1400)));
+            assert!(!shaper.admit(cost(Class::Relayed, 1, 1400), &counters, 1_000 * MS, || queued(1, 1400)));
         }
-        let full = counters.get(Drop::LimitQueueFull);
+        let full = counters.get(DropReason::LimitQueueFull);
         assert!((300..320).contains(&full), "{full}");
         assert!(shaper.next(&counters, 1_100 * MS).is_none());
-        assert_eq!(counters.get(Drop::LimitDelay), 0);
+        assert_eq!(counters.get(DropReason::LimitDelay), 0);
         assert!(shaper.next(&counters, 1_300 * MS).is_none());
-        assert_eq!(counters.get(Drop::LimitDelay), 1_000 - full);
+        assert_eq!(counters.get(DropReason::LimitDelay), 1_000 - full);
         assert!(!shaper.is_waiting());
     }
 }

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clients::Association;
 use crate::core::{Event, Settings};
-use crate::counters::{Counters, Drop, RouteStats};
+use crate::counters::{Counters, DropReason, RouteStats};
 use crate::routes::{Circuit, Exit, Relay};
 use crate::rules::ExitRules;
-use crate::sys::{Bell, SharedWords};
+use crate::sys::{EventFd, SharedWords};
 
 /// What Python asks of the engine; carried out in the order asked.
 pub enum Command {
@@ -78,9 +78,9 @@ pub struct Shared {
     commands: Mutex<Vec<Command>>,
     notices: Mutex<Notices>,
     /// Wakes the engine.
-    pub wake: Bell,
+    pub wake: EventFd,
     /// Wakes Python.
-    pub bell: Bell,
+    pub bell: EventFd,
 }
 
 /// What Python hears.
@@ -124,8 +124,8 @@ impl Shared {
             ended: AtomicBool::new(false),
             commands: Mutex::default(),
             notices: Mutex::default(),
-            wake: Bell::new()?,
-            bell: Bell::new()?,
+            wake: EventFd::new()?,
+            bell: EventFd::new()?,
         })
     }
 
@@ -185,7 +185,7 @@ impl Shared {
             }
             refused
         };
-        self.counters.add(Drop::PythonQueueFull, refused);
+        self.counters.add(DropReason::PythonQueueFull, refused);
         self.bell.ring();
     }
 }

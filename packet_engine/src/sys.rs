@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::outbox::{Mail, Train};
+use crate::outbox::{Outgoing, Train};
 
 /// Asked for; the kernel gives at most net.core.rmem_max and wmem_max.
 pub const SOCKET_BUFFER_BYTES: i32 = 4 << 20;
@@ -313,7 +313,7 @@ fn joined_segment(message: &libc::msghdr) -> Option<usize> {
 unsafe impl Send for Inbox {}
 
 /// Sends batches of trains.
-pub struct Postman {
+pub struct TrainSender {
     names: Box<[Name]>,
     controls: Box<[[u64; CONTROL_WORDS]]>,
     iovecs: Box<[libc::iovec]>,
@@ -321,9 +321,9 @@ pub struct Postman {
 }
 
 // SAFETY: its pointers lead into its own boxes, or are not followed before they are set again.
-unsafe impl Send for Postman {}
+unsafe impl Send for TrainSender {}
 
-impl Default for Postman {
+impl Default for TrainSender {
     fn default() -> Self {
         // SAFETY: all zeroes is a valid iovec and mmsghdr.
         let (iovec, header): (libc::iovec, libc::mmsghdr) = unsafe { (zeroed(), zeroed()) };
@@ -336,14 +336,14 @@ impl Default for Postman {
     }
 }
 
-impl Postman {
+impl TrainSender {
     /// Send the first trains in one call; returns how many were taken. The error is the first train's.
-    pub fn send(&mut self, fd: RawFd, mail: &Mail<'_>, trains: &[Train]) -> io::Result<usize> {
+    pub fn send(&mut self, fd: RawFd, outgoing: &Outgoing<'_>, trains: &[Train]) -> io::Result<usize> {
         let mut free = self.iovecs.iter_mut();
         let mut count = 0;
         let records = self.headers.iter_mut().zip(&mut self.names).zip(&mut self.controls);
         for (train, ((header, name), control)) in trains.iter().zip(records) {
-            let entries = mail.entries.get(train.entries.clone()).unwrap_or(&[]);
+            let entries = outgoing.entries.get(train.entries.clone()).unwrap_or(&[]);
             if entries.len() > free.len() {
                 break;
             }
@@ -355,7 +355,7 @@ impl Postman {
             message.msg_iovlen = 0;
             let mut last: Option<&mut libc::iovec> = None;
             for entry in entries {
-                let bytes = mail.bytes(entry);
+                let bytes = outgoing.bytes(entry);
                 if let Some(last) = &mut last {
                     if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == bytes.as_ptr().cast() {
                         last.iov_len += bytes.len();
@@ -404,9 +404,9 @@ fn set_segment(message: &mut libc::msghdr, control: &mut [u64; CONTROL_WORDS], s
 }
 
 /// A counter to wake whoever polls it.
-pub struct Bell(File);
+pub struct EventFd(File);
 
-impl Bell {
+impl EventFd {
     pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed.
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(|fd| Self(fd.into()))
@@ -422,7 +422,7 @@ impl Bell {
     }
 }
 
-impl AsRawFd for Bell {
+impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::{Core, Event, Settings};
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::limits::Limits;
 use crate::outbox::Via;
 use crate::sender::Sender;
@@ -190,7 +190,7 @@ impl Worker {
         match token {
             Token::Wake => {
                 for command in self.shared.take_commands() {
-                    self.obey(command)?;
+                    self.execute(command)?;
                 }
             }
             Token::Tunnel => {
@@ -245,7 +245,7 @@ impl Worker {
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => self.core.counters.count(Drop::UdpReceiveError),
+            Err(_) => self.core.counters.count(DropReason::UdpReceiveError),
         }
         bytes
     }
@@ -257,7 +257,7 @@ impl Worker {
     }
 
     /// Carry a command out; an error is the engine's end.
-    fn obey(&mut self, command: Command) -> io::Result<()> {
+    fn execute(&mut self, command: Command) -> io::Result<()> {
         self.make_room();
         let core = &mut self.core;
         match command {
@@ -315,7 +315,7 @@ impl Worker {
             Command::ClientDatagram { association, datagram } => {
                 match core.routes.clients.get(association).map(|known| known.client) {
                     Some(client) => core.client_received(association, client, &datagram),
-                    None => core.counters.count(Drop::Socks5ForeignSource),
+                    None => core.counters.count(DropReason::Socks5ForeignSource),
                 }
             }
             Command::SetHandshakes { per_s, per_source_per_s } => {
@@ -360,10 +360,10 @@ impl Worker {
         for id in std::mem::take(&mut self.core.to_enable) {
             let both = self.exit_from.ip.is_unspecified();
             let v6 = |worker: &Self| {
-                worker.open_exit(Ipv6Addr::UNSPECIFIED.into(), Token::Exit6(id), Drop::ExitNoIpv6Socket)
+                worker.open_exit(Ipv6Addr::UNSPECIFIED.into(), Token::Exit6(id), DropReason::ExitNoIpv6Socket)
             };
             let sockets = ExitSockets {
-                v4: self.open_exit(self.exit_from.ip, Token::Exit4(id), Drop::ExitNoIpv4Socket),
+                v4: self.open_exit(self.exit_from.ip, Token::Exit4(id), DropReason::ExitNoIpv4Socket),
                 v6: both.then(|| v6(self)).flatten(),
             };
             match self.core.routes.exits.get_mut(&id) {
@@ -375,7 +375,7 @@ impl Worker {
         }
     }
 
-    fn open_exit(&self, ip: IpAddr, token: Token, reason: Drop) -> Option<OwnedFd> {
+    fn open_exit(&self, ip: IpAddr, token: Token, reason: DropReason) -> Option<OwnedFd> {
         let opened = self.bind_exit(ip).and_then(|socket| {
             self.epoll.add_reader(socket.as_raw_fd(), token.pack())?;
             enable_gro(socket.as_raw_fd());
@@ -412,8 +412,8 @@ impl Worker {
             Via::Client(id) => clients.get(&id).map(AsRawFd::as_raw_fd),
             Via::Exit(id) => exits.get(&id)?.towards(to).map(AsRawFd::as_raw_fd),
         };
-        let mail = self.core.gate.outbox.sorted(self.inbox.bytes());
-        let sent = self.sender.send_all(&mail, &self.core.counters, socket_for);
+        let outgoing = self.core.gate.outbox.sorted(self.inbox.bytes());
+        let sent = self.sender.send_all(&outgoing, &self.core.counters, socket_for);
         self.shared.wire.sent(sent);
         self.core.gate.outbox.clear();
     }

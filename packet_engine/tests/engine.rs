@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
-use packet_engine::counters::{Counters, Drop};
+use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
 use packet_engine::limits::OwnBucket;
 use packet_engine::outbox::Via;
@@ -189,8 +189,8 @@ fn before_it_is_linked_nothing_goes_over_an_end_to_end_circuit() {
     downloader.client_received(1, address("127.0.0.1:5"), &to_other_end(b"hello"));
     downloader.frame_received(OURS, &to_other_end(b"")[3..], b"hello");
     assert!(sent(&mut downloader).is_empty());
-    assert_eq!(downloader.counters.get(Drop::NoCircuit), 1);
-    assert_eq!(downloader.counters.get(Drop::CircuitNotReady), 1);
+    assert_eq!(downloader.counters.get(DropReason::NoCircuit), 1);
+    assert_eq!(downloader.counters.get(DropReason::CircuitNotReady), 1);
 }
 
 #[test]
@@ -204,11 +204,11 @@ fn messages_for_an_exit_come_from_its_previous_hop_and_so_many_a_second() {
         one(passed(&mut relay, "198.51.100.9:9", &cell)).2
     };
     passed(&mut exit, "203.0.113.9:1", &message());
-    assert_eq!((exit.events.len(), exit.counters.get(Drop::ExitForeignSource)), (0, 1));
+    assert_eq!((exit.events.len(), exit.counters.get(DropReason::ExitForeignSource)), (0, 1));
     for _ in 0..2_500 {
         passed(&mut exit, "198.51.100.1:1", &message());
     }
-    assert_eq!(exit.events.len() as u64 + exit.counters.get(Drop::ExitTooManyMessages), 2_500);
+    assert_eq!(exit.events.len() as u64 + exit.counters.get(DropReason::ExitTooManyMessages), 2_500);
     assert!((1_000..=1_001).contains(&exit.events.len()), "{}", exit.events.len());
 }
 
@@ -217,14 +217,14 @@ fn no_exit_hears_of_end_to_end_addresses_nor_gives_itself_out_for_one() {
     let mut client = client();
     client.client_received(1, address("127.0.0.1:5"), &to_other_end(b"hello"));
     assert!(sent(&mut client).is_empty());
-    assert_eq!(client.counters.get(Drop::NoCircuit), 1);
+    assert_eq!(client.counters.get(DropReason::NoCircuit), 1);
 
     let (mut relay, mut exit) = (relay(), exit());
     exit.exit_received(THEIRS, address("9.9.9.9:1024"), b"d1:y1:re");
     let (_, _, cell) = one(sent(&mut exit));
     let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
     assert!(passed(&mut client, "198.51.100.1:1", &cell).is_empty());
-    assert_eq!(client.counters.get(Drop::CircuitForeignSource), 1);
+    assert_eq!(client.counters.get(DropReason::CircuitForeignSource), 1);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn what_comes_over_a_circuit_of_no_client_is_for_python() {
 
 #[test]
 fn a_relay_lets_messages_of_hidden_services_out_and_no_others() {
-    for (id, reason) in [(13, None), (14, None), (17, None), (18, None), (1, Some(Drop::ExitContentRefused))] {
+    for (id, reason) in [(13, None), (14, None), (17, None), (18, None), (1, Some(DropReason::ExitContentRefused))] {
         let (mut client, mut relay, mut exit) = (client(), relay(), exit());
         exit.settings.policy.peer_flags = 1;
         let message = [PREFIX.as_slice(), &[id], b"x"].concat();
@@ -259,8 +259,8 @@ fn a_relay_lets_messages_of_hidden_services_out_and_no_others() {
 #[test]
 fn what_may_not_leave_does_not_and_is_named() {
     for (destination, payload, reason) in [
-        ([10, 0, 0, 1], b"d1:y1:qe".as_slice(), Drop::ExitDestinationRefused),
-        ([8, 8, 8, 8], b"GET / HTTP/1.1", Drop::ExitContentRefused),
+        ([10, 0, 0, 1], b"d1:y1:qe".as_slice(), DropReason::ExitDestinationRefused),
+        ([8, 8, 8, 8], b"GET / HTTP/1.1", DropReason::ExitContentRefused),
     ] {
         let (mut client, mut relay, mut exit) = (client(), relay(), exit());
         let mut datagram = request(payload);
@@ -282,7 +282,7 @@ fn relay_early_is_counted() {
     let cells = sent(&mut client).into_iter();
     let number: usize = cells.map(|(_, _, cell)| passed(&mut relay, "198.51.100.9:9", &cell).len()).sum();
     // Eight cells carry the flag; the relay, which counts from the extend on, passes one less.
-    assert_eq!(relay.counters.get(Drop::CellRelayEarlyTooMany), 1);
+    assert_eq!(relay.counters.get(DropReason::CellRelayEarlyTooMany), 1);
     assert_eq!(number, 19);
 }
 
@@ -292,7 +292,7 @@ fn only_its_client_uses_an_association() {
     client.client_received(1, address("127.0.0.1:6"), &request(b"d1:y1:qe"));
     client.client_received(2, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
     assert!(sent(&mut client).is_empty());
-    assert_eq!(client.counters.get(Drop::Socks5ForeignSource), 2);
+    assert_eq!(client.counters.get(DropReason::Socks5ForeignSource), 2);
 }
 
 #[test]
