@@ -46,7 +46,7 @@ def confine_process() -> list[str]:
 
 
 def give_up_names() -> None:
-    """From now on, threads that are started look up no names by a resolver of the system: no exit, no need."""
+    """Keep threads that are started later from the system's resolver; a child that is no exit looks up no names."""
     if IS_LINUX:
         with contextlib.suppress(OSError):
             seccomp.confine({*seccomp.INTERNET, socket.AF_NETLINK})

@@ -43,7 +43,7 @@ class MainByCalls:
 
 
 class SharedPortCalls:
-    """What the main process calls; `community()` is there once RPC_CREATE was answered."""
+    """Answers the main process' calls to a child that shares the port; `community()` is there after RPC_CREATE."""
 
     def __init__(self, community: Callable[[], object]) -> None:
         self._community = community

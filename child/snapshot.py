@@ -45,7 +45,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
 
 
 def _route_fields(route: Any) -> dict[str, Any]:
-    """What a relay and an exit have in common: what they carried, and the node next to us."""
+    """Return the fields that relays and exits share: what they carried, and the node next to us."""
     return {
         "bytes_up": route.bytes_up,
         "bytes_down": route.bytes_down,
@@ -57,7 +57,7 @@ def _route_fields(route: Any) -> dict[str, Any]:
 
 
 def take_routes(community: LocalTunnelCommunity) -> Routes:
-    """What we do for others, and our swarms, as they are now."""
+    """Return what we do for others, and the swarms that we take part in, as of now."""
     relays = {
         circuit_id: RelayState(
             circuit_id,

@@ -45,7 +45,7 @@ class World:
 
 
 class Use(NamedTuple):
-    """What happened to one client."""
+    """Records what happened to one client."""
 
     both_ends: bool  # some circuit had a hostile first and a hostile last hop
     first_hops: int  # so many it met

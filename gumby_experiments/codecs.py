@@ -56,7 +56,7 @@ SCHEMA: Schema = {
 
 
 class Codec(NamedTuple):
-    """Of one message."""
+    """Encodes and decodes one kind of message."""
 
     encode: Callable[[Values], bytes]
     decode: Callable[[bytes], Values]
@@ -145,7 +145,7 @@ def _struct_kind(schema: Schema, kind: str) -> tuple[_Write, _Read]:
 
 
 def _json_codec(schema: Schema, name: str) -> Codec:
-    """As text without spaces; bytes as base64."""
+    """Return a codec of JSON without spaces; bytes are written as base64."""
 
     def to_json(values: Values, message: str) -> Values:
         return {field.name: _each(field, values[field.name], one_to_json) for field in schema[message]}
@@ -211,7 +211,7 @@ _CAPNP_TYPES = {U32: "UInt32", U64: "UInt64", F64: "Float64", BOOL: "Bool", BYTE
 
 
 def capnp_schema(schema: Schema) -> str:
-    """Of all messages, in Cap'n Proto's language."""
+    """Return the schema of all messages in Cap'n Proto's language."""
     lines = ["@0xdbb9ad1f14bf0b36;"]
     for name, fields in schema.items():
         lines.append(f"struct {name.capitalize()} {{")

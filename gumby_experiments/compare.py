@@ -57,7 +57,7 @@ class _Change(NamedTuple):
 
 
 def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Change:
-    """Of b against a, by logarithms: twice as much and half as much are equally far from the same.
+    """Return the change of b against a by logarithms: twice as much and half as much are equally far from the same.
 
     Of what may be zero or less, by differences, as shares of a's mean.
     """
@@ -88,7 +88,7 @@ def _share(whole: float, part: float) -> float:
 
 
 def _standard_error(first: Any, second: Any, differences: Any) -> tuple[float, float]:
-    """And its degrees of freedom: Student's of pairs, Welch's of samples."""
+    """Return the standard error and its degrees of freedom: Student's for pairs, Welch's for samples."""
     if differences is not None:
         return float(differences.std(ddof=1) / math.sqrt(len(differences))), len(differences) - 1
     parts = [values.var(ddof=1) / len(values) for values in (first, second)]
@@ -102,7 +102,7 @@ def _standard_error(first: Any, second: Any, differences: Any) -> tuple[float, f
 
 
 def holm(values: Sequence[float]) -> list[bool]:
-    """Which of the p values are significant when all are looked at (S. Holm, 1979)."""
+    """Return which p values are significant when all of them are looked at (S. Holm, 1979)."""
     order = sorted(range(len(values)), key=lambda at: values[at])
     found = [False] * len(values)
     for place, at in enumerate(order):
@@ -121,7 +121,7 @@ def verdict_of(metric: Metric, change: float, significant: bool) -> Verdict:
 
 
 def compare(a: Results, b: Results, paired: bool = False) -> list[Comparison]:
-    """Of every metric in every combination that both have. `paired`: their runs took turns. Raises UserError."""
+    """Compare each metric in each combination that both sides have; `paired` runs took turns. Raises UserError."""
     ours, theirs = a.provenance["experiment"], b.provenance["experiment"]
     if ours != theirs:
         raise UserError(f"{a.folder} is of {ours}, {b.folder} of {theirs}: compare two of one experiment")
@@ -196,7 +196,7 @@ def _was_measured(results: Results, name: str) -> bool:
 
 
 def differences(a: Results, b: Results) -> list[str]:
-    """How the two were set up differently, a line each: figures of different things compare badly."""
+    """Return how the two sides were set up differently, a line for each: different things compare badly."""
     found = []
     for part in ("nodes", "vary", "set"):
         ours, theirs = a.provenance["configuration"].get(part, {}), b.provenance["configuration"].get(part, {})

@@ -50,7 +50,7 @@ def _tall(number: int) -> dict[str, Any]:
 
 
 def _draw_changes(comparisons: Sequence[Comparison], folder: Path) -> None:
-    """Of each metric, the relative change and its interval."""
+    """Draw the relative change of each metric, with its interval."""
     picture, axes = figures.new_figure(**_tall(len(comparisons)))
     for row, each in enumerate(comparisons):
         colour = COLOURS[each.verdict]
@@ -69,7 +69,7 @@ def _draw_changes(comparisons: Sequence[Comparison], folder: Path) -> None:
 
 
 def _draw_means(comparisons: Sequence[Comparison], folder: Path) -> None:
-    """Of each metric both sides' mean, least and most, by the mean of A."""
+    """Draw the mean, the least and the most of each metric on both sides, relative to the mean of A."""
     picture, axes = figures.new_figure(**_tall(len(comparisons)))
     for row, each in enumerate(comparisons):
         for shift, side, colour in ((-0.17, each.a, figures.COLOURS[0]), (0.17, each.b, figures.COLOURS[1])):

@@ -57,7 +57,7 @@ class Published(Section, frozen=True):
 
 
 class Overrides(Section, frozen=True):
-    """What `--short` changes."""
+    """Holds what `--short` changes of an experiment."""
 
     runs: int | None = None
     nodes: dict[str, int] = msgspec.field(default_factory=dict)
@@ -88,7 +88,7 @@ class Experiment(Section, frozen=True):
 
 
 def names() -> list[str]:
-    """Of all experiments, in the order of their files."""
+    """Return the names of all experiments, in the order of their files."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -109,7 +109,7 @@ def _check(experiment: Experiment) -> None:
 
 
 def shortened(experiment: Experiment) -> Experiment:
-    """As `--short` has it."""
+    """Return the experiment as `--short` has it."""
     short = experiment.short
     return msgspec.structs.replace(
         experiment,
@@ -121,7 +121,7 @@ def shortened(experiment: Experiment) -> Experiment:
 
 
 def changed(experiment: Experiment, changes: Mapping[str, list[Value]]) -> Experiment:
-    """With `--set NAME=VALUE[,VALUE...]`: nodes, what is varied, what is set. Raises UsageError."""
+    """Return it with `--set NAME=VALUE[,VALUE...]`: nodes, what is varied, what is set. Raises UsageError."""
     nodes, vary, fixed = dict(experiment.nodes), dict(experiment.vary), dict(experiment.set)
     for name, values in changes.items():
         if name in vary:
@@ -140,7 +140,7 @@ def changed(experiment: Experiment, changes: Mapping[str, list[Value]]) -> Exper
 
 
 def with_options(experiment: Experiment, runs: int | None, seed: int | None, cores: int) -> Experiment:
-    """As the command line has it, on a machine of so many cores."""
+    """Return the experiment as the command line has it, on a machine of so many cores."""
     counts: list[Value] = [*(1 << power for power in range(cores.bit_length()) if 1 << power < cores), cores]
     lists = {CORES_OF_MACHINE: counts, WORKERS_OF_MACHINE: [0, *counts]}
     vary = {name: lists[values] if isinstance(values, str) else values for name, values in experiment.vary.items()}

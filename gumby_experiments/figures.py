@@ -42,7 +42,7 @@ def new_figure(**more: Any) -> tuple[Any, Any]:
 
 
 def save(figure: Any, folder: Path, name: str) -> None:
-    """As SVG and PNG. Raises UserError."""
+    """Write the figure as SVG and as PNG. Raises UserError."""
     from matplotlib import pyplot
 
     try:
@@ -78,7 +78,7 @@ def _draw(results: Results, figure: Figure, folder: Path) -> bool:
 
 
 def _label(results: Results, column: str) -> str:
-    """Its words, and the unit that its last words are once more."""
+    """Return a column's words for an axis, without a unit that they end with already."""
     unit, words = results.unit(column), column.split("_")
     while unit and words and words[-1] in UNIT_WORDS:
         words.pop()

@@ -44,7 +44,7 @@ async def is_revision(text: str) -> bool:
 async def run_revisions(
     revisions: tuple[str, str], name: str, options: Sequence[str], rounds: int, say: Say, *, folders: tuple[Path, Path]
 ) -> tuple[Results, Results]:
-    """So many runs of each, A B and B A in turn; `options` are those of `experiment run`. Raises UserError.
+    """Run each revision so many times, A B and B A in turn, with `experiment run`'s `options`. Raises UserError.
 
     `folders`: where the results of either side are written, after each round.
     """

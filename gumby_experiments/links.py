@@ -26,7 +26,7 @@ LOOPBACK = "loopback"
 
 
 class Links(Protocol):
-    """How nodes reach each other."""
+    """Describes how nodes reach each other."""
 
     kind: str
 

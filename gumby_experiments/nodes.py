@@ -47,7 +47,7 @@ class Node:
 
     @property
     def last_line(self) -> str:
-        """Of what it has complained of."""
+        """Return the last line that the node wrote to stderr."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
@@ -92,13 +92,13 @@ class Node:
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
 
     async def heard(self, key: str) -> Any:
-        """What it says of this, once it has. Raises RunError when it ends before."""
+        """Wait for the node to print this, and return the line. Raises RunError when it ends before."""
         while key not in self.said:
             await self.next_heard()
         return self.said[key]
 
     async def next_heard(self) -> None:
-        """Until it says something. Raises RunError when it has ended, and so will say no more."""
+        """Wait until the node prints something. Raises RunError when it has ended, and so will print no more."""
         if self._reading is not None and self._reading.done():
             raise RunError(f"node {self.number} ({self.role}) has ended: {self.last_line}")
         self._heard.clear()

@@ -25,7 +25,7 @@ class Progress:
             self.add(*point)
 
     def add(self, elapsed_s: float, done_bytes: int) -> None:
-        """Who is asked more often than it counts tells the same twice: that is no stall until it lasts."""
+        """Add a point; a count that comes again is a stall only when that lasts, as nodes count less often."""
         at_s = round(elapsed_s, 4)
         last_s, last_bytes = self.points[-1]
         if at_s <= last_s or done_bytes < last_bytes:
@@ -38,7 +38,7 @@ class Progress:
         self.points.append((at_s, done_bytes))
 
     def rows(self, every_s: float = EVERY_S) -> list[dict[str, Any]]:
-        """With COLUMNS, one for each whole interval; between two points bytes came evenly."""
+        """Return a row with COLUMNS for each whole interval; bytes count as coming evenly between two points."""
         times, done = zip(*self.points, strict=True)
         grid = np.arange(int(times[-1] / every_s + 1e-9) + 1) * every_s
         at = np.interp(grid, times, done)

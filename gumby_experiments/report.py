@@ -20,7 +20,7 @@ FEW = 4  # significant digits
 
 
 class MetricTable(NamedTuple):
-    """Of one metric: a row for each combination of what was varied."""
+    """Holds one metric's table: a row for each combination of what was varied."""
 
     name: str
     metric: Metric
@@ -71,7 +71,7 @@ def _by_combination(runs: pd.DataFrame, factors: list[str], name: str) -> Iterat
 
 
 def ours(results: Results, published: Published) -> str:
-    """What we measured beside a published figure."""
+    """Return what we measured beside a published figure."""
     runs = results.runs
     for column, value in published.when.items():
         if column not in runs:
@@ -85,7 +85,7 @@ def ours(results: Results, published: Published) -> str:
 
 
 def sentences(results: Results, findings: Any) -> list[str]:
-    """What the findings' module says of the tables."""
+    """Return what the findings' module says of the tables."""
     return list(findings.findings(results)) if hasattr(findings, "findings") else []
 
 

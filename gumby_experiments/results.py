@@ -35,7 +35,7 @@ class Results:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """Those that came to something."""
+        """Return the runs that succeeded."""
         runs = self.tables.get(RUNS, pd.DataFrame())
         return runs[runs[ERROR].isna()] if ERROR in runs else runs
 
@@ -88,7 +88,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """What `Results.write` wrote. Raises UserError."""
+    """Read what `Results.write` wrote. Raises UserError."""
     try:
         provenance = json.loads((folder / "provenance.json").read_text())
         experiment = msgspec.convert(provenance["configuration"], Experiment)

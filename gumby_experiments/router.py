@@ -44,7 +44,7 @@ PACKETS_AT_ONCE = 64
 
 
 def address(node: int) -> str:
-    """Of a node, 1 or above."""
+    """Return the address of a node, whose number is 1 or above."""
     return f"{NET}.{node // 250}.{node % 250 + 1}"
 
 
@@ -58,7 +58,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def netem(link: Link) -> list[str]:
-    """What `tc qdisc replace dev DEVICE root` is given."""
+    """Return the arguments that `tc qdisc replace dev DEVICE root` gets."""
     words = ["netem", "limit", str(QUEUE_PACKETS), "delay", f"{link.delay_ms}ms"]
     words += [f"{link.jitter_ms}ms"] if link.jitter_ms else []
     words += ["loss", f"{link.loss_percent}%"] if link.loss_percent else []
@@ -167,7 +167,7 @@ def _asked(lines: Iterator[str]) -> Iterator[tuple[int, Link]]:
 
 
 class _Way(NamedTuple):
-    """Of a node: its device, and both directions of its link."""
+    """Holds a node's TUN device, and both directions of its link."""
 
     device: int
     up: Direction
@@ -212,7 +212,7 @@ class TunLinks:
             self._deliver(time.monotonic())
 
     def _take(self, way: _Way) -> None:
-        """What a node sends: through its link, and then through that of whom it is for."""
+        """Carry a packet that a node sends through its link, and then through that of the node that it is for."""
         for _ in range(PACKETS_AT_ONCE):
             try:
                 packet = os.read(way.device, MTU_BYTES + 100)

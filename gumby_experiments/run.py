@@ -25,7 +25,7 @@ WATCH_S = 0.5
 
 
 class Run:
-    """What verbs work with.
+    """Holds what verbs work with during one run.
 
     `metrics` becomes its row of runs.csv, `tables` rows of tables by their name, `events` what
     happened when. `random` depends on the experiment's seed and the run's number alone.
@@ -48,7 +48,7 @@ class Run:
         self.folder: Path
 
     def setting(self, name: str) -> Value:
-        """Of what the experiment sets or varies."""
+        """Return the value of what the experiment sets or varies."""
         return self.factors[name] if name in self.factors else self.experiment.set[name]
 
     def now_s(self) -> float:
@@ -73,7 +73,7 @@ class Run:
         return self.nodes[number]
 
     def another(self, number: int) -> Node:
-        """In the place of a node that has ended: it can be started anew."""
+        """Put a new node in the place of one that has ended, so that it can be started anew."""
         if number in self.nodes and self.nodes[number].pid is None:
             del self.nodes[number]
         return self.node(number)

@@ -25,7 +25,7 @@ class Sampler:
         self._cpu_s: dict[int, tuple[str, float]] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Sample all processes every INTERVAL_S, until it is cancelled."""
         next_s = time.monotonic()
         while True:
             self.sample()
@@ -47,7 +47,7 @@ class Sampler:
         return [(number, pid) for number, root in roots for pid in _descendants(root, below)]
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Of all processes of each role, up to their last sample."""
+        """Return the CPU seconds of all processes of each role, up to their last sample."""
         total: dict[str, float] = defaultdict(float)
         for role, seconds in self._cpu_s.values():
             total[role] += seconds

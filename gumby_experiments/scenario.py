@@ -146,7 +146,7 @@ def _split_peers(text: str, where: str) -> tuple[str, Peers]:
 
 
 def parse_peers(text: str, where: str = "peers") -> Peers:
-    """What is between the braces. Raises ScenarioError."""
+    """Parse the node numbers between the braces. Raises ScenarioError."""
     excluded = text.strip().startswith("!")
     numbers: set[int] = set()
     for part in filter(None, map(str.strip, text.strip().removeprefix("!").split(","))):
@@ -179,7 +179,7 @@ def peers_of_roles(roles: Mapping[str, int]) -> Iterator[tuple[int, str]]:
 
 
 def variables_of_roles(roles: Mapping[str, int]) -> dict[str, str]:
-    """What a scenario writes for the nodes of a role: $seeder is 1-4; of a role that nobody has, nothing."""
+    """Return the variables that scenarios name roles by: $seeder is "1-4", and empty for a role that nobody has."""
     numbers: dict[str, list[int]] = {role: [] for role in roles}
     for number, role in peers_of_roles(roles):
         numbers[role].append(number)

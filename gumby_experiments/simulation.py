@@ -130,7 +130,7 @@ class _Simulation:
 
 
 def calibrated(costs: Costs, machine: Machine, measured_mb_per_s: float) -> Machine:
-    """With the delay that makes the simulation as fast as was measured; none when it is slower without."""
+    """Return the machine with the delay that makes the simulation as fast as measured; none if it is slower."""
 
     def too_fast(delay_s: float) -> float:
         return predict(costs, machine._replace(delay_s=delay_s)).mb_per_s - measured_mb_per_s
@@ -153,7 +153,7 @@ class ScalabilityLaw(NamedTuple):
 
     @property
     def best_number(self) -> float:
-        """Beyond it more is slower; infinite without coherency."""
+        """Return the number of workers beyond which more are slower; infinite without coherency."""
         return float(np.sqrt((1 - self.contention) / self.coherency)) if self.coherency > 0 else float("inf")
 
     def explains(self, numbers: list[float], throughputs: list[float]) -> float:
@@ -165,7 +165,7 @@ class ScalabilityLaw(NamedTuple):
 
 
 def fit_law(numbers: list[float], throughputs: list[float]) -> ScalabilityLaw:
-    """By least squares. Of three points or more."""
+    """Fit the law to three points or more, by least squares."""
 
     def law(number: Any, rate: float, contention: float, coherency: float) -> Any:
         return ScalabilityLaw(rate, contention, coherency).throughput(number)
@@ -178,6 +178,6 @@ def fit_law(numbers: list[float], throughputs: list[float]) -> ScalabilityLaw:
 
 
 def number_for(law: ScalabilityLaw, share: float, most: float) -> float:
-    """With how many the law gives this share of what it gives with `most`."""
+    """Return with how many workers the law gives this share of what it gives with `most`."""
     goal = share * law.throughput(most)
     return float(brentq(lambda number: law.throughput(number) - goal, 1.0, most)) if law.throughput(1) < goal else 1.0

@@ -24,7 +24,7 @@ class Summary(NamedTuple):
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Of one value or more."""
+    """Summarize one value or more."""
     array = np.asarray(values, dtype=float)
     number, mean = len(array), float(array.mean())
     if number < 2:
@@ -35,7 +35,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 class Difference(NamedTuple):
-    """Between the means of two samples: Welch's t-test, Hedges' g, and what the test could have found."""
+    """Describes how two samples' means differ: Welch's t-test, Hedges' g, and what the test could have found."""
 
     t: float
     degrees: float
@@ -53,7 +53,7 @@ LARGE_EFFECT = 0.8  # J. Cohen, Statistical Power Analysis, 1988
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> Difference | None:
-    """None of samples that have fewer than two values, or do not vary at all."""
+    """Compare two samples; returns None for those that have fewer than two values, or do not vary at all."""
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if min(len(a), len(b)) < 2 or a.std() + b.std() == 0:
         return None
@@ -67,7 +67,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference | None:
 
 
 def power_of_t_test(effect: float, first: int, second: int, alpha: float = 1 - CONFIDENCE) -> float:
-    """How likely an effect of so many standard deviations is found in samples of these sizes, two-sided."""
+    """Return how likely an effect of so many standard deviations is found in samples of these sizes, two-sided."""
     degrees = first + second - 2
     shift = effect * math.sqrt(first * second / (first + second))
     limit = stats.t.ppf(1 - alpha / 2, degrees)

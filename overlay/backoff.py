@@ -31,7 +31,7 @@ class Backoff:
 
 
 class Recent(Generic[Key]):
-    """What happened to a key is remembered for some seconds."""
+    """Remembers for some seconds that something happened to a key."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -162,7 +162,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
             self._next_circuit_id = None
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
-        """As tunnel_pool.contract has it: all that are ready."""
+        """Return all ready circuits (tunnel_pool.contract)."""
         return self.find_circuits(hops=hops, group=group)
 
     def drain(self, on: bool) -> None:
@@ -170,7 +170,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.is_draining = on
 
     def create_circuit(self, goal_hops: int, *args: Any, group: int = 0, **kwargs: Any) -> Circuit | None:
-        """As in py-ipv8; refuses a required exit that is ourselves."""
+        """Create a circuit as py-ipv8 does; refuse a required exit that is ourselves."""
         required_exit = kwargs.get("required_exit")
         if required_exit is not None and self._is_me(required_exit):
             return None
@@ -227,7 +227,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
             self.register_task("build soon", self.do_circuits, delay=delay_s)
 
     def do_circuits(self) -> None:
-        """As in py-ipv8, of all groups, less and less often while circuits fail."""
+        """Keep the wanted circuits as py-ipv8 does, for all groups, and less and less often while circuits fail."""
         if not self.may_build():
             self.do_remove()
             return
@@ -258,7 +258,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
             known.pings.extend([time.monotonic() - pinged_s] * known.pings.maxlen)
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
-        """As in py-ipv8, without ourselves, and without those that did not answer while others are left."""
+        """Return candidates as py-ipv8 does, without ourselves, and without silent ones while there are others."""
         now_s = time.monotonic()
         peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
         return [peer for peer in peers if not self._suspects.has(peer.mid, now_s)] or peers
@@ -362,5 +362,5 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
 
 
 def _may_carry(circuit: Circuit) -> bool:
-    """Not before all hops are there, and not before the other end can read it, where there is one."""
+    """Return whether all hops are there, and the other end can read what is sent, where there is one."""
     return bool(circuit.state == CIRCUIT_STATE_READY and (circuit.ctype not in END_TO_END or is_linked(circuit)))

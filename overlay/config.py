@@ -36,7 +36,7 @@ class HostPort(NamedTuple):
 
 
 class ExitFrom(NamedTuple):
-    """Where what exits leaves from: an address, "" being that of `listen`, and ports, (0, 0) being any."""
+    """Says where an exit's traffic leaves from: an address ("": that of `listen`) and ports ((0, 0): any)."""
 
     host: str = ""
     ports: tuple[int, int] = (0, 0)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 
 class EngineChoice(Enum):
-    """What `--engine` says."""
+    """Lists the choices of `--engine`."""
 
     AUTO = "auto"
     NATIVE = "native"

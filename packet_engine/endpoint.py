@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def packed_rules(rules: Any) -> ExitRules:
-    """As the engine takes them: addresses of 16 bytes, ports of 2."""
+    """Return the rules as the engine takes them: addresses of 16 bytes, ports of 2."""
     return ExitRules(
         None if rules.protocols is None else int(rules.protocols) & 0xFF,
         rules.denied.pack(16),
@@ -143,7 +143,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self.engine.configure(self._engine_settings())
 
     def set_exit_rules(self, rules: Any) -> None:
-        """Those of overlay/serving/exit_rules.py."""
+        """Have the rules of overlay/serving/exit_rules.py hold in the engine."""
         self.engine.set_exit_rules(packed_rules(rules))
 
     # The tables
@@ -193,7 +193,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
                 table.update_statistics(known)
 
     def dropped(self) -> Counter[str]:
-        """What the engine dropped, by reason."""
+        """Return how much the engine dropped, by reason."""
         return Counter(self.engine.counters())
 
     # Endpoint

@@ -95,6 +95,6 @@ class RouteTable(UserDict[int, Route], Generic[Route]):
 
 
 def _neighbour(route: Any) -> tuple[str, int] | None:
-    """Where cells of the route come from or go to; a circuit may have nobody yet."""
+    """Return where the route's cells come from or go to; a circuit may have nobody yet."""
     address: tuple[str, int] | None = route.hop.address if route.hop is not None else None
     return address

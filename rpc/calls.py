@@ -142,7 +142,7 @@ class ControlChannel:
         return encode(Kind.EVENT, 0, _envelope(pb.Event, name, message))
 
     def receive(self, data: bytes) -> list[Happening]:
-        """What these bytes completed. Raises BrokenStreamError; the stream is lost then.
+        """Return what these bytes completed. Raises BrokenStreamError; the stream is lost then.
 
         Answers to calls that timed out or were never made are passed over.
         """

@@ -16,7 +16,7 @@ class CallError(RpcError):
 
 
 class CallTimeoutError(CallError):
-    """No answer came in time. The call may still take effect."""
+    """Says that no answer came in time; the call may still take effect."""
 
 
 class ConnectionLostError(CallError):

@@ -31,7 +31,7 @@ def give(giving: socket.socket, what: int, file: HasDescriptor) -> None:
 
 
 class DescriptorsTaken:
-    """What has come so far, by id, until it is asked for."""
+    """Keeps the descriptors that have come, by id, until they are asked for."""
 
     def __init__(self, fd: int) -> None:
         self._taking = socket.socket(fileno=fd)

@@ -45,7 +45,7 @@ class CircuitState:
 
 
 class CarriedState(NamedTuple):
-    """What a child relays and exits for others, and what its socket sent and received, since it started."""
+    """Counts what a child relayed and exited for others, and what its socket sent and received, since it started."""
 
     relays: int = 0  # open now
     exits: int = 0  # open now
@@ -139,7 +139,7 @@ def _state(kind: Callable[..., State], message: Message) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What a child does for others, and the swarms that it takes part in."""
+    """Holds what a child does for others, and the swarms that it takes part in."""
 
     relays: Mapping[int, RelayState] = field(default_factory=dict)
     exits: Mapping[int, ExitState] = field(default_factory=dict)

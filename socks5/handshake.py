@@ -91,7 +91,7 @@ class Handshake:
     """The server's side of sections 3 to 6."""
 
     def __init__(self, secret: Secret | None = None) -> None:
-        """With a `secret`, only clients that have it are served."""
+        """Serve only clients that have the `secret`, where there is one."""
         self._secret = secret
         self.state = State.GREETING
         self._buffer = b""

@@ -55,7 +55,7 @@ class Move(NamedTuple):
 
 
 class CellBuckets:
-    """Which slot has which bucket, and the live circuits that stayed where they were when theirs moved."""
+    """Knows which slot has which bucket, and the live circuits that stayed with a slot when their bucket moved."""
 
     def __init__(self, slots: Sequence[int]) -> None:
         """Shared out evenly, each slot's in a row."""
@@ -69,7 +69,7 @@ class CellBuckets:
         return self.stayed.get(circuit_id, self.owners[bucket_of(circuit_id)])
 
     def moves(self, eligible: Collection[int]) -> list[Move]:
-        """What has to move so that these slots, and no others, have the buckets, as evenly as can be."""
+        """Return what has to move so that these slots, and no others, have the buckets, as evenly as can be."""
         if not eligible:
             return []
         have: dict[int, list[int]] = {slot: [] for slot in sorted(eligible)}
@@ -112,7 +112,7 @@ class CellBuckets:
         return left
 
     def still_live(self, slot: int, live: Collection[int]) -> bool:
-        """Of those that stayed with this slot only these are left; returns whether that is news."""
+        """Keep only these of the circuits that stayed with a slot; return whether that changes anything."""
         before = len(self.stayed)
         self.stayed = {id_: owner for id_, owner in self.stayed.items() if owner != slot or id_ in live}
         return len(self.stayed) != before
@@ -151,18 +151,18 @@ def _leaf(stayed: Collection[tuple[int, int]], index: int) -> list[Instruction]:
 
 
 def cells_of(prefix: bytes) -> list[Instruction]:
-    """What a child's socket lets in: cells of this network."""
+    """Return a filter that lets in cells of this network, for a child's socket."""
     return messages_of([prefix + CELL])
 
 
 def messages_of(prefixes: Iterable[bytes]) -> list[Instruction]:
-    """What a socket lets in: datagrams that begin with one of these, up to MAX_PREFIXES."""
+    """Return a filter that lets in datagrams that begin with one of these, up to MAX_PREFIXES."""
     let_in = [instruction for prefix in prefixes for instruction in if_equal(UDP_HEADER_BYTES, prefix, ret(EVERYTHING))]
     return [*let_in, *ret(0)]
 
 
 def messages_like(prefixes: Iterable[bytes]) -> list[Instruction]:
-    """What a socket lets in that many prefixes are for: of each, the two bytes of py-ipv8 and four of the community.
+    """Return a filter for many prefixes: it looks at py-ipv8's two bytes and four of the community's.
 
     That takes 16 bytes of the kernel's memory for each prefix, and leaves others one chance in four thousand million.
     """

@@ -30,7 +30,7 @@ def open_here(make: Callable[[], T], /) -> T:
 
 
 def enlarge_buffers(sock: socket.socket) -> None:
-    """As large as the kernel gives, up to BUFFER_BYTES."""
+    """Make a socket's buffers as large as the kernel allows, up to BUFFER_BYTES."""
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
@@ -83,11 +83,11 @@ class ReusePortGroup:
         return len(self.sockets) - 1
 
     def steer(self, program: Sequence[Instruction]) -> None:
-        """From now on a datagram goes to the socket whose index the program returns. Raises OSError."""
+        """Have each datagram go to the socket whose index the program returns. Raises OSError."""
         _attach(self.sockets[OWN_SOCKET], SO_ATTACH_REUSEPORT_CBPF, program)
 
     def let_in(self, index: int, program: Sequence[Instruction]) -> None:
-        """From now on a socket takes only what the program returns a length for. Raises OSError.
+        """Have a socket take only datagrams for which the program returns a length. Raises OSError.
 
         Its packets begin with the UDP header, those of `steer` with what follows it.
         """

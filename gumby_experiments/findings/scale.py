@@ -65,7 +65,7 @@ def _check(runs: pd.DataFrame, costs: dict[int, Costs], here: Machine) -> Iterat
 
 
 def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, Any]]:
-    """With nothing in the way but processes and cores: how fast it could be."""
+    """Predict how fast it could be with nothing in the way but processes and cores."""
     of_many = costs[max(costs)]
     for cores in SIZES:
         for workers in SIZES:
@@ -79,12 +79,12 @@ def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, A
 
 
 def _by_workers(predicted: pd.DataFrame) -> pd.Series:
-    """What so many workers reach on the most cores."""
+    """Return what each number of workers reaches on the most cores."""
     return predicted[predicted["cores"] == max(SIZES)].set_index("workers")["mb_per_s"]
 
 
 def _by_cores(predicted: pd.DataFrame) -> pd.Series:
-    """What so many cores reach with the workers that suit them best."""
+    """Return what each number of cores reaches with the workers that suit it best."""
     return predicted.groupby("cores")["mb_per_s"].max()
 
 

@@ -15,7 +15,7 @@ class BenchModule:
         self._run = run
 
     async def _bench(self, number: int, name: str, *options: str) -> Any:
-        """What it printed. Raises RunError when it fails."""
+        """Run a benchmark and return what it printed. Raises RunError when it fails."""
         node = self._run.node(number)
         await node.start([*own_executable(), "bench", name, *options, "--json"], ends=True)
         measured = await node.heard(name)
@@ -41,7 +41,7 @@ class BenchModule:
 
 
 def _slowest(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Of the rates of 2016's experiments: the mean and the worst of each kind of request."""
+    """Return the mean and the worst answer of each kind of request, at the rates of 2016's experiments."""
     found: dict[str, float] = {}
     for row in rows:
         if row["rate"] <= 20:

@@ -78,7 +78,7 @@ class CostsModule:
         self._run.metrics[f"engine_{role}_instructions"] = await self._count(number, counted) / int(cells)
 
     async def _build(self, number: int) -> None:
-        """What is counted is what is in the source. Raises RunError."""
+        """Build what is counted from the source that is there. Raises RunError."""
         node = self._run.another(number)
         command = ["cargo", "build", "--quiet", "--release", "--locked", "--example=cells"]
         await node.start([*command, f"--manifest-path={CRATE}", f"--target-dir={TARGET}"], ends=True)
@@ -101,7 +101,7 @@ class CostsModule:
 
     @of_a_node
     async def weigh_imports(self, number: int) -> None:
-        """What a child has imported when it begins: modules, and memory that is its own."""
+        """Measure what a child has imported when it begins: modules, and memory that is its own."""
         node = self._run.another(number)
         await node.start([sys.executable, "-c", _IMPORTED])
         self._run.metrics["child_modules"] = await node.heard("modules")

@@ -37,7 +37,7 @@ class DaemonModule(SwarmModule):
 
     @of_a_node
     async def start_daemon(self, number: int, workers: str = "2") -> None:
-        """And wait until it listens."""
+        """Start the daemon and wait until it listens."""
         node = self._run.node(number)
         begun_s = time.monotonic()
         arguments = [f"--state={node.folder / 'state'}", f"--folder={node.folder / 'downloads'}"]
@@ -113,7 +113,7 @@ class DaemonModule(SwarmModule):
         }
 
     def _used(self, number: int) -> dict[str, float]:
-        """Of all processes of the node, as sampled now."""
+        """Return the CPU seconds of all processes of the node, as sampled now."""
         known = len(self._run.sampler.rows)
         self._run.sampler.sample()
         rows = [row for row in self._run.sampler.rows[known:] if row["node"] == number]

@@ -48,7 +48,7 @@ class DatagramModule(SwarmModule):
 
     @of_a_node
     async def start_pool(self, number: int, workers: str, circuits: str, steering: str = "auto") -> None:
-        """And wait until all circuits stand."""
+        """Start the pool and wait until all circuits stand."""
         node = self._run.node(number)
         await node.start(
             self._program(
@@ -70,7 +70,7 @@ class DatagramModule(SwarmModule):
 
     @of_a_node
     async def load(self, number: int, window: str, seconds: str) -> None:
-        """So many datagrams on their way over each circuit at any time."""
+        """Keep so many datagrams on their way over each circuit."""
         self._run.sampler.sample()
         before = self._run.sampler.cpu_seconds()
         measured = await self._client(number, "load", *self._echoes, f"--window={window}", f"--seconds={seconds}")

@@ -13,7 +13,7 @@ NOTABLE = 0.1  # of what all the other threads do
 
 
 class ScaleModule(SwarmModule):
-    """As SwarmModule; `download` and `wait_until_downloaded` are what is counted between."""
+    """Is a SwarmModule that counts the costs between `download` and `wait_until_downloaded`."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -21,7 +21,7 @@ class ScaleModule(SwarmModule):
 
     @of_a_node
     async def count_costs(self, number: int) -> None:
-        """From here."""
+        """Count what the downloader's processes cost from this moment on."""
         self._before = self._used(number)
 
     @of_a_node

@@ -31,7 +31,7 @@ class SerializationModule:
 
     @of_a_node
     async def wait_until_done(self, number: int) -> None:
-        """What it measured becomes metrics."""
+        """Wait for the end, and take what was measured as metrics."""
         self._run.metrics |= await self._run.node(number).heard("done")
 
     @of_a_node

@@ -27,7 +27,7 @@ MB = 1_000_000
 
 
 class SwarmModule:
-    """What is measured is in `metrics`: of the download, its speed and the CPU that everybody used meanwhile."""
+    """Downloads through a swarm; `metrics` gets the speed and the CPU that everybody used meanwhile."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -81,7 +81,7 @@ class SwarmModule:
         await node.start([*own_executable(), "node", *more, f"--engine={engine}", "--log-level=error", *arguments])
 
     def addresses(self) -> list[HostPort]:
-        """Of the exits and relays that there are to be."""
+        """Return the addresses of the exits and relays that there are to be."""
         roles = self._run.roles.items()
         return [HostPort(self._run.node(number).host, PORT) for number, role in roles if role in (EXIT, RELAY)]
 
@@ -116,7 +116,7 @@ class SwarmModule:
 
     @of_a_node
     async def wait_for_circuits(self, number: int, at_least: str = "1") -> None:
-        """Until the downloader has so many."""
+        """Wait until the downloader has so many circuits."""
         node = self._run.node(number)
         self._run.metrics["first_circuit_s"] = await node.heard("first_circuit_s")
         self._run.happened("first circuit", number)

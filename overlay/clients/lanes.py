@@ -83,7 +83,7 @@ class GroupedCircuits:
         hops: int | None = None,
         group: int | None = 0,
     ) -> list[Circuit]:
-        """As in py-ipv8; those of all groups when `group` is None."""
+        """Find circuits as py-ipv8 does; those of all groups when `group` is None."""
         found: list[Circuit] = super().find_circuits(ctype, state, exit_flags, hops)  # type: ignore[misc]
         return [circuit for circuit in found if group is None or group_of(circuit) == group]
 

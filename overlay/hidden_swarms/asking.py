@@ -30,7 +30,7 @@ class Questions:
         self._points: dict[bytes, dict[IntroductionPoint, float]] = {}  # when each was asked last
 
     def in_turn(self, info_hash: bytes, points: Iterable[IntroductionPoint]) -> list[IntroductionPoint]:
-        """Who has not been asked yet, then who was asked the longest ago; others are forgotten."""
+        """Return the points never asked, then the others, longest unasked first; forget all that are not given."""
         points = list(points)
         asked_s = {at: when for at, when in self._points.get(info_hash, {}).items() if at in points}
         self._points[info_hash] = asked_s
@@ -45,7 +45,7 @@ class Questions:
         self._open.setdefault(info_hash, Asked(now_s, frozenset(over)))
 
     def answered(self, info_hash: bytes) -> Asked | None:
-        """Or given up: nothing is waited for any more."""
+        """Note that an answer came, or was given up: nothing is waited for any more."""
         return self._open.pop(info_hash, None)
 
     def is_unanswered(self, info_hash: bytes, now_s: float) -> bool:
@@ -54,6 +54,6 @@ class Questions:
         return asked is not None and now_s - asked.since_s >= self._timeout_s
 
     def forget(self, info_hash: bytes) -> None:
-        """As if nobody had been asked; but no seeder is asked sooner for it."""
+        """Forget whom this swarm has asked; no seeder is asked sooner for it."""
         self._open.pop(info_hash, None)
         self._points.pop(info_hash, None)

@@ -36,7 +36,7 @@ def mask_in_use() -> int:
 
 
 def end_to_end_address(circuit_id: int) -> tuple[str, int]:
-    """Where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
+    """Return where clients find the other end of a circuit (py-ipv8's `circuit_id_to_ip`)."""
     return inet_ntoa(struct.pack("!I", circuit_id ^ _mask)), CIRCUIT_ID_PORT
 
 

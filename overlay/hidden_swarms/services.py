@@ -126,7 +126,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
     # What we take part in
 
     def watch(self, swarms: Iterable[WatchedSwarm]) -> None:
-        """From now on these, and no others."""
+        """Take part in these swarms from now on, and in no others."""
         wanted = {swarm.info_hash: swarm for swarm in swarms}
         for info_hash, joined in list(self.swarms.items()):
             swarm = wanted.get(info_hash)
@@ -145,7 +145,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         seeding: bool = True,
         group: int = 0,
     ) -> None:
-        """As in py-ipv8; swarms of one `group` are looked up over the same circuits."""
+        """Join a swarm as py-ipv8 does; swarms of one `group` are looked up over the same circuits."""
         super().join_swarm(info_hash, hops, callback, seeding)
         self.set_group_of_swarm(info_hash, group)
         if not self._tending:
@@ -244,7 +244,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
                 self.create_e2e(swarm.info_hash, point)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
-        """As in py-ipv8; where the place is not chosen, a swarm that has an introduction point gets no other.
+        """Make an introduction point as py-ipv8 does; one that may be anywhere, only where the swarm has none.
 
         A host may ask for what was begun unasked, and Tribler joins no swarm once it has ten of these circuits
         (monitor_hidden_swarms).
@@ -256,7 +256,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             await super().create_introduction_point(info_hash, required_ip)
 
     async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
-        """As in py-ipv8; another when no circuit to the first came about, while the downloader still waits."""
+        """Make a rendezvous point as py-ipv8 does; try another while the downloader still waits for the first."""
         swarm, begun_s = self.swarms.get(info_hash), time.monotonic()
         point: RendezvousPoint | None = await super().create_rendezvous_point(info_hash)
         is_wanted = swarm is not None and self.swarms.get(info_hash) is swarm and not self.is_draining
@@ -265,7 +265,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         return point
 
     def _look_up_anew(self, info_hash: bytes) -> None:
-        """As if nobody had been looked for, or asked, before."""
+        """Forget who was looked for, and who was asked."""
         self._retry_s.pop(info_hash, None)
         self._questions.forget(info_hash)
 
@@ -279,7 +279,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
                 self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
 
     def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """As in py-ipv8; who may be asked, `Questions` says."""
+        """Ask a seeder for a rendezvous as py-ipv8 does; `Questions` says who may be asked."""
         now_s, swarm = time.monotonic(), self.swarms.get(info_hash)
         if (
             swarm is None
@@ -296,7 +296,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             swarm.remove_intro_point(intro_point)
 
     def on_peers_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        """As in py-ipv8; the answer comes over the circuit that the question took, or it is somebody else's."""
+        """Take a response as py-ipv8 does, if it came over the circuit that the question took."""
         payload, _ = self.serializer.unpack_serializable(PeersResponsePayload, data, offset=23)
         question = self.request_cache.get(PeersRequestCache, payload.identifier)
         if question is not None and question.circuit.circuit_id != circuit_id:
@@ -305,7 +305,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         super().on_peers_response(source_address, data, circuit_id)
 
     async def on_created_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        """As in py-ipv8; nobody waits for this answer any more, whatever becomes of the circuit."""
+        """Take an answer as py-ipv8 does; it is waited for no longer, whatever becomes of the circuit."""
         payload, _ = self.serializer.unpack_serializable(CreatedE2EPayload, data, offset=23)
         question = self.request_cache.get(E2ERequestCache, payload.identifier)
         await super().on_created_e2e(source_address, data, circuit_id)
@@ -313,7 +313,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             self._questions.answered(question.info_hash)
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
-        """As in py-ipv8, with a circuit to ask over."""
+        """Estimate as py-ipv8 does, with a circuit to ask over."""
         lane = Lane(hops, self.group_of_swarm(info_hash))
         circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane)
         circuit = circuits[0] if circuits else self._create_lookup_circuit(lane)
@@ -324,13 +324,13 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
     # Circuits
 
     def do_circuits(self) -> None:
-        """Those that are wanted by hop count; what swarms need, _tend_swarms builds."""
+        """Keep the circuits that are wanted by hop count; `_tend_swarms` builds those of swarms."""
         TunnelCommunity.do_circuits(self)
 
     def create_circuit_for_infohash(
         self, info_hash: bytes, ctype: str, exit_flags: set[int] | None = None, required_exit: Peer | None = None
     ) -> Circuit | None:
-        """As in py-ipv8; a rendezvous point is any relay that we know, so that no exit is needed."""
+        """Build as py-ipv8 does; a rendezvous point is any relay that we know, so that no exit is needed."""
         if ctype == CIRCUIT_TYPE_RP_SEEDER and required_exit is None and info_hash in self.swarms:
             required_exit = self.choose_meeting_point(self.swarms[info_hash].hops)
         circuit: Circuit | None = super().create_circuit_for_infohash(info_hash, ctype, exit_flags, required_exit)
@@ -342,7 +342,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         return random.choice(relays) if relays else None
 
     def do_remove(self) -> None:
-        """As in py-ipv8, and end-to-end circuits whose other end has gone silent."""
+        """Remove what py-ipv8 removes, and end-to-end circuits whose other end has gone silent."""
         super().do_remove()
         silent_s = time.time() - END_TO_END_SILENCE_S
         for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None):
@@ -377,7 +377,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             self.counters["circuit_overlay_message_refused"] += 1
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        """As in py-ipv8; a seeder is asked by way of the swarm's own introduction point, and not without end."""
+        """Answer as py-ipv8 does, if the swarm's own introduction point asks, and not without end."""
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):

@@ -22,7 +22,7 @@ def session_keys(
 
 
 def lend(keys: Any) -> SessionKeys:
-    """To be sealed with backward by the borrower, and by nobody else any more."""
+    """Return a copy of the keys, by which the borrower alone seals backward from now on."""
     return session_keys(
         bytes(keys.key_forward),
         bytes(keys.key_backward),

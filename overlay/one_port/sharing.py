@@ -34,7 +34,7 @@ class RendezvousHalf(NamedTuple):
 
 
 class MainProcess(Protocol):
-    """What a child asks of who hears everything but cells."""
+    """Names what a child asks of the main process, which hears everything but cells."""
 
     async def look_up_swarm(self, info_hash: bytes) -> list[IntroductionPoint]: ...
 
@@ -98,7 +98,7 @@ class SharingCommunity(LocalTunnelCommunity):
         return {*self.circuits, *self.relay_from_to, *self.exit_sockets, *extending} - self._lent
 
     def create_circuit(self, goal_hops: int, *args: Any, **kwargs: Any) -> Circuit | None:
-        """As in py-ipv8; not while there is no id to give it: on its way out, a child has no buckets."""
+        """Create a circuit as py-ipv8 does; a child that is to end has no buckets, and so no id for one."""
         return super().create_circuit(goal_hops, *args, **kwargs) if self.buckets else None
 
     async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
@@ -143,7 +143,7 @@ class SharingCommunity(LocalTunnelCommunity):
     # A rendezvous of two children's circuits
 
     def on_link_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """As in py-ipv8; the cookie may be another child's."""
+        """Link as py-ipv8 does; the cookie may be another child's."""
         payload, _ = self.serializer.unpack_serializable(LinkE2EPayload, data, offset=23)
         if payload.cookie in self.rendezvous_point_for or circuit_id is None:
             super().on_link_e2e(source_address, data, circuit_id)
@@ -183,7 +183,7 @@ class SharingCommunity(LocalTunnelCommunity):
         self.relay_from_to[theirs.circuit_id] = RelayRoute(ours, Hop(hop.peer, theirs.keys), FORWARD, True)
 
     def do_remove(self) -> None:
-        """As in py-ipv8; of a rendezvous with another child's circuit we see one direction."""
+        """Remove what py-ipv8 removes; of a rendezvous with another child's circuit we see one direction."""
         self._lent.intersection_update(self.relay_from_to)
         self._linking.intersection_update([*self.exit_sockets, *self.relay_from_to])
         for lent in self._lent:

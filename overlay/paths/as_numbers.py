@@ -16,7 +16,7 @@ class AsDatabaseError(Exception):
 
 
 class _Mapped:
-    """What maxminddb takes for a file: all of it, not read but mapped, so that processes share its memory."""
+    """Is a file to maxminddb, all of it mapped instead of read, so that processes share its memory."""
 
     def __init__(self, fd: int) -> None:
         self.name = f"descriptor {fd}"

@@ -38,7 +38,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class LayerSettings:
-    """How many guards a layer uses at a time, and between how many days each is one."""
+    """Says how many guards a layer uses at a time, and between how many days each is one."""
 
     count: int
     least_days: float

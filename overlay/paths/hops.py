@@ -61,7 +61,7 @@ class HopChoice:
         required_exit: Peer | None = None,
         info_hash: bytes | None = None,
     ) -> Circuit | None:
-        """As in py-ipv8, but for the choice of hops; None as well when there is no guard or exit to be had."""
+        """Create a circuit as py-ipv8 does, with hops of our choice; None as well when there is no guard or exit."""
         if exit_flags is not None and required_exit is None:
             required_exit = self.choose_last(self.get_candidates(*exit_flags))
             if required_exit is None:

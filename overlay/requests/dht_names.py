@@ -34,7 +34,7 @@ def answers(data: bytes, transaction: bytes) -> bool:
 
 
 class DhtNames:
-    """Of a tunnel community."""
+    """Is the part of a tunnel community that finds nodes of BitTorrent's DHT by name."""
 
     counters: Counter[str]
     allow_private: bool

@@ -52,7 +52,7 @@ class HttpError(Exception):
 
 
 class NoHttpExitError(HttpError):
-    """No exit is known that offers it, or none could be reached."""
+    """Says that no exit is known that offers it, or that none could be reached."""
 
 
 class RefusedError(Exception):

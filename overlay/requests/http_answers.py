@@ -72,7 +72,7 @@ def parse_answer(response: bytes) -> Answer:
 
 
 def _gunzipped(body: bytes) -> bytes:
-    """Not more than an answer may have; nothing when it is not gzip."""
+    """Unpack gzip up to the size that an answer may have; return nothing when it is not gzip."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
             return file.read(MAX_RESPONSE_BYTES)

@@ -17,7 +17,7 @@ BURST_S = 2.0  # in time of the rate
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Of one TunnelCommunity; 0 is no limit."""
+    """Says how much of others' circuits one TunnelCommunity takes part in; 0 is no limit."""
 
     circuits: int = 1000
     per_neighbour: int = 0  # by IP address
@@ -46,7 +46,7 @@ NO_MORE_THAN_USUAL = Admission()
 
 
 class Joins:
-    """Those of the last minute, as a bucket that empties steadily."""
+    """Counts the circuits that were joined in the last minute, as a bucket that empties steadily."""
 
     def __init__(self) -> None:
         self._level = 0.0
@@ -70,7 +70,7 @@ class Joins:
 
 
 class Handshakes:
-    """How many CREATE and EXTEND are looked at; the twin of packet_engine/src/handshakes.rs."""
+    """Limits how many CREATE and EXTEND are looked at; the twin of packet_engine/src/handshakes.rs."""
 
     def __init__(self) -> None:
         self.per_s = self.per_source_per_s = 0  # any number

@@ -49,7 +49,7 @@ BITTORRENT_FLAG_PROTOCOLS = Protocol.BITTORRENT | Protocol.DHT | Protocol.UDP_TR
 
 
 def exit_protocols(rules: "ExitRules", peer_flags: Collection[int]) -> Protocol:
-    """What the rules let out, or without a word of theirs the peer flags."""
+    """Return the protocols that the rules let out; where they name none, those that the peer flags stand for."""
     if rules.protocols is not None:
         return rules.protocols
     bittorrent = BITTORRENT_FLAG_PROTOCOLS if PEER_FLAG_EXIT_BT in peer_flags else Protocol(0)
@@ -87,7 +87,7 @@ class Ranges(NamedTuple):
 
     @classmethod
     def joined(cls, pairs: Iterable[tuple[int, int]]) -> "Ranges":
-        """Of any ranges, which may overlap."""
+        """Join ranges, which may overlap, to some that are apart and in order."""
         firsts: list[int] = []
         lasts: list[int] = []
         for first, last in sorted(pairs):
@@ -114,7 +114,7 @@ PORT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class ExitRules:
-    """None, and 0 for a number, is no rule."""
+    """Holds an operator's rules for an exit; None, and 0 for a number, is no rule."""
 
     protocols: Protocol | None = None  # None: what the peer flags say
     denied: Ranges = field(default_factory=Ranges)

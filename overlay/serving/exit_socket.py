@@ -22,7 +22,7 @@ MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, t
 
 
 class ExitPolicy(Protocol):
-    """What exit sockets ask of the tunnel community that they belong to."""
+    """Names what exit sockets ask of the tunnel community that they belong to."""
 
     counters: Counter[str]
     settings: Any

@@ -24,7 +24,7 @@ class ExitSource(NamedTuple):
 
     @property
     def families(self) -> list[socket.AddressFamily]:
-        """Of what can be reached."""
+        """Return the address families that can be reached."""
         is_any = ipaddress.ip_address(self.host).is_unspecified
         return [socket.AF_INET, socket.AF_INET6] if is_any else [socket.AF_INET]
 

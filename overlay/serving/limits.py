@@ -48,7 +48,7 @@ class LimitsMemory:
         return self._fd
 
     def set(self, limits: Limits) -> None:
-        """From now on these hold."""
+        """Have these limits hold from now on."""
         words = self._words
         words[_MAX_DELAY] = int(limits.max_delay_s * _NS)
         words[_BURST] = int(limits.burst_s * _NS)
@@ -60,7 +60,7 @@ class LimitsMemory:
         words[_ANY] = limits.are_any()
 
     def counted(self) -> Counted:
-        """What all children let go."""
+        """Return what all children let go."""
         words = self._words[_COUNTED:].tolist()
         sums = Counted()
         for place, name in enumerate(CLASSES):

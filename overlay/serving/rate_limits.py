@@ -16,7 +16,7 @@ NO_RATES = Rates()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the whole node by whose traffic it is, and of each circuit, each direction by itself."""
+    """Limits the whole node by whose traffic it is, and each circuit, each direction by itself."""
 
     relayed: Rates = NO_RATES
     exited: Rates = NO_RATES

@@ -70,7 +70,7 @@ class ServingTunnels(HttpTunnels):
             self.register_task("own addresses", lambda: self.set_exit_rules(self._rules), interval=look_again)
 
     async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """As in py-ipv8, which sends a CREATE to any address that is named with a key that nobody knows."""
+        """Extend for others as py-ipv8 does, but not to any address that comes with a key that nobody knows."""
         payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=23)
         host, port = payload.node_addr[:2]
         is_known = self.network.get_verified_by_public_key_bin(payload.node_public_key) is not None
@@ -80,7 +80,7 @@ class ServingTunnels(HttpTunnels):
         await super().on_extend(source_address, data, circuit_id)
 
     def on_created(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """As in py-ipv8, which lets anybody who guesses 16 bits end another's pending EXTEND."""
+        """Take an answer to an EXTEND from the node that was asked alone: py-ipv8 takes it from who guesses 16 bits."""
         payload, _ = self.serializer.unpack_serializable(CreatedPayload, data, offset=23)
         request = self.request_cache.get(CreateRequestCache, payload.identifier)
         asked = None if request is None else (*request.to_peer.address[:2], request.to_circuit_id)
@@ -93,7 +93,7 @@ class ServingTunnels(HttpTunnels):
         return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
 
     def set_exit_rules(self, rules: "ExitRules") -> None:
-        """From now on these hold, and nothing leaves for this machine itself, under whatever address it is known."""
+        """Have these rules hold; nothing leaves for this machine itself, under whatever address it is known."""
         self._rules = rules
         own = () if self.allow_private else own_addresses(self.my_estimated_wan[0], self.exit_source.host)
         rules = rules.with_denied(own)
@@ -104,7 +104,7 @@ class ServingTunnels(HttpTunnels):
             self.native.set_exit_rules(rules)
 
     def set_admission(self, admission: "Admission") -> None:
-        """From now on this holds."""
+        """Have this admission hold from now on."""
         self.admission = admission
         if self.native is not None:
             self.native.engine.set_handshakes(admission.handshakes_per_s, admission.handshakes_per_source_per_s)
@@ -114,11 +114,11 @@ class ServingTunnels(HttpTunnels):
                 handshakes.per_source_per_s = admission.handshakes_per_source_per_s
 
     def exit_protocols(self) -> Protocol:
-        """What leaves from here, by content."""
+        """Return what leaves from here, by content."""
         return exit_protocols(self.exit_rules, self.settings.peer_flags)
 
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
-        """Not with an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
+        """Refuse an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
         if self.is_draining:
             self.counters["create_while_draining"] += 1
             return False
@@ -139,7 +139,7 @@ class ServingTunnels(HttpTunnels):
         return refusal is None
 
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
-        """As in py-ipv8, which answers to where a cell came from: nobody is to be flooded through us."""
+        """Act on a message, but answer none whose cell may come from a made-up address, as py-ipv8 would."""
         exit_socket = self.exit_sockets.get(circuit_id)
         is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
         if is_foreign and data[22] not in _FROM_ANYWHERE:
@@ -159,7 +159,7 @@ class ServingTunnels(HttpTunnels):
         return peers
 
     def join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> None:
-        """As in py-ipv8, which offers candidates to extend to: a long answer, perhaps to an address that is made up."""
+        """Join as py-ipv8 does, but offer no candidates in a long answer to an address that may be made up."""
         self._offers_nobody = self.network.get_verified_by_address(previous_node_address) not in self.candidates
         try:
             super().join_circuit(create_payload, previous_node_address)

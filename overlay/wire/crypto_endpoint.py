@@ -61,7 +61,7 @@ def pack_address(host: str, port: int) -> bytes:
 
 
 def packed_address_end(message: bytes, offset: int) -> int:
-    """Where the address at `offset` ends. Raises ValueError when it is cut short or of no known type."""
+    """Return where the address at `offset` ends. Raises ValueError when it is cut short or of no known type."""
     kind = message[offset] if offset < len(message) else None
     if kind == ADDRESS_IPV4:
         end = offset + 7
@@ -104,10 +104,10 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         self.on_data_message: Callable[[tuple[str, int], int, bytes], None] | None = None
 
     def update_statistics(self, circuit_id: int | None = None) -> None:
-        """Nothing to do: here the routes themselves count."""
+        """Do nothing: on this engine the routes themselves count."""
 
     def dropped(self) -> Counter[str]:
-        """Nothing more than what is in the counters."""
+        """Return an empty Counter: on this engine the community's counters have it all."""
         return Counter()
 
     def on_packet(self, packet: tuple[tuple[str, int], bytes], warn_unknown: bool = True) -> None:
@@ -125,7 +125,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             self._counters["packet_failed"] += 1
 
     def encrypt_cell(self, cell: CellPayload, direction: int, *hops: Hop) -> None:
-        """As in py-ipv8, but for the first counter, which is not ours to use.
+        """Encrypt as py-ipv8 does, but never with the first counter, which is not ours to use.
 
         A node that joins a circuit seals its list of candidates with the
         originator's key and first counter (py-ipv8 community.py, on_create), and
@@ -139,7 +139,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         super().encrypt_cell(cell, direction, *hops)
 
     def decrypt_cell(self, cell: CellPayload, direction: int, *hops: Hop) -> None:
-        """As in py-ipv8; a layer whose counter was seen before is refused.
+        """Decrypt as py-ipv8 does; refuse a layer whose counter was seen before.
 
         Raises CryptoException, ReplayedError.
         """
@@ -175,7 +175,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         self._windows_kept = max(MIN_WINDOWS, len(self._windows))
 
     def relay_cell(self, cell: CellPayload) -> None:
-        """As in py-ipv8, with names for what is dropped."""
+        """Relay as py-ipv8 does, and count what is dropped by its reason."""
         route = self.relays[cell.circuit_id]
         if cell.plaintext:
             self._counters["cell_not_encrypted"] += 1
@@ -211,7 +211,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             self._counters["cell_replayed"] += 1
 
     def _process_cell(self, source_address: tuple[str, int], data: bytes) -> None:
-        """As PythonCryptoEndpoint.process_cell, with the short way for data messages."""
+        """Process a cell as PythonCryptoEndpoint.process_cell does, with the short way for data messages."""
         cell = CellPayload.from_bin(data)
         circuit_id = cell.circuit_id
         if circuit_id in self.relays:

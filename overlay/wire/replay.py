@@ -12,7 +12,7 @@ MAX_EARLY_TAGS = 128
 
 
 class Received:
-    """What one direction of a hop's keys has received.
+    """Remembers which counters one direction of a hop's keys has received.
 
     A replayed cell is the same to the last bit, so early cells are told apart
     by their tags, and all others by their counters.

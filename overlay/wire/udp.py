@@ -27,7 +27,7 @@ class CannotBindError(Exception):
 
 
 def bind_to_device(sock: socket.socket, device: str) -> None:
-    """From now on it sends and receives through this device alone; "": any. Raises OSError when there is none."""
+    """Have the socket send and receive through this device alone; "" is any. Raises OSError when there is none."""
     if device:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
 
@@ -55,7 +55,7 @@ def cannot_bind(host: str, port: int, device: str, why: object) -> str:
 
 
 def receive_buffer_bytes(sock: socket.socket) -> int:
-    """What the kernel gave of the BUFFER_BYTES asked for; Linux reports twice the usable size."""
+    """Return what the kernel gave of BUFFER_BYTES; Linux reports twice the usable size."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
@@ -68,7 +68,7 @@ def is_ipv4(host: str) -> bool:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open sockets as the system lets us have: an exit takes one or two a circuit."""
+    """Allow as many open sockets as the system lets us have: an exit takes one or two a circuit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

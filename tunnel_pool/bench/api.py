@@ -41,7 +41,7 @@ OF_2016 = "2016's theses, on Tribler: mean 74 to 134 ms, maxima of a second, sat
 
 
 async def measure(size_mb: int, workers: int, seconds: float) -> dict[str, Any]:
-    """By kind of request and rate. Raises UserError."""
+    """Measure answers by kind of request and rate. Raises UserError."""
     async with LocalSwarm(size_mb << 20, seeders=2, exits=2, relays=0, log_level="error") as swarm:
         with tempfile.TemporaryDirectory() as folder:
             more = [f"--workers={workers}", "--hops=0", *daemon.network_of(swarm)]
@@ -167,7 +167,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 async def _buckets(client: daemon.Client) -> dict[str, float]:
-    """Of the daemon's own histogram of its loop's delay."""
+    """Return the buckets of the daemon's own histogram of its loop's delay."""
     async with client.http.get(f"{client.base}/metrics") as response:
         text = await response.text()
     return {

@@ -145,7 +145,7 @@ class _Flow:
 
     @staticmethod
     def receive_datagrams(sock: socket.socket, size: int) -> int:
-        """How many of `size` bytes have come."""
+        """Return how many datagrams of `size` bytes have come."""
         return sum(1 for _ in waiting(sock, size))
 
     async def prepare(self) -> None:

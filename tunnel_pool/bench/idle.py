@@ -31,7 +31,7 @@ RELAYS = 16
 
 
 async def measure(workers: int, seconds: float) -> dict[str, Any]:
-    """By start method: a node that knows as many others as it wants to, with its circuits kept and nothing to carry."""
+    """Measure each start method with a node that knows enough others, keeps its circuits and carries nothing."""
     return {method.value: await _measure(method, workers, seconds) for method in StartMethod}
 
 
@@ -108,7 +108,7 @@ async def _add_child(pooled: PooledTunnelCommunity) -> float:
 
 
 def _memory(processes: Iterable[psutil.Process], name: str) -> dict[str, float]:
-    """Of the median process, in MB: all of its pages, those that are its alone, and its share of all."""
+    """Return the median process' memory in MB: all of its pages, those that are its alone, its share of all."""
     try:
         full = [process.memory_full_info() for process in processes]
     except psutil.AccessDenied:  # children let nobody but root look into their memory

@@ -30,7 +30,7 @@ Figures = dict[str, float]
 
 
 async def measure(workers: int, seconds: float) -> dict[str, Figures]:
-    """By isolation, of a client with torrents that nobody has; and what each torrent after the first adds to it."""
+    """Measure each isolation with torrents that nobody has, and what each torrent after the first adds."""
     results = {mode.value: await _measure(mode, workers, seconds) for mode in (Isolation.NONE, Isolation.TORRENT)}
     shared, isolated = results.values()
     each = {name: round((isolated[name] - shared[name]) / (TORRENTS - 1), 3) for name in isolated}
@@ -86,7 +86,7 @@ async def _measure_client(client: TorrentClient, seconds: float) -> Figures:
 
 
 async def _carried(client: TorrentClient) -> int:
-    """What the circuits that are there have carried, both ways."""
+    """Return how many bytes the present circuits have carried, both ways."""
     await client.tunnels.update_statistics()
     return sum(circuit.bytes_up + circuit.bytes_down for circuit in client.tunnels.circuits.values())
 

@@ -132,7 +132,7 @@ class _Chain:
                     await asyncio.sleep(0)
 
     def _relay(self, least_s: float) -> tuple[int, float]:
-        """What lies in the children's buffers, while all others stand still; returns how many cells, and the time."""
+        """Relay what lies in the children's buffers while all others stand still; return the cells and the seconds."""
         _signal(self._exits, signal.SIGSTOP)
         with _running_at_once():
             before, start_s = self._relayed(), time.monotonic()
@@ -148,7 +148,7 @@ class _Chain:
         return relayed - before, end_s - start_s
 
     async def _open_the_way(self) -> None:
-        """And find how many bytes a cell has, as originator and node count them."""
+        """Open the way, and find how many bytes a cell has, as originator and node count them."""
         for _ in self._heads:
             self._send()
             await asyncio.sleep(0.002)
@@ -186,7 +186,7 @@ def _pin(children: Sequence[psutil.Process]) -> None:
 
 @contextmanager
 def _running_at_once() -> Iterator[None]:
-    """Whoever we wake on our own core waits for us, and we never wait for it: where that is allowed."""
+    """Have processes that we wake on our own core wait for us, where that is allowed."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:

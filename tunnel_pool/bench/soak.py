@@ -119,7 +119,7 @@ async def _scale(client: daemon.Client) -> None:
 
 
 def growth(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of what was measured, by the hour, after the warm-up: the slope that fits best."""
+    """Return by how much each measurement grows in an hour after the warm-up: the slope that fits best."""
     steady = samples[int(WARM_UP * len(samples)) :]
     hours = [sample["seconds"] / 3600 for sample in steady]
     keys = ("main_rss_mb", "main_private_mb", "child_rss_mb", "main_fds", "child_fds", "threads")

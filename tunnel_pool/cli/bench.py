@@ -171,7 +171,7 @@ async def _run_alone(scenario: str, arguments: argparse.Namespace) -> dict[str, 
 
 
 def _scenarios(names: Sequence[str]) -> tuple[str, ...]:
-    """What to measure. Raises UsageError."""
+    """Return the scenarios to measure. Raises UsageError."""
     for name in names:
         if name not in SCENARIOS:
             raise UsageError(f"{name!r} is no scenario; there are {', '.join(SCENARIOS)}")
@@ -182,7 +182,7 @@ def _scenarios(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _contenders(names: tuple[str, ...] | None) -> list[Contender]:
-    """Who is measured: by default all that run here. Raises UserError."""
+    """Return the contenders to measure; by default, all that run here. Raises UserError."""
     chosen = ALL if names is None else [BY_NAME[name] for name in names]
     if is_built():
         return chosen

@@ -26,7 +26,7 @@ class Contender:
         return [*self._peer_command(), "node"]
 
     def downloader_command(self) -> list[str]:
-        """Of a peer; see tunnel_pool/bench/harness/peer.py."""
+        """Return the command of a peer that downloads (tunnel_pool/bench/harness/peer.py)."""
         return [*self._peer_command(), "download"]
 
     def _peer_command(self) -> list[str]:
@@ -41,7 +41,7 @@ class Contender:
         ]
 
     def environment(self) -> dict[str, str]:
-        """What it runs best with."""
+        """Return the environment variables that it runs best with."""
         return MALLOC_SETTINGS if self.raised and self.peer == "pyipv8" else {}
 
 

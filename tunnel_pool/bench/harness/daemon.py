@@ -33,7 +33,7 @@ _LISTENING = re.compile(rb"http://([\d.]+:\d+)/")
 
 
 class Client(NamedTuple):
-    """Of a running daemon's API."""
+    """Asks a running daemon's API."""
 
     base: str
     http: aiohttp.ClientSession
@@ -68,18 +68,18 @@ class Client(NamedTuple):
 
 
 def magnet_of(swarm: LocalSwarm) -> str:
-    """Of the swarm's file, naming its seeders."""
+    """Return the magnet link of the swarm's file, which names its seeders."""
     return magnet_link(swarm.torrent, swarm.seeders)
 
 
 def magnet_link(torrent: Path, seeders: Sequence[HostPort]) -> str:
-    """Of a torrent file, naming its seeders."""
+    """Return the magnet link of a torrent file, which names its seeders."""
     link = str(lt.make_magnet_uri(lt.load_torrent_file(str(torrent))))
     return link + "".join(f"&x.pe={peer.host}:{peer.port}" for peer in seeders)
 
 
 def network_of(swarm: LocalSwarm) -> list[str]:
-    """How to join the swarm's network."""
+    """Return the options by which a command joins the swarm's network."""
     nodes = ",".join(map(str, swarm.nodes))
     return [
         f"--listen={swarm.client_host}:0",
@@ -90,7 +90,7 @@ def network_of(swarm: LocalSwarm) -> list[str]:
 
 @asynccontextmanager
 async def started(folder: Path, more: Sequence[str] = ()) -> AsyncIterator[Client]:
-    """Its state and downloads are in the folder. Raises UserError."""
+    """Start a daemon whose state and downloads are in the folder. Raises UserError."""
     arguments = [f"--state={folder / 'state'}", f"--folder={folder / 'downloads'}", "--rpc=127.0.0.1:0"]
     process = await asyncio.create_subprocess_exec(
         *own_executable(),
@@ -129,7 +129,7 @@ async def _address(process: asyncio.subprocess.Process) -> str:
 
 
 async def _pass_on(process: asyncio.subprocess.Process) -> None:
-    """What it complains of is seen; its pipe must not fill."""
+    """Print what the daemon writes to stderr, so that its pipe does not fill."""
     assert process.stderr is not None
     async for line in process.stderr:
         if b" INFO " not in line:

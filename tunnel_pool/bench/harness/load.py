@@ -131,7 +131,7 @@ async def until(condition: Callable[[], bool], otherwise: str) -> None:
 
 
 async def until_ready(originator: LocalTunnelCommunity, hops: int = 1) -> list[Circuit]:
-    """Its circuits of so many hops, when none is being built any more. Raises UserError."""
+    """Return the circuits of so many hops when none is being built any more. Raises UserError."""
     await until(
         lambda: bool(originator.find_circuits(hops=hops)) and not originator.is_building(),
         "the circuits could not be built",

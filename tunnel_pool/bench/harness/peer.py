@@ -123,7 +123,7 @@ async def be_node(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def socks_port(community: TunnelCommunity, arguments: argparse.Namespace) -> int:
-    """Its own SOCKS5 server where the endpoint has one; else ours, in front of pyipv8's."""
+    """Return the port of the endpoint's own SOCKS5 server, where it has one, else of ours before pyipv8's."""
     if arguments.kind == "rust":
         return int(community.endpoint.create_socks5_server(0, arguments.hops))
     community.on_circuit_removed = lambda circuit, reason: None

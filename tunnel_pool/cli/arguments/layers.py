@@ -21,7 +21,7 @@ Parse = Callable[[list[str]], argparse.Namespace]
 
 
 def layered(arguments: argparse.Namespace, parse: Parse, argv: Sequence[str]) -> argparse.Namespace:
-    """What holds, with `config_read`, `sources` and `again`, which reads the file once more. Raises UserError."""
+    """Return the options that hold, with `config_read`, `sources` and `again`, which rereads. Raises UserError."""
     options = {name: value for name, value in vars(arguments).items() if name not in NO_OPTIONS}
     flags = {name for name, value in options.items() if isinstance(value, bool)}
     by_environment = environment_arguments(os.environ, options, flags)
@@ -97,7 +97,7 @@ def shown(value: Any) -> str | int | float | bool | list[str] | None:
 
 
 def config_model(arguments: argparse.Namespace) -> model.Config:
-    """What holds and who said so, as the API shows it."""
+    """Return which options hold and who set them, as the API shows it."""
     return model.Config(
         options={
             name.replace("_", "-"): model.Setting(value=shown(getattr(arguments, name)), source=source)

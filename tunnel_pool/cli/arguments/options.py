@@ -176,7 +176,7 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None:
-    """Without `exits`, no circuit is kept for what leaves the network."""
+    """Add `--hops`; without `exits`, no circuit is kept for what leaves the network."""
     parser.add_argument(
         "--hops", type=whole_number(1, MAX_HOPS), default=1, metavar="H", help="1 to 3 (default: %(default)s)"
     )
@@ -196,7 +196,7 @@ def add_dht_option(parser: argparse.ArgumentParser) -> None:
 
 
 def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
-    """What add_dht_option was given; a network of one's own does not ask the whole world's DHT unless told to."""
+    """Return the DHT nodes to start from; a private network asks the world's DHT only when told to."""
     if arguments.dht is not None:
         return tuple(arguments.dht)
     bootstrap_default, _ = arguments.bootstrap
@@ -204,7 +204,7 @@ def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
 
 
 def add_path_options(parser: argparse.ArgumentParser) -> None:
-    """How a client chooses its circuits' hops, and whether it is one for others."""
+    """Add the options on how a client chooses its circuits' hops, and whether it is a hop for others."""
     parser.add_argument(
         "--guards",
         type=whole_number(0, 8),
@@ -278,7 +278,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = 
 
 
 def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
-    """What says where the node is; a private swarm has other defaults, None standing for its own."""
+    """Add the options on where the node is; None stands for a default that a private swarm sets itself."""
     from platformdirs import user_state_path  # which a host of the pool need not have
 
     add_engine_option(parser)
@@ -339,7 +339,7 @@ def check_ports(arguments: argparse.Namespace) -> None:
 
 
 def node_options(arguments: argparse.Namespace) -> NodeOptions:
-    """What add_network_options and add_workers_option were given."""
+    """Return what add_network_options and add_workers_option were given."""
     bootstrap_default, addresses = arguments.bootstrap
     check_ports(arguments)
     return NodeOptions(
