@@ -84,7 +84,7 @@ class Tunnels(Protocol):
         """Keep none any longer, and remove those that are there."""
 
     def tunnels_ready(self, hops: int, group: int = 0) -> float:
-        """Which share of the wanted circuits is ready; 1.0 when none are wanted."""
+        """Return which share of the wanted circuits is ready; 1.0 when none are wanted."""
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]: ...
 
@@ -115,7 +115,7 @@ class Tunnels(Protocol):
         """The answer to an HTTP request that an exit makes. Raises tunnel_pool.overlay.requests.http.HttpError."""
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
-        """From where the DHT node with this name answers, as an exit finds it; None when it does not."""
+        """Return the address from which the DHT node of this name answers an exit, None when it does not."""
 
     async def update_statistics(self) -> None:
         """Return when circuits have counted all that they carried until now; they are a moment behind otherwise."""
@@ -124,7 +124,7 @@ class Tunnels(Protocol):
         """Dropped datagrams by reason, since the start."""
 
     def carried(self) -> CarriedState:
-        """What was relayed and exited for others."""
+        """Return what was relayed and exited for others."""
 
     def failure(self) -> str | None:
         """Why no datagram can be carried any more, None while one can."""

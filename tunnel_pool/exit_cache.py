@@ -30,7 +30,7 @@ def pack_exits(exits: Iterable[HostPort]) -> bytes:
 
 
 def unpack_exits(data: bytes) -> tuple[HostPort, ...]:
-    """As far as it can be read."""
+    """Return the exits, as far as they can be read."""
     exits: list[HostPort] = []
     at = 0
     while at < len(data):
@@ -44,7 +44,7 @@ def unpack_exits(data: bytes) -> tuple[HostPort, ...]:
 
 
 def read_exits(path: Path) -> tuple[HostPort, ...]:
-    """What was written; nothing when it can't be read."""
+    """Return the exits that were written, none when they can't be read."""
     try:
         return unpack_exits(path.read_bytes())
     except FileNotFoundError:

@@ -58,7 +58,7 @@ NO_PROTOCOL = Protocol(0)
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What every command that joins the network is told."""
+    """Holds what every command that joins the network is told."""
 
     workers: WorkerRange
     state_dir: Path
@@ -128,7 +128,7 @@ def shares_port(workers: WorkerRange, steering: bool) -> bool:
 
 
 def peer_flags(options: NodeOptions) -> frozenset[int]:
-    """What the node offers to others.
+    """Return the peer flags of what the node offers to others.
 
     The children of a download that have a port each are several nodes to others,
     which come and go; they relay for nobody.

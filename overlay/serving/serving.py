@@ -139,7 +139,7 @@ class ServingTunnels(HttpTunnels):
         return refusal is None
 
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
-        """Act on a message, but answer none whose cell may come from a made-up address, as py-ipv8 would."""
+        """Act on a message if its cell came from the previous hop: py-ipv8 answers to wherever a cell came from."""
         exit_socket = self.exit_sockets.get(circuit_id)
         is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
         if is_foreign and data[22] not in _FROM_ANYWHERE:

@@ -220,7 +220,7 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
 
 
 def _reload(daemon: Daemon, arguments: argparse.Namespace) -> None:
-    """What the configuration says now; where it is wrong, what it said before holds on."""
+    """Apply what the configuration says now; where it is wrong, what it said before goes on holding."""
     systemd.tell_reloading()
     try:
         again = arguments.again()

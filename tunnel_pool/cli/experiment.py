@@ -137,7 +137,7 @@ async def run_one(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _import_runner() -> Any:
-    """With all that is needed at the end, too."""
+    """Import the runner and all that is needed at the end, too."""
     import matplotlib  # noqa: F401
     import scipy  # noqa: F401
     import simpy  # noqa: F401
@@ -213,7 +213,7 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _verdicts(comparisons: Any) -> dict[str, str]:
-    """Of each that has one."""
+    """Return the verdict on each metric that has one, by its title."""
     from tunnel_pool.gumby_experiments.compare import Verdict
     from tunnel_pool.gumby_experiments.compare_report import title_of
 
@@ -247,7 +247,7 @@ def _say(what: str) -> None:
 
 
 class _Display:
-    """How far it is, on stderr: a bar for people, lines for files."""
+    """Shows the progress on stderr: a bar for people, lines for files."""
 
     def __init__(self, name: str) -> None:
         self._name = name

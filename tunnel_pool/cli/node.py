@@ -182,7 +182,7 @@ class _Node:
             systemd.tell("READY=1")
 
     def step(self, rules: ExitRules | None = None) -> None:
-        """What holds at this hour, with this much of the quota left, and by these rules; call it every second."""
+        """Apply the limits of this hour, what is left of the quota, and these rules; call it every second."""
         self.keeper.step(datetime.datetime.now())
         admission = replace(self.keeper.config.admission(), closed=self.keeper.is_spent)
         holding = self.options.exit_rules if rules is None else rules, admission
@@ -245,7 +245,7 @@ async def _serve_until_told(node: _Node) -> dict[str, Any]:
 
 
 async def _serve_on_device(node: _Node) -> dict[str, Any]:
-    """Until it is stopped. Raises UserError, DeviceIsAnotherError."""
+    """Serve on a device until the node is stopped. Raises UserError, DeviceIsAnotherError."""
     arguments = node.arguments
     device = DeviceWatch(arguments.device) if arguments.device else None
     opened_with = node.options

@@ -10,7 +10,7 @@ from tunnel_pool.torrent.client import TorrentClient
 
 
 def run_report(client: TorrentClient, meter: Meter) -> dict[str, Any]:
-    """Its circuits, children and drops; the CPU seconds are each command's own."""
+    """Report circuits, children and drops; each command adds its own CPU seconds."""
     return {
         "hops": client.hops,
         "workers": client.options.workers.as_json(),

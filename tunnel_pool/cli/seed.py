@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _whole_path(text: str) -> Path:
-    """Not the empty one, which an unset shell variable leaves."""
+    """Parse a path; refuse the empty one, which an unset shell variable leaves."""
     if not text:
         raise argparse.ArgumentTypeError("an empty path names no file")
     return Path(os.path.abspath(text))

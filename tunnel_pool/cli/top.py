@@ -59,7 +59,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def picture(state: dict[str, Any], torrents: Iterable[dict[str, Any]], height: int) -> Group:
-    """As much as fits, the busiest torrents first."""
+    """Draw as much as fits, the busiest torrents first."""
     status = state["status"]
     summary = (
         f"tunnel-pool {status['version']}, up {status['uptime_s']:.0f} s: "

@@ -13,7 +13,7 @@ Edge = tuple[str, str]
 
 
 class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Between two components, both ways together."""
+    """Is what passes between two components, both ways together."""
 
     first: str
     second: str
@@ -22,7 +22,7 @@ class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run did: flows over `flow_seconds`, CPU seconds of each component over another run.
+    """Holds what a run did: flows over `flow_seconds`, and each component's CPU seconds over another run.
 
     `origin`: what ran, on what, when.
     """
@@ -33,7 +33,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     origin: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def costliest(self, stays: str) -> str:
-        """Of all components but the one that has to stay, the one that used the most CPU. Raises UserError."""
+        """Return the component that used the most CPU, without the one that has to stay. Raises UserError."""
         others = {name: seconds for name, seconds in self.cpu_seconds.items() if name != stays}
         if not any(others.values()):
             raise UserError("the profile has no CPU time; was the run too short?")
@@ -64,7 +64,7 @@ def graph_of(profile: Profile, free: Iterable[Iterable[str]] = ()) -> nx.Graph:
 
 
 def minimum_cut(graph: nx.Graph, stays: Sequence[str], goes: str) -> Cut:
-    """Of all cuts between them the one with the least bytes/s. Raises UserError when there is none to find."""
+    """Return the cut between them that lets the fewest bytes/s pass. Raises UserError when there is none to find."""
     if goes in stays:
         raise UserError(f"the costliest component is {goes}, which has to stay: there is nothing to cut off")
     for name in (*stays, goes):
@@ -86,7 +86,7 @@ def minimum_cut(graph: nx.Graph, stays: Sequence[str], goes: str) -> Cut:
 
 
 def cut_of(graph: nx.Graph, goes: Iterable[str]) -> Cut:
-    """What crosses when these go."""
+    """Return the flows that cross when these components go."""
     apart = frozenset(goes) & frozenset(graph)
     crossing = {
         (first, second) if second in apart else (second, first): float(data["weight"])
@@ -97,7 +97,7 @@ def cut_of(graph: nx.Graph, goes: Iterable[str]) -> Cut:
 
 
 class Verdict(NamedTuple):
-    """Of a boundary that code deploys: what the data asks for, and what crosses there.
+    """Compares a boundary that code deploys with what the data asks for.
 
     `unpinned`: what it would ask for if nothing but the program's `stays` had to stay.
     """

@@ -33,7 +33,7 @@ FLOW, CPU = "flow", "cpu"
 
 
 class Places:
-    """Which component a piece of code belongs to."""
+    """Tells which component a piece of code belongs to."""
 
     def __init__(self, components: Components) -> None:
         named = [(code, name) for name, one in components.components.items() for code in one.code]
@@ -41,7 +41,7 @@ class Places:
         self._known: dict[CodeType, str | None] = {}
 
     def of(self, frame: FrameType) -> str | None:
-        """None of code that belongs to who calls it."""
+        """Return the component of this code, None when it belongs to whoever calls it."""
         code = frame.f_code
         if code not in self._known:
             self._known[code] = self._find(str(frame.f_globals.get("__name__", "")), code.co_qualname)
@@ -57,7 +57,7 @@ class Places:
         return None
 
     def above(self, frame: FrameType | None) -> str:
-        """Of the nearest frame that belongs to anybody."""
+        """Return the component of the nearest frame above that belongs to one."""
         while frame is not None:
             found = self.of(frame)
             if found is not None:
@@ -111,7 +111,7 @@ class FlowMeter:
         return sum(self._size(given[name], 0) for name in names if name not in ("self", "cls") and name in given)
 
     def _size(self, value: Any, depth: int) -> int:
-        """Of a message that carries it, at least."""
+        """Return how many bytes a message that carries this has at least."""
         if isinstance(value, bytes | bytearray | memoryview | str):
             return len(value)
         size = OBJECT_BYTES

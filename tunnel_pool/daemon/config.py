@@ -29,7 +29,7 @@ class Watch(Section, frozen=True):
     stopped: bool | None = None
 
     def __str__(self) -> str:
-        """As the option `--watch` has it."""
+        """Return it as the option `--watch` has it."""
         told = {"hops": self.hops, "labels": "+".join(self.labels) or None, "download_to": self.download_to}
         words = [f"{key}={value}" for key, value in told.items() if value is not None]
         return ";".join([self.folder, *words, *(["stopped=true"] if self.stopped else [])])
@@ -44,7 +44,7 @@ class DaemonConfig(Section, frozen=True):
     def rules(
         self, default: int, labels: Mapping[str, int] = NOTHING, folders: Mapping[str, int] = NOTHING
     ) -> HopRules:
-        """What is said besides, by label and by folder, holds over the file."""
+        """Return the hop rules; what the command line says by label and by folder goes before the file."""
         return HopRules(default, {**self.hops.labels, **labels}, {**self.hops.folders, **folders})
 
 
@@ -54,7 +54,7 @@ def read_config(path: Path) -> DaemonConfig:
 
 
 def _check(config: DaemonConfig) -> None:
-    """What types alone don't say. Raises ValueError."""
+    """Check what types alone don't say. Raises ValueError."""
     for table in (config.hops.labels, config.hops.folders):
         for hops in table.values():
             checked_hops(hops)

@@ -2,4 +2,4 @@
 
 
 class RequestError(Exception):
-    """What was asked for can't be; says why in one line."""
+    """Says in one line why what was asked for can't be done."""

@@ -25,7 +25,7 @@ class PoolControl:
         return model.Workers(least=least, most=most)
 
     def scale(self, least: int, most: int) -> None:
-        """From now on; children are started or drained for it one a second. Raises RequestError."""
+        """Keep so many children from now on, started or drained one a second. Raises RequestError."""
         if least > most:
             raise RequestError("at least more than at most")
         if least < 1:
@@ -36,7 +36,7 @@ class PoolControl:
         self._scaler(WorkerRange(least, most))
 
     def drain(self, slot: int) -> None:
-        """Nothing new is given to it, and it ends; another follows where so many are wanted. Raises RequestError."""
+        """Give a child nothing new, so that it ends; another follows where so many are wanted. Raises RequestError."""
         community = self._pooled()
         record = community.pool.records.get(slot)
         if record is None or record.state is not ChildState.RUNNING:

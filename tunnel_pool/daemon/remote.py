@@ -64,7 +64,7 @@ class Remote:
         return result
 
     async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Those of /api/events, with their data. Raises UserError, also at the end."""
+        """Yield the events of /api/events, with their data. Raises UserError, also at the end."""
         try:
             endless = aiohttp.ClientTimeout(total=None, sock_read=TIMEOUT_S)
             async with self._http.get(f"http://{self._address}{EVENTS_PATH}", timeout=endless) as response:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 async def keep_watch(watches: Callable[[], Sequence[Watch]], changes: Changes) -> None:
-    """Until it is cancelled. What was added is renamed to `.added`, what can't be to `.refused`."""
+    """Watch the folders until cancelled; an added file is renamed to `.added`, a refused one to `.refused`."""
     stuck: set[_File] = set()  # that can't be renamed
     while True:
         for watch in watches():

@@ -132,7 +132,7 @@ def _parse_time(text: object) -> ClockTime:
 
 
 def _decode(kind: type, value: object) -> object:
-    """What msgspec asks for a type of ours."""
+    """Decode a value of a type of ours, as msgspec asks for it."""
     if kind is ByteCount:
         return ByteCount(parse_bytes(value, per_second=False))
     if kind is ByteRate:
@@ -150,7 +150,7 @@ def read_config(path: Path) -> NodeConfig:
 
 
 def _check(config: NodeConfig) -> None:
-    """What types alone don't say. Raises ValueError."""
+    """Check what types alone don't say. Raises ValueError."""
     for window in config.limits.schedule:
         for day in window.days:
             _one_of(day, DAYS, "limits.schedule.days")

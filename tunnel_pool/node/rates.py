@@ -48,7 +48,7 @@ def _latest(rates: list[Rates], name: str) -> rate_limits.Rates:
 
 
 def period_start(day: int, today: datetime.date) -> datetime.date:
-    """When the quota's month began."""
+    """Return when the quota's present month began."""
     if today.day >= day:
         return today.replace(day=day)
     return (today.replace(day=1) - datetime.timedelta(days=1)).replace(day=day)
@@ -56,7 +56,7 @@ def period_start(day: int, today: datetime.date) -> datetime.date:
 
 @dataclass
 class Usage:
-    """What was carried for others in the quota's month."""
+    """Counts what was carried for others in the quota's month."""
 
     since: datetime.date
     up: int = 0

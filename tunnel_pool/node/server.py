@@ -73,7 +73,7 @@ def _metrics_app(status: Status) -> web.Application:
 
 
 async def ask_status(state_dir: Path) -> dict[str, Any]:
-    """Of the node that runs with this state. Raises UserError."""
+    """Return the status of the node that runs with this state. Raises UserError."""
     path = state_dir / SOCKET_FILE
     connector = aiohttp.UnixConnector(str(path))
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)

@@ -19,7 +19,7 @@ from tunnel_pool.rpc.descriptors import (
 
 
 class StartMethod(Enum):
-    """What `--start-method` says."""
+    """Lists the choices of `--start-method`."""
 
     SPAWN = "spawn"  # a new process of the same executable
     FORKSERVER = "forkserver"  # a fork of a process that has everything imported; Linux only

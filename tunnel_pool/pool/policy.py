@@ -88,7 +88,7 @@ class SlotRecord:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Load:
-    """What a child carries now; fewer circuits count first, then fewer bytes."""
+    """Is what a child carries now; fewer circuits count first, then fewer bytes."""
 
     circuits: int
     carried_bytes: int
@@ -122,7 +122,7 @@ def share_out(wanted: int, have: Mapping[int, int], expected: int) -> list[int]:
 
 
 def surplus(wanted: int, have: Mapping[int, int]) -> dict[int, int]:
-    """How many circuits each child has beyond its share, where there are more than are wanted."""
+    """Return how many circuits each child has beyond its share, where there are more than are wanted."""
     count = dict(have)
     share = -(-wanted // max(len(have), 1))
     for _ in range(sum(have.values()) - wanted):
@@ -156,7 +156,7 @@ class PoolPolicy:
             )
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Nobody replaces this running child when it ends."""
+        """Mark a running child to be replaced by none when it ends."""
         record = self.slots[slot]
         if record.state is ChildState.RUNNING:
             record.unwanted = True
@@ -170,14 +170,14 @@ class PoolPolicy:
             self._change_state(record, ChildState.RUNNING, now_s)
 
     def give_up(self, why: str, now_s: float) -> None:
-        """No child can be started any more."""
+        """Start no child any more."""
         for record in self.slots.values():
             if record.state is ChildState.WAITING:
                 record.why = why
                 self._change_state(record, ChildState.FAILED, now_s)
 
     def decide(self, now_s: float, may_spawn: bool = True) -> list[Command]:
-        """What to do now; each command is returned once and recorded as done.
+        """Return what to do now; each command is returned once and recorded as done.
 
         Call it often. Time in which it was not called does not count against
         the children: their answers waited with us.
@@ -191,7 +191,7 @@ class PoolPolicy:
         return commands
 
     def stop(self, now_s: float) -> None:
-        """From now on children are only ended, never spawned."""
+        """End children from now on, and start none."""
         self.stopping = True
         for record in self.slots.values():
             if record.state is ChildState.WAITING:

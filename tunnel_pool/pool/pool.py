@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 
 class PoolListener(Protocol):
-    """Who uses the pool hears this."""
+    """Is told by a pool what happens to its children."""
 
     def child_ready(self, slot: int) -> None: ...
 
     def child_gone(self, slot: int, how: str) -> None:
-        """Its circuits are dead."""
+        """Hear that a child is gone, and its circuits with it."""
 
     def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
         """RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
@@ -74,7 +74,7 @@ class PoolListener(Protocol):
 
 
 class ProcessPool:
-    """As many children as there are open slots, each replaced when it ends."""
+    """Keeps a child for each open slot, and replaces each when it ends."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ProcessPool:
 
     @property
     def template_pid(self) -> int | None:
-        """What children are forked of, where they are."""
+        """Return the process that children are forked of, None where there is none."""
         return self._template.pid if self._template is not None else None
 
     def listen_address(self, slot: int) -> tuple[str, int] | None:
@@ -159,7 +159,7 @@ class ProcessPool:
         return +total
 
     def carried(self) -> CarriedState:
-        """What all children relay and exit for others, their predecessors' bytes included."""
+        """Return what all children relay and exit for others, their predecessors' bytes included."""
         states = [picture.carried for picture in self.pictures.values()]
         past = [carried for _, carried in self._before_restart.values()]
         return reduce(CarriedState.plus, [*states, *past], CarriedState())
@@ -196,7 +196,7 @@ class ProcessPool:
             await self._template.stop()
 
     def open_slots(self, slots: Iterable[int]) -> None:
-        """From now on there is a child in each of these, too."""
+        """Keep a child in each of these slots, too, from now on."""
         self._policy.open_slots(slots, time.monotonic())
         for slot in slots:
             self.pictures.setdefault(slot, SyncState())

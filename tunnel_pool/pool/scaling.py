@@ -20,7 +20,7 @@ DRAIN_DEADLINE_S = 60.0
 
 
 class WorkerRange(NamedTuple):
-    """What `--workers` says: how many children there are at least and at most. (0, 0): one process without any."""
+    """Holds what `--workers` says: the least and the most children. (0, 0) is one process without any."""
 
     least: int
     most: int
@@ -37,7 +37,7 @@ class WorkerRange(NamedTuple):
 
 
 class ChildLoad(NamedTuple):
-    """What a child does now."""
+    """Measures what a child does now."""
 
     slot: int
     cpu: float  # cores, since the last decision
@@ -171,7 +171,7 @@ def _has_lasted(since_s: float | None, seconds: float, now_s: float) -> bool:
 
 
 class RunningScaler(Protocol):
-    """What may be asked of the Scaler that keeps a pool (pooled/scaler.py)."""
+    """Names what may be asked of the Scaler that keeps a pool (pooled/scaler.py)."""
 
     workers: WorkerRange
 

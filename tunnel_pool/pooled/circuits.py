@@ -57,7 +57,7 @@ class PooledCircuits(GroupedCircuits):
         return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(*lane)}
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
-        """As LocalTunnelCommunity's: not those of children that are being drained."""
+        """Return the ready circuits that new peers may use: those in children that are not being drained."""
         running = set(self.pool.running())
         return [
             circuit for circuit in self.find_circuits(hops=hops, group=group) if slot_of(circuit.circuit_id) in running
@@ -168,7 +168,7 @@ class PooledCircuits(GroupedCircuits):
                     self._create_in(slot, lane)
 
     def _expected(self, able: Collection[int], now_s: float) -> int:
-        """How many children will likely be able to build soon."""
+        """Return how many children will likely be able to build soon."""
         return sum(
             record.state in SOON_STATES and slot not in able and now_s - record.since_s < EXPECTED_S
             for slot, record in self.pool.records.items()

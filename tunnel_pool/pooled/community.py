@@ -215,12 +215,12 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self._children_changed()
 
     def set_exit_rules(self, rules: ExitRules) -> None:
-        """From now on these hold, in children that are yet to come, too."""
+        """Have these rules hold from now on, in children that are yet to come, too."""
         self._config = replace(self._config, exit_rules=rules)
         self._tell_all("set_exit_rules", pb.SetExitRules(rules=exit_rules_message(rules)))
 
     def set_admission(self, admission: Admission) -> None:
-        """From now on this holds, of the node as a whole."""
+        """Have this admission hold from now on, for the node as a whole."""
         self._config = replace(self._config, admission=admission)
         self._share_admission()
 

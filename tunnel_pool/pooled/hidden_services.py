@@ -61,7 +61,7 @@ class PooledHiddenServices(EndToEndAddresses):
     def join_swarm(
         self, info_hash: bytes, hops: int, callback: OnPeer | None = None, seeding: bool = True, group: int = 0
     ) -> None:
-        """As in py-ipv8, in an isolation group; a seeder's child makes the introduction point unasked."""
+        """Join as in py-ipv8, in an isolation group; a seeder's child makes the introduction point unasked."""
         if info_hash in self.swarms:
             self.leave_swarm(info_hash)
         seeder_key = default_eccrypto.generate_key("curve25519") if seeding else None
@@ -111,7 +111,7 @@ class PooledHiddenServices(EndToEndAddresses):
         await self.pool.call(slot, "introduce", message)
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
-        """As in py-ipv8. Raises CallError."""
+        """Estimate as py-ipv8 does. Raises CallError."""
         slot = self.owner_of(info_hash)
         if slot is None:
             running = self.pool.running()

@@ -29,7 +29,7 @@ class Scaler:
     """Has the community's pool grow and shrink by a ScalingPolicy."""
 
     def __init__(self, community: PooledTunnelCommunity, policy: ScalingPolicy, circuits_follow: bool = False) -> None:
-        """With `circuits_follow`, as many circuits are kept as that many children are for (`circuits_for`)."""
+        """Scale by the policy; with `circuits_follow`, keep as many circuits as `circuits_for` says."""
         self._community = community
         self._pool = community.pool
         self._policy = policy
@@ -49,7 +49,7 @@ class Scaler:
 
     @workers.setter
     def workers(self, workers: WorkerRange) -> None:
-        """From now on; children are started or drained for it one a second."""
+        """Keep so many children from now on; they are started or drained one a second."""
         self._policy.workers = workers
 
     def drain(self, slot: int) -> None:
@@ -116,7 +116,7 @@ class Scaler:
             self._pool.open_slots(unused[:1])
 
     def _note_busy(self, now_s: float) -> None:
-        """Which circuits carry more than what keeps them alive."""
+        """Note which circuits carry more than what keeps them alive."""
         now = {
             circuit_id: circuit.bytes_up + circuit.bytes_down
             for circuit_id, circuit in self._community.circuits.items()

@@ -92,7 +92,7 @@ class SharedPort:
             raise
 
     async def close(self) -> None:
-        """When no child is left."""
+        """Close the port when no child is left."""
         self._sharer.cancel()
         await self.front.unload()
         self._group.close()

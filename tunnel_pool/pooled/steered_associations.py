@@ -42,7 +42,7 @@ class Carrier(Protocol):
     drops: Counter[str]
 
     def opened(self, association: Association) -> None:
-        """Its client is known."""
+        """Serve an association whose client is known."""
 
     def usual(self, association: Association) -> None:
         """This association, which was opened, gets what no client asked for."""
@@ -53,11 +53,11 @@ class Carrier(Protocol):
     def closed(self, association: Association) -> None: ...
 
     def end(self) -> None:
-        """There are no more associations."""
+        """End when there are no more associations."""
 
 
 class DirectCarrier:
-    """In one process: the native engine reads the association's socket."""
+    """Has the native engine of this process read the association's socket."""
 
     def __init__(self, endpoint: "NativeEndpoint", lane: Lane) -> None:
         self.drops: Counter[str] = Counter()
@@ -254,7 +254,7 @@ class SteeredCarrier:
 
 
 def carrier_for(tunnels: Tunnels, lane: Lane, on_lost: OnLost) -> Carrier | None:
-    """Who can carry datagrams past the main process, if anybody."""
+    """Return who can carry datagrams past the main process, None when nobody can."""
     if isinstance(tunnels, PooledTunnelCommunity):
         return SteeredCarrier(tunnels, lane, on_lost)
     if isinstance(tunnels, LocalTunnelCommunity) and tunnels.native is not None:

@@ -83,7 +83,7 @@ def make_folder(prefix: str = FOLDER_PREFIX) -> Path:
 
 
 def remove_stale_folders(prefix: str = FOLDER_PREFIX) -> None:
-    """What demos, or others with such folders, left that were killed before they could clean up."""
+    """Remove what demos, or others with such folders, left that were killed before they could clean up."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
         pid = folder.name.removeprefix(prefix).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
@@ -93,7 +93,7 @@ def remove_stale_folders(prefix: str = FOLDER_PREFIX) -> None:
 def node_arguments(
     address: HostPort, known: Sequence[HostPort], community_id: bytes, state: Path, workers: int
 ) -> list[str]:
-    """Of `tunnel-pool node` in a private swarm; it ends with this process."""
+    """Return the arguments of `tunnel-pool node` in a private swarm; it ends with this process."""
     bootstrap = ",".join(map(str, known)) or "none"
     return [
         f"--workers={workers}",
@@ -107,7 +107,7 @@ def node_arguments(
 
 
 def seeder_arguments(torrent: Path, folder: Path, host: str, speed: int) -> list[str]:
-    """Of `tunnel-pool seeder`; `speed`: bytes/s at most, 0 for no limit."""
+    """Return the arguments of `tunnel-pool seeder`; `speed` is in bytes/s, 0 for no limit."""
     return ["seeder", str(torrent), str(folder), host, f"--with-parent={os.getpid()}", f"--speed={speed}"]
 
 
@@ -175,7 +175,7 @@ class LocalSwarm:
 
     @property
     def nodes(self) -> tuple[HostPort, ...]:
-        """Where to start from in this network."""
+        """Return the addresses of nodes to start from in this network."""
         return (*self.exits, *self._relays, *self._more_nodes)
 
     @property

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def ends_within(seconds: float) -> Iterator[None]:
-    """What is in it is given so long; then the process ends as it is, with exit code 1."""
+    """Give what is in this context so long; then the process ends as it is, with exit code 1."""
 
     def give_up() -> None:
         logger.error("It did not end in order within %.0f s, and ends now; what was kept is whole", seconds)

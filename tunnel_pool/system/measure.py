@@ -62,14 +62,14 @@ class Meter:
         sample.peak_rss_bytes = max(sample.peak_rss_bytes, rss_bytes)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """By role, over all its processes."""
+        """Return CPU seconds by role, over all of its processes."""
         total: dict[str, float] = defaultdict(float)
         for sample in self._samples.values():
             total[sample.role] += sample.last_s - sample.first_s
         return {role: round(seconds, 2) for role, seconds in total.items()}
 
     def peak_rss_mb(self, role: str) -> list[float]:
-        """Of each process of the role that was seen, in MB."""
+        """Return the peak memory of each process of the role that was seen, in MB."""
         return [round(s.peak_rss_bytes / 1e6, 1) for s in self._samples.values() if s.role == role]
 
 

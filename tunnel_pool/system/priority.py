@@ -25,7 +25,7 @@ def make_yield(pid: int, nice: int) -> None:
 
 
 def with_yielding_threads(nice: int, make: Callable[[], T]) -> T:
-    """What `make` returns; the threads that it starts are nicer than ours by so much."""
+    """Return what `make` returns; the threads that it starts are nicer than ours by so much."""
     if not nice:
         return make()
     with ThreadPoolExecutor(1, initializer=lambda: make_yield(threading.get_native_id(), nice)) as executor:

@@ -35,14 +35,14 @@ def install() -> asyncio.AbstractEventLoop:
 
 
 class Ended(NamedTuple):
-    """What a program returned, None when it was cancelled, and the signal that asked it to end, if one did."""
+    """Holds what a program returned (None when it was cancelled), and the signal that asked it to end, if one did."""
 
     result: Any
     signal: signal.Signals | None
 
     @property
     def exit_code(self) -> int | None:
-        """As a shell says it, 128 and the signal; None when no signal decides."""
+        """Return the exit code that a shell would see: 128 and the signal; None when no signal decides."""
         return 128 + self.signal if self.signal is not None else None
 
 

@@ -22,7 +22,7 @@ def tell_reloading() -> None:
 
 
 def watchdog_interval_s() -> float | None:
-    """How often to say that we live, half of what systemd waits for; None when it does not."""
+    """Return how often to say that we live, half of what systemd waits for; None when it does not."""
     usec = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
     return int(usec) / 2e6 if usec.isdigit() and int(usec) and pid == str(os.getpid()) else None

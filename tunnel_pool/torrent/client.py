@@ -70,7 +70,7 @@ class TorrentClient:
         *,
         isolation: Isolation = Isolation.TORRENT,
     ) -> None:
-        """Without `exits` all peers are hidden: no circuit is built for what leaves the network.
+        """Serve hidden peers alone without `exits`: no circuit is built for what leaves the network.
 
         `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
         """
@@ -232,7 +232,7 @@ class TorrentClient:
             lane.session.check(others_go_on)
 
     def set_download_limit(self, bytes_per_s: int) -> None:
-        """Of each lane's torrents together; 0: none."""
+        """Limit each lane's torrents together, in bytes a second; 0 is no limit."""
         for lane in self._lanes.values():
             lane.session.set_download_limit(bytes_per_s)
 
@@ -246,7 +246,7 @@ class TorrentClient:
 
     @property
     def introduction_points(self) -> int:
-        """How many introduction points are there for what we seed."""
+        """Return how many introduction points there are for what we seed."""
         return len(self.tunnels.find_circuits(CIRCUIT_TYPE_IP_SEEDER, group=None))
 
     @property

@@ -32,7 +32,7 @@ class DhtEntry:
         self._nodes = nodes
 
     async def keep(self) -> None:
-        """Until it is cancelled."""
+        """Keep the session in the DHT until this is cancelled."""
         entries: dict[Address, Address] = {}
         while True:
             if self._tunnels.circuits_for_new_peers(*self._lane):

@@ -154,12 +154,12 @@ class Dispatcher:
         self._on_lost(lost.__contains__)
 
     def end(self) -> None:
-        """There are no more associations."""
+        """End when there are no more associations."""
         if self._carrier is not None:
             self._carrier.end()
 
     def dropped(self) -> Counter[str]:
-        """By reason, the carrier's included."""
+        """Return dropped datagrams by reason, the carrier's included."""
         return self.drops + self._carrier.drops if self._carrier is not None else self.drops
 
 

@@ -15,7 +15,7 @@ from tunnel_pool.torrent.session_settings import all_alike
 
 
 def open_session(settings: Mapping[str, Any]) -> lt.session:
-    """Its limits hold for peers with private addresses, too."""
+    """Open a session whose limits hold for peers with private addresses, too."""
     session: lt.session = lt.session(dict(settings))  # type: ignore[call-overload]
     session.set_peer_class_filter(all_alike())
     return session
@@ -43,7 +43,7 @@ class LibtorrentSession:
             self._session.add_dht_node((host, node[1]))
 
     def _listening(self, alert: Any) -> None:
-        """At a listen_succeeded_alert."""
+        """Act on a listen_succeeded_alert."""
         if alert.socket_type in (lt.socket_type_t.udp, lt.socket_type_t.utp_ssl):
             self.on_listening(alert.port)
 

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class LockdownMode(Enum):
-    """What `--lockdown` says."""
+    """Lists the choices of `--lockdown`."""
 
     AUTO = "auto"  # where the kernel allows it
     ON = "on"  # or nothing is started

@@ -24,7 +24,7 @@ def parse_torrent(what: str) -> lt.add_torrent_params:
 
 
 def parse_link(what: str) -> lt.add_torrent_params | None:
-    """Of a magnet link or an infohash; None when it is neither. Raises UserError."""
+    """Parse a magnet link or an infohash; return None when it is neither. Raises UserError."""
     if what.startswith("magnet:"):
         return _parse_magnet(what, what)
     if _INFOHASH.fullmatch(what):
@@ -114,7 +114,7 @@ def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> lt.
 
 
 def magnet_link(parameters: lt.add_torrent_params) -> str:
-    """With the name, so that a person sees what it is."""
+    """Return the magnet link with the name, so that a person sees what it is."""
     if parameters.ti is not None:
         parameters.name = parameters.ti.name()
     return lt.make_magnet_uri(parameters)

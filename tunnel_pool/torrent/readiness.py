@@ -31,7 +31,7 @@ class Associated(Protocol):
 
 
 class Readiness:
-    """Of a session, over circuits that lead out; asked again and again."""
+    """Says whether a session's peers can be reached over circuits that lead out; it is asked again and again."""
 
     def __init__(self, tunnels: Circuits, dispatcher: Associated) -> None:
         self.first_s: float | None = None  # since when there is a circuit, None while there is none

@@ -120,7 +120,7 @@ class TorrentSession(LibtorrentSession):
         return infohash
 
     async def _begin(self, torrent: _Torrent) -> None:
-        """At once, libtorrent connects to what a torrent knows when it resumes, if its files were looked at by then."""
+        """Resume a torrent: libtorrent then connects at once to what it knows, if it has looked at the files."""
         for _ in range(LOOKS):
             if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
                 break
@@ -136,7 +136,7 @@ class TorrentSession(LibtorrentSession):
             torrent.handle.connect_peer(peer)
 
     def set_download_limit(self, bytes_per_s: int) -> None:
-        """Of all torrents together; 0: none."""
+        """Limit all torrents together, in bytes a second; 0 is no limit."""
         self._session.apply_settings({"download_rate_limit": bytes_per_s})
 
     def ask_dht(self) -> None:

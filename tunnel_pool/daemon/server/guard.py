@@ -40,7 +40,7 @@ def is_authorized(header: str | None, key: str | None, credentials: Credentials 
 
 
 class GuessLimit:
-    """How many wrong passwords are heard of each client, and of all together."""
+    """Limits how many wrong passwords each client, and all together, may try."""
 
     def __init__(self) -> None:
         self._clients: dict[str, Bucket] = {}
@@ -92,5 +92,5 @@ def is_fetched_by_others(site: str | None, destination: str | None) -> bool:
 
 
 def may_listen(address: str, credentials: Credentials | None) -> bool:
-    """Beyond this machine with a password alone."""
+    """Return whether it may listen there: beyond this machine with a password alone."""
     return credentials is not None or ipaddress.ip_address(address).is_loopback

@@ -31,7 +31,7 @@ class Rows:
         return [self._row(torrent, before, now_s) for torrent in torrents]
 
     def all_of(self, library: Library) -> bytes:
-        """Of all torrents, with commas between; nothing is looked at when nothing has changed."""
+        """Return the rows of all torrents with commas between; nothing is looked at when nothing has changed."""
         made_of = library.seen.value, len(library.torrents)
         now_s = time.monotonic()
         if self._made_of != made_of or (self._of_peers and now_s >= self._stale_s):

@@ -85,7 +85,7 @@ async def _send(request: web.Request, reader: Reader, headers: dict[str, str]) -
 
 
 def range_of(request: web.Request, size: int) -> tuple[int, int, bool] | None:
-    """From where up to where, and whether that is a part; None when there is no such part.
+    """Return where the range begins and ends, and whether it is a part; None when there is no such part.
 
     Several parts at once, and units other than bytes, are answered with all of it (RFC 9110, 14.2).
     """

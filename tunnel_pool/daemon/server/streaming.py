@@ -29,11 +29,11 @@ ASK_AGAIN_S = 5.0  # libtorrent forgets deadlines when it checks files
 
 
 class GoneError(Exception):
-    """Nobody reads any more, or nothing more comes; says which."""
+    """Says that nobody reads any more, or that nothing more comes."""
 
 
 class Piece(NamedTuple):
-    """What is wanted of a piece: its bytes from `skip` up to `stop`."""
+    """Names the bytes that are wanted of a piece, from `skip` up to `stop`."""
 
     number: int
     skip: int
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(start: int, end: int, piece_bytes: int) -> Iterator[Piece]:
-    """In order, for bytes of the whole torrent from `start` up to `end`."""
+    """Return, in order, the pieces of the torrent's bytes from `start` up to `end`."""
     while start < end:
         number, skip = divmod(start, piece_bytes)
         stop = min(piece_bytes, skip + end - start)
@@ -51,7 +51,7 @@ def pieces_of(start: int, end: int, piece_bytes: int) -> Iterator[Piece]:
 
 class Reader:
     def __init__(self, torrent: Torrent, session: DaemonSession, index: int) -> None:
-        """Of the file with this index; its metadata is to be known."""
+        """Read the file with this index; its metadata has to be known."""
         layout = torrent.layout
         assert layout is not None
         self._torrent = torrent
@@ -67,7 +67,7 @@ class Reader:
         return torrent.is_finished or (torrent.activity is Activity.RUNNING and not torrent.error)
 
     async def read(self, start: int, end: int, is_read: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-        """From `start` up to `end`, while `is_read`. Raises GoneError."""
+        """Yield the bytes from `start` up to `end`, while `is_read`. Raises GoneError."""
         last = (self._offset + end - 1) // self._piece_bytes
         ahead = min(max(MIN_AHEAD, AHEAD_BYTES // self._piece_bytes), MAX_AHEAD)
         unasked = (self._offset + start) // self._piece_bytes
@@ -121,7 +121,7 @@ class Reader:
             raise GoneError(str(error)) from None
 
     def _leave(self, waiting: dict[int, "asyncio.Future[bytes]"]) -> None:
-        """What nobody else waits for is no longer urgent: a reader that seeks must not wait for it."""
+        """Take urgency from pieces that nobody else waits for, as a reader that seeks must not wait for them."""
         for number, future in waiting.items():
             self._torrent.expect_no_more(number, future)
             if not self._torrent.is_expected(number):

@@ -74,7 +74,7 @@ def _handler(call: Callable[[str, Any], Awaitable[dict[str, Any]]], kind: Any) -
 
 
 def _problem(status: int, why: str) -> web.Response:
-    """As Tribler says it."""
+    """Return an error in the form that Tribler gives it."""
     return json_response(status, msgspec.json.encode({"error": {"handled": True, "message": why}}))
 
 

@@ -72,7 +72,7 @@ def _guard(options: Callable[[], WebOptions]) -> Middleware:
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """No name that others point at us, no page of others, no stranger."""
+        """Refuse names that others point at us, pages of other sites, and strangers."""
         host = request.headers.get("Host")
         if not is_known_host(host, options().host_names):
             raise web.HTTPMisdirectedRequest(text="unknown host name; add it with --host-name, or ask by address\n")

@@ -12,7 +12,7 @@ from tunnel_pool.daemon.storage.store import Deletion
 
 
 def free_bytes(folder: str) -> int:
-    """Of the disk that the folder is, or would be, on. Raises OSError."""
+    """Return the free bytes of the disk that the folder is, or would be, on. Raises OSError."""
     path = Path(folder)
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -20,7 +20,7 @@ def free_bytes(folder: str) -> int:
 
 
 def files_in(folder: str, names: Iterable[str]) -> list[Deletion]:
-    """Those of a torrent in its folder."""
+    """Return the files of a torrent in its folder."""
     return [Deletion(os.path.join(folder, name), folder) for name in names if is_inside(folder, name)]
 
 
@@ -34,12 +34,12 @@ def names_of(parameters: lt.add_torrent_params) -> list[str]:
 
 
 def parts_name(infohash: str) -> str:
-    """Of the file in which libtorrent keeps pieces that files which are not wanted share with those that are."""
+    """Return the name of the file where libtorrent keeps pieces that wanted files share with unwanted ones."""
     return f".{infohash}.parts"
 
 
 def real_files(layout: lt.file_storage) -> list[int]:
-    """Their numbers, without those that only pad."""
+    """Return the numbers of a torrent's files, without those that only pad."""
     return [i for i in range(layout.num_files()) if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file]
 
 
@@ -50,7 +50,7 @@ def is_inside(folder: str, name: str) -> bool:
 
 
 def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:
-    """Those that are none of the others, by whatever path."""
+    """Return the files that are none of the others, by whatever path."""
     others = {os.path.realpath(file.path) for file in kept}
     return [deletion for deletion in deletions if os.path.realpath(deletion.path) not in others]
 
@@ -81,7 +81,7 @@ def _remove_empty_folders(path: Path, root: Path) -> None:
 
 
 def finish_move(names: Iterable[str], source: str, target: str) -> None:
-    """What a killed daemon left in the folder it moved a torrent from goes after the rest.
+    """Finish a move that was cut short by `kill -9`: what is still in `source` goes to `target`.
 
     A file that is still in `source` is whole there: it is deleted only when its copy is. Raises OSError.
     """

@@ -12,7 +12,7 @@ UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7
 
 
 class LimitMode(IntEnum):
-    """Which ratio or idle limit holds for a torrent (tr_ratiolimit and tr_idlelimit)."""
+    """Says which ratio or idle limit holds for a torrent (tr_ratiolimit and tr_idlelimit)."""
 
     GLOBAL = 0
     SINGLE = 1

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreError(Exception):
-    """Nothing was written; says why."""
+    """Says why nothing was written."""
 
 
 class StoredTorrent(NamedTuple):
@@ -82,12 +82,12 @@ class Store:
         await self._run(lambda: self._sql("INSERT OR REPLACE INTO torrents VALUES (?, ?, ?)", row))
 
     async def put_records(self, records: Iterable[Record]) -> None:
-        """Those that are known, as they are now: all of them, or none."""
+        """Write these records of known torrents: all of them, or none."""
         rows = [(msgspec.json.encode(record), record.infohash) for record in records]
         await self._run(lambda: self._many("UPDATE torrents SET record = ? WHERE infohash = ?", rows))
 
     async def put_resumes(self, resumes: Iterable[tuple[str, bytes]]) -> None:
-        """By infohash, of those that are known."""
+        """Write the resume data of known torrents, by infohash."""
         rows = [(resume, infohash) for infohash, resume in resumes]
         await self._run(lambda: self._many("UPDATE torrents SET resume = ? WHERE infohash = ?", rows))
 
@@ -119,7 +119,7 @@ class Store:
     # In the thread
 
     async def _run(self, function: Callable[[], Result]) -> Result:
-        """As one transaction, which is whole even if whoever waits for it is cancelled."""
+        """Run it as one transaction, which is whole even if whoever waits for it is cancelled."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._transact, function))
 
     def _transact(self, function: Callable[[], Result]) -> Result:

@@ -48,7 +48,7 @@ class AlertReader:
         _refuse(torrent.next_resuming(), StoreError(alert.error.message()))
 
     def _read_piece_alert(self, torrent: Torrent, alert: Any) -> None:
-        """Of a piece whose bytes somebody waits for."""
+        """Hand the bytes of a piece to those who wait for them."""
         if alert.error.value() == errno.ECANCELED:
             return  # its last reader left; who asked for it since then hears of it once more
         for future in torrent.take_expecting(alert.piece):
@@ -128,7 +128,7 @@ class AlertReader:
 
 
 def _answer(future: "asyncio.Future[Any] | None", result: Any) -> None:
-    """Whoever waits, if somebody does."""
+    """Give the result to whoever waits for it, if somebody does."""
     if future is not None and not future.done():
         future.set_result(result)
 

@@ -45,7 +45,7 @@ def refused() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """How a torrent is to be added; None: as the rules and settings say."""
+    """Says how a torrent is to be added; None leaves it to rules and settings."""
 
     folder: str | None = None
     hops: int | None = None
@@ -92,7 +92,7 @@ class Changes:
 
     @staticmethod
     def _check_duplicate(known: Torrent, request: AddRequest) -> None:
-        """Who asks for more hops than it has must not be told that all is well. Raises RequestError."""
+        """Refuse a request for more hops than the torrent that is there has. Raises RequestError."""
         with refused():
             asked = request.hops if request.hops is not None else hops_of_labels(request.labels)
         if asked is not None and asked > known.record.hops:
@@ -138,7 +138,7 @@ class Changes:
         library.tick()
 
     def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
-        """Their files, without those that other torrents have, too."""
+        """Return their files, without those that other torrents have, too."""
         infohashes = {torrent.record.infohash for torrent in torrents}
         kept: list[Deletion] = []
         own: list[Deletion] = []
@@ -212,7 +212,7 @@ class Changes:
         await self.change(torrents, stopped=True, started_now=False)
 
     def verify(self, torrents: Iterable[Torrent]) -> None:
-        """Of those whose metadata is known, and that stay where they are."""
+        """Check the files of those torrents whose metadata is known, and that stay where they are."""
         for torrent in torrents:
             if torrent.info is not None and not torrent.record.moving_to and self._is_here(torrent):
                 torrent.error = ""
@@ -263,7 +263,7 @@ class Changes:
         library.tick()
 
     async def _look_in(self, torrent: Torrent, folder: str) -> None:
-        """Its files are there already, its owner says. Raises RequestError and StoreError."""
+        """Take the files that are in the folder, as the owner says. Raises RequestError and StoreError."""
         torrent.moved = asyncio.get_running_loop().create_future()
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
         await _answered(torrent.moved, "cannot look in that folder")

@@ -10,7 +10,7 @@ _LABEL = re.compile(r"hops:(.*)", re.IGNORECASE)
 
 
 def checked_hops(value: object) -> int:
-    """From a number or its text. Raises ValueError."""
+    """Return a hop count, given as a number or as its text. Raises ValueError."""
     text = str(value).strip()
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or int(text) > MAX_HOPS:
         raise ValueError(f"{text[:20]!r} is no hop count: 0 (plain) to {MAX_HOPS}")
@@ -18,7 +18,7 @@ def checked_hops(value: object) -> int:
 
 
 def hops_of_labels(labels: Iterable[str]) -> int | None:
-    """Of a label like `hops:2`, None without one. Raises ValueError when it says none, or two say different."""
+    """Return the hop count of a label like `hops:2`, None without one. Raises ValueError for none or different ones."""
     found = {checked_hops(match[1]) for label in labels if (match := _LABEL.fullmatch(label.strip()))}
     if len(found) > 1:
         raise ValueError(f"labels name several hop counts: {', '.join(map(str, sorted(found)))}")
@@ -26,7 +26,7 @@ def hops_of_labels(labels: Iterable[str]) -> int | None:
 
 
 def other_labels(labels: Iterable[str]) -> list[str]:
-    """Without the one that is a hop count."""
+    """Return the labels without the one that is a hop count."""
     return [label for label in labels if not _LABEL.fullmatch(label.strip())]
 
 
@@ -39,7 +39,7 @@ class HopRules:
     by_folder: Mapping[str, int] = field(default_factory=dict)
 
     def hops(self, asked: int | None, labels: Iterable[str], folder: str) -> int:
-        """What was asked for with the torrent, or by a label; else by rules, of labels first, then of the folder.
+        """Return what was asked for with the torrent, or by a label; else by the rules of labels, then of the folder.
 
         Where several rules hold, the highest hop count does; of folders that lie in each other, the innermost.
         Raises ValueError when what was asked for contradicts itself.

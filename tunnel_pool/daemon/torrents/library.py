@@ -87,7 +87,7 @@ class Library:
         return torrents
 
     async def new_number(self) -> int:
-        """By which remote clients name a torrent; never given twice. Raises StoreError."""
+        """Return a number by which remote clients name a torrent; none is given twice. Raises StoreError."""
         number = self._next_number
         self._next_number += 1
         await self.store.set_setting("next number", str(self._next_number).encode())
@@ -168,7 +168,7 @@ class Library:
         return self.torrents.get(torrent.record.infohash) is torrent
 
     def apply_limits(self, torrent: Torrent) -> None:
-        """What the record says of speeds, peers and order."""
+        """Have libtorrent keep what the record says of speeds, peers and order."""
         record, handle = torrent.record, torrent.handle
         handle.set_download_limit(max(1, record.download_limit_kb * 1000) if record.download_limited else 0)
         handle.set_upload_limit(max(1, record.upload_limit_kb * 1000) if record.upload_limited else 0)
@@ -186,7 +186,7 @@ class Library:
             self._soon = asyncio.get_running_loop().call_later(SOON_S, self.tick)
 
     def tick(self) -> None:
-        """What the queue, the limits, the disks and the circuits say now."""
+        """Do what the queue, the limits, the disks and the circuits ask for now."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -327,7 +327,7 @@ class Library:
         await self.put_each([(torrent, changes)])
 
     async def put_each(self, changes: Iterable[tuple[Torrent, dict[str, Any]]]) -> None:
-        """As `put`, the records of several: all of them, or none."""
+        """Change the records of several torrents, as `put` does: all of them, or none."""
         changed = [(each, msgspec.structs.replace(each.record, **new)) for each, new in changes if self.has(each)]
         if changed:
             await self.store.put_records([record for _, record in changed])
@@ -385,7 +385,7 @@ class Library:
             raise StoreError("libtorrent does not say where a torrent stands") from None
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """In the background; a failure is logged, and what failed is tried again with the next change."""
+        """Run it in the background; a failure is logged, and what failed is tried again with the next change."""
 
         async def guarded() -> None:
             try:
@@ -401,7 +401,7 @@ class Library:
         task.add_done_callback(self._tasks.discard)
 
     async def save(self) -> None:
-        """Where every torrent stands; nothing runs any more after it."""
+        """Write where every torrent stands; nothing runs any more after it."""
         self._ended = True
         here = [torrent for torrent in self.torrents.values() if not torrent.is_between_sessions]
         for torrent in here:

@@ -9,7 +9,7 @@ from tunnel_pool.daemon.storage.record import LimitMode, Record
 
 
 class Activity(Enum):
-    """What a torrent does, as far as it is ours to say."""
+    """Says what a torrent does, as far as the queue and its owner decide it."""
 
     STOPPED = "stopped"
     QUEUED = "queued"
@@ -19,7 +19,7 @@ class Activity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """None: no limit."""
+    """Holds the limits of the queue; None is no limit."""
 
     downloads: int | None = 5
     seeds: int | None = None
@@ -28,7 +28,7 @@ class QueueLimits:
 
 
 class View(NamedTuple):
-    """What is to be known of a torrent to say whether it may run."""
+    """Holds what has to be known of a torrent to say whether it may run."""
 
     record: Record
     finished: bool
@@ -51,7 +51,7 @@ def _limit(mode: LimitMode, own: float, session: float | None) -> float | None:
 
 
 def plan(views: Iterable[View], limits: QueueLimits) -> dict[str, Activity]:
-    """By infohash, for all of them; those first in the queue run first."""
+    """Return what each torrent does, by infohash; those first in the queue run first."""
     activities: dict[str, Activity] = {}
     room = {False: limits.downloads, True: limits.seeds}
     for view in sorted(views, key=lambda view: view.record.position):

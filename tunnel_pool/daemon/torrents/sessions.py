@@ -97,7 +97,7 @@ class Sessions:
         return lane.hops == PLAIN or (opened is not None and opened.readiness.is_ready(time.monotonic()))
 
     def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
-        """Of each lane's torrents together, down and up in bytes a second; 0: none. Called every second.
+        """Limit each lane's torrents together, down and up in bytes a second; 0 is no limit. Called every second.
 
         `newcomers` holds for sessions that are opened until then.
         """
@@ -108,7 +108,7 @@ class Sessions:
                 self._sessions[lane].set_limits(*wanted)
 
     def plain_port(self) -> int:
-        """Where others find torrents without hops."""
+        """Return the port at which others find torrents without hops."""
         session = self._sessions.get(PLAIN_LANE)
         return session.listen_port() if session is not None else self._options.plain_listen.port
 

@@ -9,7 +9,7 @@ ANEW_EVERY = 4  # attempts
 
 
 class Step(Enum):
-    """What is tried to get a download to move."""
+    """Names what is tried to get a download to move."""
 
     ASK_AGAIN = "its peers, its trackers and the DHT are asked again"
     OPEN_ANEW = "libtorrent is given the torrent anew"
@@ -17,7 +17,7 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class Standstill:
-    """How long a download has been standing still, and how often it was helped since then."""
+    """Measures how long a download has stood still, and counts how often it was helped since."""
 
     since_s: float
     got: tuple[int, int] = (0, 0)

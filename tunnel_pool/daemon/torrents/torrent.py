@@ -29,7 +29,7 @@ UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 
 
 class StatusSummary(NamedTuple):
-    """What of a status decides anything, or is shown; the rest is but the time that goes by."""
+    """Holds the part of a status that decides anything or is shown; the rest changes with time alone."""
 
     state: Any
     flags: int
@@ -51,7 +51,7 @@ class StatusSummary(NamedTuple):
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """What is worth a save; libtorrent wants one a second after the last, for the time that went by."""
+        """Return what is worth a save when it changes; libtorrent's own flag asks for one each second that goes by."""
         return (
             self.has_metadata,
             self.finished,
@@ -168,7 +168,7 @@ class Torrent:
         self.is_private = self.info is not None and self.info.priv()
 
     def measure(self, now_s: float) -> None:
-        """Its speeds, since the last time; libtorrent's own fade over half a minute."""
+        """Measure its speeds since the last call; libtorrent's own fade over half a minute."""
         before_s, before_down, before_up = self._measured
         down, up = self.summary.total_payload_download, self.summary.total_payload_upload
         if now_s - before_s < MEASURE_S:
@@ -181,7 +181,7 @@ class Torrent:
         self.up_rate = max(0, round((up - before_up) / (now_s - before_s)))
 
     def peer_infos(self) -> Sequence[lt.peer_info]:
-        """Of the BitTorrent peers, a second old at most. Raises RuntimeError while it is between sessions."""
+        """Return its BitTorrent peers, as of the last second. Raises RuntimeError while it is between sessions."""
         if not self.summary.num_peers:
             return ()
         now_s = time.monotonic()
@@ -191,11 +191,11 @@ class Torrent:
         return self._peer_infos[1]
 
     def next_resuming(self) -> "asyncio.Future[bytes] | None":
-        """Whom the next answer about resume data is for."""
+        """Return the future that the next answer about resume data is for."""
         return self.resuming.popleft() if self.resuming else None
 
     def give_up(self, why: str) -> None:
-        """What was asked of libtorrent, which does not answer any more."""
+        """Fail everything that was asked of libtorrent, as no answer comes any more."""
         readers = [future for waiting in self.reading.values() for future in waiting]
         for future in (*self.resuming, *readers, self.moved, self.renamed):
             if future is not None and not future.done():
@@ -211,7 +211,7 @@ class Torrent:
         return future
 
     def expect_no_more(self, number: int, future: "asyncio.Future[bytes]") -> None:
-        """What `expect_piece` gave is not needed any more."""
+        """Forget a future that `expect_piece` gave."""
         future.cancel()
         waiting = self.reading.get(number, set())
         waiting.discard(future)
@@ -222,7 +222,7 @@ class Torrent:
         return any(not future.done() for future in self.reading.get(number, ()))
 
     def take_expecting(self, number: int) -> list["asyncio.Future[bytes]"]:
-        """Who still waits for it."""
+        """Return the futures that still wait for the piece."""
         return [future for future in self.reading.pop(number, ()) if not future.done()]
 
     @property
@@ -236,16 +236,16 @@ class Torrent:
 
     @property
     def info(self) -> lt.torrent_info | None:
-        """None until the metadata is known."""
+        """Return the metadata, None until it is known."""
         return self.status.torrent_file if self.summary.has_metadata else None
 
     @property
     def layout(self) -> lt.file_storage | None:
-        """Of its files, None until the metadata is known."""
+        """Return the layout of its files, None until the metadata is known."""
         return self.info.layout() if self.info is not None else None
 
     def file_indexes(self) -> list[int]:
-        """Of its files as its owner sees them, without those that only pad."""
+        """Return the indexes of its files as its owner sees them, without those that only pad."""
         return real_files(self.layout) if self.layout is not None else []
 
     def file_bytes(self) -> list[int]:
@@ -265,19 +265,19 @@ class Torrent:
             return []
 
     def file_path(self, index: int) -> str:
-        """In its folder, as it was renamed."""
+        """Return the path of a file in the torrent's folder, as it was renamed."""
         assert self.layout is not None
         return str(self.status.renamed_files.file_path(self.layout, index))
 
     @property
     def progress(self) -> float:
-        """Of what is wanted, from 0 to 1; 1 when its last piece was checked."""
+        """Return how much of what is wanted is there, from 0 to 1; 1 when its last piece was checked."""
         wanted = self.summary.total_wanted
         return (wanted - self.left_bytes) / wanted if wanted else 0.0
 
     @property
     def left_bytes(self) -> int:
-        """Of what is wanted; libtorrent counts a piece as done before it has checked its hash."""
+        """Return what is missing of what is wanted; libtorrent counts a piece as done before its hash is checked."""
         left = max(0, self.summary.total_wanted - self.summary.total_wanted_done)
         return left if self.is_finished else max(left, min(1, self.summary.total_wanted))
 
@@ -290,5 +290,5 @@ class Torrent:
 
 
 def hashes_of(hashes: lt.info_hash_t) -> set[bytes]:
-    """By which a torrent may be known, in 20 bytes each."""
+    """Return the hashes by which a torrent may be known, in 20 bytes each."""
     return {each[:20] for each in hidden_hashes_of(hashes)}

@@ -25,7 +25,7 @@ class Events:
 
     @contextmanager
     def heard(self, cut_off: Callable[[], None]) -> Iterator[Chunks]:
-        """What a newcomer hears: all that there is, then what changes. `cut_off` when it does not listen."""
+        """Yield a queue of events: all that there is, then changes. `cut_off` is called when nobody reads it."""
         queue: Chunks = asyncio.Queue()
         if not self._listeners:
             self._told, self._seen = self._now(), self._watcher.seen()

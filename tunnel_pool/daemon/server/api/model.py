@@ -92,7 +92,7 @@ class Added(Model):
 
 
 class TorrentChange(Model):
-    """What is not given stays as it is."""
+    """Holds what is to change of a torrent; what is not given stays as it is."""
 
     stopped: bool | None = None
     now: Annotated[bool, msgspec.Meta(description="with `stopped: false`: past the queue")] = False

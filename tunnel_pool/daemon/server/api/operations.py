@@ -16,12 +16,12 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 
 
 class NotFoundError(Exception):
-    """There is none of that name; says of what."""
+    """Says that what the path names is not there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What somebody asks for: words of the path and the query, and the body."""
+    """Holds a request: words of the path and the query, and the body."""
 
     words: dict[str, str]
     body: Any = None

@@ -58,7 +58,7 @@ def _handler(operation: Operation) -> Handler:
 async def answered(
     work: Callable[[], Awaitable[object]], status: int = 200, problem: Callable[[int, str], web.Response] = problem
 ) -> web.Response:
-    """What the work gives as JSON, or why it gives nothing; a change that has begun is not given up halfway."""
+    """Answer with what the work returns, as JSON, or with why it failed; a change that has begun is finished."""
     try:
         given = await asyncio.shield(asyncio.ensure_future(work()))
     except NotFoundError as error:

@@ -69,7 +69,7 @@ def _eta_s(torrent: Torrent) -> int | None:
 
 
 def files_view(torrent: Torrent) -> list[model.File]:
-    """None of them until the metadata is known. Raises RuntimeError while it is between sessions."""
+    """Return its files, none until the metadata is known. Raises RuntimeError while it is between sessions."""
     layout = torrent.layout
     if layout is None:
         return []

@@ -49,7 +49,7 @@ class Watcher:
         self.history.append(sample)
 
     def state(self) -> model.State:
-        """Of the pool, as it was when it was looked at."""
+        """Return the pool's state as of the last look."""
         circuits = views.circuits_view(self.tunnels)
         return model.State(status=self.status(), pool=self.pool, circuits=circuits, sample=self.history[-1])
 

@@ -129,7 +129,7 @@ class Methods:
         return result
 
     def _torrent_rows(self, torrents: Sequence[Torrent], keys: tuple[str, ...], is_table: bool) -> Any:
-        """In JSON already, where what is asked for changes with the torrent's state alone."""
+        """Return rows in JSON, where what is asked for changes with the torrent's state alone."""
         fields = [snake(key) for key in keys]
         getters = [FIELDS[field] for field in fields]
 
@@ -192,7 +192,7 @@ class Methods:
         return {"notice": notice} if (notice := max(notices)) else {}
 
     async def _set_more(self, torrent: Torrent, arguments: Arguments) -> None:
-        """What is no field of its record."""
+        """Set what is no field of the torrent's record."""
         if "tracker_list" in arguments:
             tiers = _typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
             await self._changes.set_trackers(torrent, trackers.checked([tier.split() for tier in tiers], torrent))
@@ -205,7 +205,7 @@ class Methods:
             await self._changes.move([torrent], _typed(arguments["location"], str, "location"), True)
 
     async def _torrent_remove(self, arguments: Arguments) -> None:
-        """As in Transmission, nothing is removed when nothing is named."""
+        """Remove the torrents that are named; when none is, remove nothing, as Transmission does."""
         if arguments.get("ids") not in (None, []):
             with_files = _flag(arguments, "delete_local_data", False)
             await self._changes.remove(self._chosen(arguments), with_files)
@@ -289,11 +289,11 @@ class Methods:
         return {"path": path, "size_bytes": usage.free, "total_size": usage.total}
 
     async def _port_test(self, arguments: Arguments) -> Arguments:
-        """Nobody is asked: it would tell who we are."""
+        """Say that the port is not known to be open; asking somebody would tell who we are."""
         return {"port_is_open": False, "ip_protocol": "ipv4"}
 
     async def _blocklist_update(self, arguments: Arguments) -> Arguments:
-        """There is none."""
+        """Say that there is no blocklist."""
         return {"blocklist_size": 0}
 
 
@@ -324,7 +324,7 @@ def _hops(value: object) -> int | None:
 
 
 def _highest(labels: Sequence[str]) -> int | None:
-    """Of the hop counts that labels say: clients send old ones with the new. Raises RequestError."""
+    """Return the highest hop count of labels, as clients send old ones with the new. Raises RequestError."""
     with refused():
         said = [hops_of_labels([label]) for label in labels]
     return max((hops for hops in said if hops is not None), default=None)
@@ -378,7 +378,7 @@ def _priorities(before: Iterable[int], files: Sequence[int] | None, arguments: A
 
 
 def _parameters(arguments: Arguments) -> lt.add_torrent_params:
-    """Of torrent-add. Raises RequestError."""
+    """Return libtorrent's parameters for torrent-add. Raises RequestError."""
     metainfo = _typed(arguments.get("metainfo"), str | None, "metainfo")
     filename = _typed(arguments.get("filename"), str | None, "filename")
     if metainfo:

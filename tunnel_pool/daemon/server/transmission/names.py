@@ -12,7 +12,7 @@ _AS_THEY_ARE = {"total_size"}
 
 
 def snake(name: str) -> str:
-    """Of any form."""
+    """Return a name of any form in snake_case."""
     return _CAPITAL.sub(r"_\1", name).lower().replace("-", "_")
 
 
@@ -26,7 +26,7 @@ def kebab(name: str) -> str:
 
 
 def renamed(value: Any, name_of: Callable[[str], str]) -> Any:
-    """With all keys in it, however deep."""
+    """Return the value with all keys in it renamed, however deep."""
     if isinstance(value, dict):
         return {name_of(key): renamed(inner, name_of) for key, inner in value.items()}
     if isinstance(value, list):
@@ -35,7 +35,7 @@ def renamed(value: Any, name_of: Callable[[str], str]) -> Any:
 
 
 def stats_name(name: str) -> str:
-    """Of session-stats."""
+    """Return a name of session-stats in the form that it has there."""
     return kebab(name) if name in ("cumulative_stats", "current_stats") else camel(name)
 
 

@@ -72,7 +72,7 @@ def shown(settings: Settings, session_id: str, peer_port: int) -> dict[str, Any]
 
 
 def changed(settings: Settings, arguments: dict[str, Any]) -> Settings:
-    """What is unknown or fixed is passed over, as Transmission does. Raises msgspec.ValidationError."""
+    """Return the changed settings; unknown or fixed names are passed over. Raises msgspec.ValidationError."""
     arguments = dict(arguments)
     if "download_dir" in arguments:
         arguments["folder"] = arguments.pop("download_dir")

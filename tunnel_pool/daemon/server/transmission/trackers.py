@@ -24,7 +24,7 @@ def entries(torrent: Torrent) -> list[dict[str, Any]]:
 
 
 def stats(torrent: Torrent) -> list[dict[str, Any]]:
-    """What is known of how each answered; nobody is scraped."""
+    """Return what is known of each tracker's answers; nobody is scraped."""
     all_stats = []
     for number, entry in enumerate(torrent.handle.trackers()):
         parts = _split(entry["url"])
