@@ -42,7 +42,7 @@ class ServedAssociation:
             self._counters["socks5_foreign_source"] += 1
 
     def carry(self, datagram: bytes) -> None:
-        """A datagram of the client (RFC 1928 section 7)."""
+        """Carry a datagram of the client (RFC 1928 section 7)."""
         try:
             address, payload = split_udp_request(datagram)
             destination = decode_address(address)
@@ -69,11 +69,11 @@ class ServedAssociation:
             self._community.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
 
     def deliver(self, address: bytes, data: bytes) -> None:
-        """A datagram from outside, from this encoded address, for the client."""
+        """Deliver a datagram from outside, from this encoded address, to the client."""
         self._udp.sendto(join_udp_request(address, data), self._client)
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
-        """The destinations that had it."""
+        """Return the destinations that had it."""
         return self._sticky.forget_circuit(circuit_id)
 
     def close(self) -> None:

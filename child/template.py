@@ -45,7 +45,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def fork_orphan(run: Callable[[], NoReturn]) -> int:
-    """The pid of a process that runs this, and whose parent has ended: it is the main process' child now.
+    """Return the pid of a process that runs this, and whose parent has ended: it is the main process' child now.
 
     Raises OSError, BlockingIOError when there was no process for it.
     """

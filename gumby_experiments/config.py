@@ -156,7 +156,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def plan(experiment: Experiment) -> list[Run]:
-    """All runs: round by round, each round every combination, in an order that the seed shuffles.
+    """Return all runs: round by round, each round every combination, in an order that the seed shuffles.
 
     So a machine that drifts hits them all. Raises UsageError.
     """
@@ -177,7 +177,7 @@ def _combinations(vary: Mapping[str, list[Value] | str]) -> Iterator[dict[str, V
 
 
 def scenario_of(experiment: Experiment, factors: Mapping[str, Value]) -> Scenario:
-    """The scenario of a run. Raises UserError."""
+    """Return the scenario of a run. Raises UserError."""
 
     def load_text(name: str) -> str:
         return (FOLDER / name).read_text()

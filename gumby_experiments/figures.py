@@ -31,7 +31,7 @@ def draw_all(results: Results, extra: Callable[[Results, Path], list[str]] | Non
 
 
 def new_figure(**more: Any) -> tuple[Any, Any]:
-    """A figure and its axes, without a display."""
+    """Return a figure and its axes, without a display."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -71,7 +71,7 @@ async def run_revisions(
 
 @asynccontextmanager
 async def _side(letter: str, revision: str, folder: Path, name: str, say: Say) -> AsyncIterator[_Side]:
-    """A worktree and an environment in it. Raises UserError."""
+    """Yield a worktree and an environment in it. Raises UserError."""
     tree = folder / letter
     await _must("git", "-C", str(SOURCE), "worktree", "prune")
     await _must("git", "-C", str(SOURCE), "worktree", "add", "--detach", str(tree), revision)
@@ -109,7 +109,7 @@ async def _measure(side: _Side, name: str, options: Sequence[str], number: int) 
 
 
 def _why(said: str) -> str:
-    """The last line, and of a report in JSON its error."""
+    """Return the last line, or the error that a report in JSON names."""
     line = (said.strip().splitlines() or ["it said nothing"])[-1]
     with contextlib.suppress(ValueError, AttributeError):
         said_so = json.loads(line)
@@ -118,7 +118,7 @@ def _why(said: str) -> str:
 
 
 def _joined(all_before: Results, one: Results) -> Results:
-    """The runs of another round, too; their numbers are other ones."""
+    """Return the runs of another round, too; their numbers are other ones."""
     for name, table in one.tables.items():
         before = all_before.tables.get(name)
         all_before.tables[name] = table if before is None else pd.concat([before, table], ignore_index=True)

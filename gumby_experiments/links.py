@@ -31,7 +31,7 @@ class Links(Protocol):
     kind: str
 
     def place(self, number: int) -> tuple[str, Sequence[str]]:
-        """A node's address, and what is put before its command."""
+        """Return a node's address, and what is put before its command."""
 
     async def set(self, number: int, **link: float) -> None:
         """Change a node's link; the fields are those of tunnel_pool.gumby_experiments.router.Link. Raises RunError."""

@@ -105,7 +105,7 @@ class Node:
         await self._heard.wait()
 
     async def logged(self, pattern: "re.Pattern[str]") -> str:
-        """The first group of the pattern, once its log has it. Raises RunError when it ends before."""
+        """Return the first group of the pattern, once its log has it. Raises RunError when it ends before."""
         while not (found := pattern.search(self.log.read_text(errors="replace"))):
             await self.pause(POLL_S)
         return found[1]

@@ -42,7 +42,7 @@ def now() -> str:
 
 
 def revision(folder: Path) -> dict[str, Any]:
-    """The commit, and whether files differ from it; nothing where there is no repository."""
+    """Return the commit, and whether files differ from it; nothing where there is no repository."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True).stdout  # noqa: S607

@@ -37,7 +37,7 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A relative change, for people."""
+    """Return a relative change, for people."""
     return "-" if share is None or share != share else f"{share:+.2%}"  # noqa: PLR0124 - NaN
 
 
@@ -51,7 +51,7 @@ def page_environment() -> Environment:
 
 
 def metric_tables(results: Results) -> list[MetricTable]:
-    """The experiment's metrics."""
+    """Return the experiment's metrics."""
     runs = results.runs
     found = []
     for name, metric in results.experiment.metrics.items():
@@ -118,7 +118,7 @@ def write_report(results: Results, findings: Any = None) -> Path:
 
 
 def inline_svg(path: Path, name: str) -> str:
-    """An SVG as a part of a page; its ids are made its own, for a page has several."""
+    """Return an SVG as a part of a page; its ids are made its own, for a page has several."""
     svg = path.read_text()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)

@@ -108,7 +108,7 @@ def _enter(namespace: int) -> None:
 
 
 def has_netem() -> bool:
-    """Whether this kernel has it: tried in the namespace that we are in."""
+    """Return whether this kernel has it: tried in the namespace that we are in."""
     tried = subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "netem"], capture_output=True)  # noqa: S607, PLW1510
     subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], capture_output=True)  # noqa: S607, PLW1510
     return tried.returncode == 0

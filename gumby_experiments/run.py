@@ -79,7 +79,7 @@ class Run:
         return self.node(number)
 
     def with_role(self, role: str) -> list[Node]:
-        """The nodes of a role that run."""
+        """Return the nodes of a role that run."""
         return [node for node in self.nodes.values() if node.role == role and node.pid is not None]
 
     async def carry_out(self) -> None:

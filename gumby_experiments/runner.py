@@ -73,7 +73,7 @@ def make_report(results: Results) -> None:
 
 
 def findings_of(experiment: Experiment) -> Any:
-    """The module that says in words, and pictures of its own, what the tables say; None when there is none."""
+    """Return the module that says in words, and pictures of its own, what the tables say; None when there is none."""
     return importlib.import_module(experiment.findings) if experiment.findings else None
 
 

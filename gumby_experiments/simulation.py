@@ -157,7 +157,7 @@ class ScalabilityLaw(NamedTuple):
         return float(np.sqrt((1 - self.contention) / self.coherency)) if self.coherency > 0 else float("inf")
 
     def explains(self, numbers: list[float], throughputs: list[float]) -> float:
-        """The coefficient of determination: 1 when the law says it all, 0 when a mean says as much."""
+        """Return the coefficient of determination: 1 when the law says it all, 0 when a mean says as much."""
         seen = np.asarray(throughputs, dtype=float)
         foretold = np.asarray([self.throughput(number) for number in numbers])
         spread = float(((seen - seen.mean()) ** 2).sum())

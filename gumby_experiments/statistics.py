@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 
     @property
     def is_underpowered(self) -> bool:
-        """Whether a large effect (0.8 standard deviations) would likely have been missed."""
+        """Return whether a large effect (0.8 standard deviations) would likely have been missed."""
         return self.power < LEAST_POWER
 
 

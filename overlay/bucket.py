@@ -22,5 +22,5 @@ class Bucket:
         return True
 
     def take(self, per_s: float, burst_s: float, now_s: float) -> None:
-        """One of so many a second."""
+        """Take one of so many a second."""
         self._used_until_s = max(self._used_until_s, now_s - burst_s) + 1 / per_s

@@ -186,25 +186,25 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.guard_order = lambda: guards.choose(map(node_of, self.get_candidates(PEER_FLAG_RELAY)), time.time())
 
     def first_hops(self) -> set[Peer]:
-        """The peers that our circuits begin with, or may begin with next: our guards."""
+        """Return the peers that our circuits begin with, or may begin with next: our guards."""
         return {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None} | self.guards()
 
     def guards(self) -> set[Peer]:
-        """The peers that are guards, of both layers."""
+        """Return the peers that are guards, of both layers."""
         order = self.guard_order()
         keys = {*order.first, *order.second} if order is not None else set()
         return {peer for peer in self.candidates if peer.public_key.key_to_bin() in keys}
 
     def is_missing_circuits(self) -> bool:
-        """Whether circuits are wanted that we have none of, or could not be built."""
+        """Return whether circuits are wanted that we have none of, or could not be built."""
         return not self.candidates or any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
 
     def is_building(self) -> bool:
-        """Whether a circuit is not yet what it is to be."""
+        """Return whether a circuit is not yet what it is to be."""
         return any(not _may_carry(circuit) for circuit in self.circuits.values())
 
     def _is_me(self, peer: Peer) -> bool:
-        """Whether the peer is this node: this process or another child, of the same key or of a sibling's."""
+        """Return whether the peer is this node: this process or another child, of the same key or of a sibling's."""
         return peer.mid == self.my_peer.mid or peer.public_key.key_to_bin() in self._siblings
 
     def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:

@@ -54,7 +54,7 @@ Overlay = TypeVar("Overlay", bound=LocalTunnelCommunity)
 
 
 async def open_overlay(config: OverlayConfig) -> LocalTunnelCommunity:
-    """A running community on its own port. Raises CannotBindError when that is taken, EngineMissingError."""
+    """Return a running community on its own port. Raises CannotBindError when that is taken, EngineMissingError."""
     prepare_process()
     sock = bind_udp(*config.listen, device=config.device)
     endpoint, counters = await _open_endpoint(config, sock, config.trains)
@@ -67,7 +67,7 @@ async def open_overlay(config: OverlayConfig) -> LocalTunnelCommunity:
 async def open_sharing(
     config: OverlayConfig, sock: socket.socket, buckets: Iterable[int], main: MainProcess
 ) -> SharingCommunity:
-    """A child's community on its socket of the node's port. Raises EngineMissingError."""
+    """Return a child's community on its socket of the node's port. Raises EngineMissingError."""
     prepare_process()
     # Cells of several circuits may come to us as one train, though they be for several children,
     # unless their sender knows better (packet_engine/src/outbox.rs). On loopback nobody else sends trains.
@@ -80,7 +80,7 @@ async def open_sharing(
 
 
 async def open_front(config: OverlayConfig, sock: socket.socket) -> FrontCommunity:
-    """The overlay of a node whose children share its port; `sock` gets everything but cells."""
+    """Return the overlay of a node whose children share its port; `sock` gets everything but cells."""
     prepare_process()
     counters: Counter[str] = Counter()
     endpoint = BatchedEndpoint(sock, counters)
@@ -142,7 +142,7 @@ def ask_no_name_server() -> None:
 async def _open_endpoint(
     config: OverlayConfig, sock: socket.socket, takes_trains: bool
 ) -> tuple[Endpoint, Counter[str]]:
-    """An endpoint of the engine asked for, and the counters of what it drops."""
+    """Return an endpoint of the engine asked for, and the counters of what it drops."""
     counters: Counter[str] = Counter()
     if choose(config.engine) is EngineChoice.NATIVE:
         from tunnel_pool.packet_engine.endpoint import NativeEndpoint

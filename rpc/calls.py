@@ -75,7 +75,7 @@ def settle(happening: Answered | Failed) -> None:
 
 
 def _envelope(kind: Callable[..., Message], name: str, message: Message) -> bytes:
-    """The bytes of a Request, Reply or Event with one field set."""
+    """Return the bytes of a Request, Reply or Event with one field set."""
     return kind(**{name: message}).SerializeToString()
 
 
@@ -100,7 +100,7 @@ class ControlChannel:
         return len(self._pending)
 
     def call(self, name: str, message: Message, token: object, now_s: float, timeout_s: float) -> bytes:
-        """Bytes of the call `name` (a field of Request).
+        """Return the bytes of the call `name` (a field of Request).
 
         Raises ConnectionLostError after `close`, TooManyCallsError when
         MAX_PENDING_CALLS are unanswered; nothing is pending then.
@@ -120,12 +120,12 @@ class ControlChannel:
         return encode(Kind.REPLY, request_id, _envelope(pb.Reply, name, result))
 
     def refuse(self, request_id: int, code: int, text: str) -> bytes:
-        """An error reply; `text` is for people and is cut to MAX_ERROR_TEXT_CHARS."""
+        """Return an error reply; `text` is for people and is cut to MAX_ERROR_TEXT_CHARS."""
         error = pb.Error(code=pb.ErrorCode.ValueType(code), text=text[:MAX_ERROR_TEXT_CHARS])
         return encode(Kind.ERROR, request_id, error.SerializeToString())
 
     async def answer(self, call: Called, work: Awaitable[Message]) -> bytes:
-        """The bytes that answer a call, once its work is done: what that raises is a refusal.
+        """Return the bytes that answer a call, once its work is done: what that raises is a refusal.
 
         RemoteError says why; any other exception is logged here and told as ERROR_UNKNOWN.
         """
@@ -149,7 +149,7 @@ class ControlChannel:
         return [happening for frame in self._decoder.feed(data) for happening in self._happenings(frame)]
 
     def expire(self, now_s: float) -> list[Failed]:
-        """The calls whose time is up, each failed with CallTimeoutError."""
+        """Return the calls whose time is up, each failed with CallTimeoutError."""
         late = [request_id for request_id, call in self._pending.items() if call.deadline_s <= now_s]
         return [self._fail(request_id, CallTimeoutError(self._pending[request_id].name)) for request_id in late]
 

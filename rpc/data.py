@@ -34,7 +34,7 @@ class Datagram(NamedTuple):
 
 
 def encode(circuit_id: int, address: bytes, payload: bytes) -> bytes:
-    """One frame. Raises ValueError when address or payload exceed what the header can say."""
+    """Return one frame. Raises ValueError when address or payload exceed what the header can say."""
     length = len(address) + len(payload)
     if length > MAX_LENGTH or not MIN_ADDRESS_BYTES <= len(address) <= MAX_ADDRESS_BYTES:
         raise ValueError(f"datagram of {len(payload)} bytes with an address of {len(address)}")
@@ -49,7 +49,7 @@ class DataDecoder:
         self._broken: str | None = None
 
     def feed(self, data: bytes) -> list[Datagram]:
-        """The datagrams that `data` completes; raises BrokenStreamError, then and ever after.
+        """Return the datagrams that `data` completes; raises BrokenStreamError, then and ever after.
 
         Datagrams before the broken frame in the same piece are lost with it.
         """

@@ -38,7 +38,7 @@ class ExitFrame(NamedTuple):
 
 
 def encode(kind: ExitKind, text: str = "") -> bytes:
-    """One frame; the text is cut to MAX_TEXT_BYTES at a character's edge."""
+    """Return one frame; the text is cut to MAX_TEXT_BYTES at a character's edge."""
     raw = text.encode(errors="replace")[:MAX_TEXT_BYTES].decode(errors="ignore").encode()
     return HEADER.pack(MAGIC, kind, len(raw)) + raw
 
@@ -50,7 +50,7 @@ class ExitDecoder:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[ExitFrame]:
-        """The frames that `data` completes; raises BrokenStreamError, then and ever after."""
+        """Return the frames that `data` completes; raises BrokenStreamError, then and ever after."""
         self._buffer += data
         frames = []
         while len(self._buffer) >= HEADER.size:

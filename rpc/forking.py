@@ -19,7 +19,7 @@ def encode_reply(pid: int) -> bytes:
 
 
 def decode_reply(message: bytes) -> int:
-    """The pid. Raises OSError when there is none."""
+    """Return the pid. Raises OSError when there is none."""
     if len(message) != _REPLY.size:
         raise ChildProcessError("the template gave no answer")
     pid: int = _REPLY.unpack(message)[0]

@@ -41,7 +41,7 @@ class Frame(NamedTuple):
 
 
 def encode(kind: Kind, request_id: int, body: bytes) -> bytes:
-    """One frame. Raises ValueError for a body over MAX_BODY_BYTES: ours, so a bug."""
+    """Return one frame. Raises ValueError for a body over MAX_BODY_BYTES: ours, so a bug."""
     if len(body) > MAX_BODY_BYTES:
         raise ValueError(f"control message of {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
     return HEADER.pack(MAGIC, VERSION, kind, request_id, len(body)) + body

@@ -15,7 +15,7 @@ _ID = struct.Struct("!I")
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """The giving and the taking end; messages keep their bounds."""
+    """Return the giving and the taking end; messages keep their bounds."""
     giving, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     giving.setblocking(False)
     return giving, taking

@@ -133,7 +133,7 @@ def _swarm_state(message: pb.SwarmPicture) -> SwarmState:
 
 
 def _state(kind: Callable[..., State], message: Message) -> State:
-    """A tuple from the message's fields, which have the same names."""
+    """Return a tuple from the message's fields, which have the same names."""
     return kind(*(getattr(message, name) for name in kind._fields))  # type: ignore[attr-defined]
 
 
@@ -178,7 +178,7 @@ class SyncEncoder:
         self._sent_routes = Routes()
 
     def encode(self, snapshot: Snapshot) -> pb.Sync | None:
-        """The next frame, the first one full; None when nothing changed.
+        """Return the next frame, the first one full; None when nothing changed.
 
         Circuits that vanished are not in it: RPC_CIRDEAD tells that.
         """

@@ -39,7 +39,7 @@ ANY = Address(AddressType.IPV4, "0.0.0.0", 0)  # noqa: S104
 
 
 def address_length(data: bytes, offset: int = 0) -> int | None:
-    """Bytes the address at `offset` takes, None when too few are there to tell.
+    """Return how many bytes the address at `offset` takes, None when too few are there to tell.
 
     Raises Socks5Error for an unknown ATYP and an empty domain name.
     """
@@ -61,7 +61,7 @@ def address_length(data: bytes, offset: int = 0) -> int | None:
 
 @lru_cache(maxsize=4096)
 def decode_address(data: bytes) -> Address:
-    """The address that `data` holds, to the byte. Raises Socks5Error."""
+    """Return the address that `data` holds, to the byte. Raises Socks5Error."""
     length = address_length(data)
     if length is None or length != len(data):
         raise Socks5Error(f"address of {len(data)} bytes where {length or 'more'} are needed")
@@ -81,7 +81,7 @@ def decode_address(data: bytes) -> Address:
 
 @lru_cache(maxsize=4096)
 def encode_address(host: str, port: int) -> bytes:
-    """The bytes of an address; what is not an IP is taken as a domain name.
+    """Return the bytes of an address; what is not an IP is taken as a domain name.
 
     Raises ValueError for a host or port that can't be encoded: ours, so a bug.
     """

@@ -121,7 +121,7 @@ class Handshake:
         return steps
 
     def associated(self, host: str, port: int) -> list[Step]:
-        """The association is open; its datagrams go to `host`, `port`."""
+        """Answer that the association is open; its datagrams go to `host`, `port`."""
         return [Send(reply(ReplyCode.SUCCEEDED, encode_address(host, port)))]
 
     def connected(self) -> list[Step]:
@@ -134,7 +134,7 @@ class Handshake:
         return self._refuse(code, why)
 
     def failed(self, why: str) -> list[Step]:
-        """The association could not be opened."""
+        """Answer that the association could not be opened."""
         return self._refuse(ReplyCode.GENERAL_FAILURE, why)
 
     def _greeting(self) -> list[Step]:

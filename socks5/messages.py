@@ -54,17 +54,17 @@ class ReplyCode(IntEnum):
 
 
 def method_selection(method: Method) -> bytes:
-    """The two bytes of section 3, also when no method is acceptable."""
+    """Return the two bytes of section 3, also when no method is acceptable."""
     return bytes([VERSION, method])
 
 
 def authentication_status(succeeded: bool) -> bytes:
-    """The answer of RFC 1929 section 2; a client that failed is disconnected."""
+    """Return the answer of RFC 1929 section 2; a client that failed is disconnected."""
     return bytes([AUTHENTICATION_VERSION, 0 if succeeded else 1])
 
 
 def reply(code: ReplyCode, bound: bytes) -> bytes:
-    """A reply (section 6); `bound` is an encoded address."""
+    """Return a reply (section 6); `bound` is an encoded address."""
     return bytes([VERSION, code, 0]) + bound
 
 
@@ -86,5 +86,5 @@ def split_udp_request(datagram: bytes) -> tuple[bytes, bytes]:
 
 
 def join_udp_request(address: bytes, payload: bytes) -> bytes:
-    """A datagram for the client: where it came from, encoded, and what it says."""
+    """Return a datagram for the client: where it came from, encoded, and what it says."""
     return UDP_HEADER_START + address + payload

@@ -85,7 +85,7 @@ class Consumer(Protocol):
         """Return why HTTP requests can't go to this address, None when they can."""
 
     async def http_request(self, address: Address, request: bytes) -> bytes:
-        """The answer, headers and all; empty when there is none."""
+        """Return the answer, headers and all; empty when there is none."""
 
     def datagram_received(self, association: "Association", address: bytes, payload: bytes) -> None:
         """A datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
@@ -137,7 +137,7 @@ class Association:
 
     @property
     def port(self) -> int:
-        """The port that the client sends its datagrams to."""
+        """Return the port that the client sends its datagrams to."""
         return self._open_datagrams().port
 
     def fileno(self) -> int:
@@ -163,7 +163,7 @@ class Association:
         self._consumer.datagram_received(self, address, payload)
 
     def _accept(self, addr: tuple[str, int]) -> bool:
-        """The first datagram tells the client's port, unless the request did (libtorrent's does not)."""
+        """Take the client's port from its first datagram, unless the request told it (libtorrent's does not)."""
         known_port = self._announced.kind is not AddressType.DOMAIN and self._announced.port
         if self._ended or self._client is not None or (known_port and addr[1] != known_port) or addr[0] != LOOPBACK:
             return False

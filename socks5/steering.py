@@ -52,7 +52,7 @@ _ADDRESS_AT = 4
 
 
 def bucket_of(address: bytes) -> int:
-    """The bucket of an encoded address (RFC 1928 section 5), as the program finds it."""
+    """Return the bucket of an encoded address (RFC 1928 section 5), as the program finds it."""
     kind = address[0]
     if kind == AddressType.IPV4:
         total = int.from_bytes(address[1:5], "big") + int.from_bytes(address[5:7], "big")
@@ -65,13 +65,13 @@ def bucket_of(address: bytes) -> int:
 
 
 def end_to_end_slot(address: bytes) -> int | None:
-    """The slot of the child that has an end-to-end circuit; None for all other addresses, encoded."""
+    """Return the slot of the child that has an end-to-end circuit; None for all other addresses, encoded."""
     is_one = address[0] == AddressType.IPV4 and int.from_bytes(address[5:7], "big") == END_TO_END_PORT
     return address[1] if is_one else None
 
 
 def _hash_at(loads: Sequence[tuple[int, int]]) -> list[Instruction]:
-    """A = bucket of the sum of what is loaded from offsets of the address."""
+    """Return the instructions that load these offsets of the address, add them up, and leave the bucket in A."""
     (first, at), *rest = loads
     program: list[Instruction] = [(first, 0, 0, _ADDRESS_AT + at)]
     for load, offset in rest:
@@ -100,7 +100,7 @@ def _end_to_end(sockets: int) -> list[Instruction]:
 
 
 def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
-    """The program for the socket index of each of the BUCKETS buckets, in a group of so many sockets."""
+    """Return the program for the socket index of each of the BUCKETS buckets, in a group of so many sockets."""
     runs = [(0, indexes[0])]
     for bucket, index in enumerate(indexes):
         if index != runs[-1][1]:
@@ -127,7 +127,7 @@ class BucketTable:
         self._lost_by: dict[int, int] = {}  # by bucket, the owner that may have none meanwhile
 
     def owner(self, bucket: int) -> int | None:
-        """The bucket's owner, chosen now if it has none; None when nobody may have it."""
+        """Return the bucket's owner, chosen now if it has none; None when nobody may have it."""
         if self.owners[bucket] is None and self._eligible:
             first = self._turn % len(self._eligible)
             self.owners[bucket] = min(self._eligible[first:] + self._eligible[:first], key=self._load())

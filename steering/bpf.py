@@ -28,7 +28,7 @@ def ret(value: int) -> list[Instruction]:
 
 
 def choose(runs: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """A binary search of A over runs: the first value of each, and the instructions for it, which return."""
+    """Return a binary search of A over runs: the first value of each, and the instructions for it, which return."""
     if len(runs) == 1:
         return runs[0][1]
     middle = len(runs) // 2
@@ -55,7 +55,7 @@ _LOADS = ((LD_WORD, 4), (LD_HALF, 2), (LD_BYTE, 1))
 
 
 def pack(program: Sequence[Instruction]) -> bytes:
-    """An array of struct sock_filter."""
+    """Return an array of struct sock_filter."""
     return b"".join(_FILTER.pack(*instruction) for instruction in program)
 
 

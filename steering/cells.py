@@ -41,7 +41,7 @@ def bucket_of(circuit_id: int) -> int:
 
 
 def random_id(slot: int, slot_shift: int, buckets: Sequence[int]) -> int:
-    """A circuit id: the slot above `slot_shift`, one of the buckets (of `bucket_of`) below, chance between."""
+    """Return a circuit id: the slot above `slot_shift`, one of the buckets (of `bucket_of`) below, chance between."""
     between = secrets.randbelow(1 << slot_shift) // BUCKETS * BUCKETS
     return slot << slot_shift | between | secrets.choice(buckets)
 
@@ -119,7 +119,7 @@ class CellBuckets:
 
 
 def program(buckets: CellBuckets, sockets: int) -> list[Instruction]:
-    """The program for a group of so many sockets."""
+    """Return the program for a group of so many sockets."""
 
     def socket_of(slot: int) -> int:
         return socket_of_slot(slot) if socket_of_slot(slot) < sockets else OWN_SOCKET

@@ -115,7 +115,7 @@ class ReusePortGroup:
 
 
 def can_steer() -> bool:
-    """Whether this system has what a group needs."""
+    """Return whether this system has what a group needs."""
     try:
         ReusePortGroup("127.0.0.1").close()
     except (OSError, SteeringError):
@@ -131,7 +131,7 @@ def _attach(sock: socket.socket, option: int, program: Sequence[Instruction]) ->
 
 
 def _free_port(host: str, port: int, prepare: Prepare | None) -> int:
-    """The port, if nobody has it: with SO_REUSEPORT we could share another group's. Raises OSError."""
+    """Return the port, if nobody has it: with SO_REUSEPORT we could share another group's. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         if prepare is not None:
             prepare(sock)

@@ -54,7 +54,7 @@ class Tunnels(Protocol):
         """
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
-        """The ready circuits that a destination may be given to; others only keep those that they have."""
+        """Return the ready circuits that a destination may be given to; others only keep those that they have."""
 
     def create_circuit(
         self,
@@ -112,7 +112,7 @@ class Tunnels(Protocol):
         """Remove its circuits."""
 
     async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1, group: int = 0) -> bytes:
-        """The answer to an HTTP request that an exit makes. Raises tunnel_pool.overlay.requests.http.HttpError."""
+        """Return the answer to an HTTP request that an exit makes. Raises HttpError."""
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
         """Return the address from which the DHT node of this name answers an exit, None when it does not."""

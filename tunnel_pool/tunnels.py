@@ -95,7 +95,7 @@ def new_member_key() -> bytes:
 
 
 def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
-    """A private key, made at the first start; only its owner may read it. Raises UserError."""
+    """Return a private key, made at the first start; only its owner may read it. Raises UserError."""
     path = state_dir / KEY_FILE.format(f"-{slot}" if slot else "")
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -118,12 +118,12 @@ def _member_key(options: NodeOptions, slot: int = 0) -> bytes:
 
 
 def pool_of(tunnels: Tunnels) -> ProcessPool | None:
-    """The children behind the tunnels, None in one process."""
+    """Return the children behind the tunnels, None in one process."""
     return tunnels.pool if isinstance(tunnels, PooledTunnelCommunity) else None
 
 
 def shares_port(workers: WorkerRange, steering: bool) -> bool:
-    """Whether the children are one node to others, at one port."""
+    """Return whether the children are one node to others, at one port."""
     return workers.most > 0 and steering and can_steer()
 
 

@@ -124,7 +124,7 @@ def findings(results: Results) -> Iterator[str]:
 
 
 def _words(reached: pd.Series) -> str:
-    """The law that is fitted to it, and how well."""
+    """Return the law that is fitted to it, and how well."""
     most = int(reached.index.max())
     law = _law(reached)
     fitted = f"{number(law.rate)} MB/s for one, contention {law.contention:.3f}, coherency {law.coherency:.2g}"

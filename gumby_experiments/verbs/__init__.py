@@ -29,7 +29,7 @@ def is_of_a_node(method: Callable[..., Any]) -> bool:
 
 
 def load_modules(scenario: Scenario) -> list[type]:
-    """The classes that a scenario names. Raises ScenarioError."""
+    """Return the classes that a scenario names. Raises ScenarioError."""
     classes = []
     for dotted in scenario.modules:
         module, _, name = dotted.rpartition(".")
@@ -41,7 +41,7 @@ def load_modules(scenario: Scenario) -> list[type]:
 
 
 def find_verb(owners: Iterable[Any], line: Line) -> Callable[..., Any]:
-    """The method of an object, or class, that does this line. Raises ScenarioError."""
+    """Return the method of an object, or class, that does this line. Raises ScenarioError."""
     found: Callable[..., Any] | None = None
     for owner in owners:
         method = getattr(owner, line.verb, None)
@@ -53,7 +53,7 @@ def find_verb(owners: Iterable[Any], line: Line) -> Callable[..., Any]:
 
 
 def check_arguments(method: Callable[..., Any], line: Line, of_class: bool) -> None:
-    """Whether the verb takes what the line gives it. Raises ScenarioError."""
+    """Check that the verb takes what the line gives it. Raises ScenarioError."""
     before = [None] * (is_of_a_node(method) + of_class)
     try:
         inspect.signature(method).bind(*before, *line.arguments, **line.named)
@@ -62,7 +62,7 @@ def check_arguments(method: Callable[..., Any], line: Line, of_class: bool) -> N
 
 
 def check(scenario: Scenario) -> None:
-    """Whether every line can be done. Raises ScenarioError."""
+    """Check that every line can be done. Raises ScenarioError."""
     classes = load_modules(scenario)
     for line in scenario.lines:
         check_arguments(find_verb(classes, line), line, of_class=True)

@@ -117,7 +117,7 @@ def _parts(
     exits: set[tuple[str, int]],
     handled: tuple[float, float] | None,
 ) -> dict[str, float]:
-    """Seconds of each part of one probe's way, in order; empty when it was not seen everywhere."""
+    """Return the seconds of each part of one probe's way, in order; empty when it was not seen everywhere."""
     steps: dict[str, float] = {}
     for time_s, (from_host, from_port), (to_host, to_port), seen in sights:
         source, destination = (from_host, from_port), (to_host, to_port)

@@ -56,13 +56,13 @@ class SwarmModule:
     async def set_link(
         self, number: int, delay_ms: str = "0", jitter_ms: str = "0", loss_percent: str = "0", rate_mbit: str = "0"
     ) -> None:
-        """Each way between the node and the middle."""
+        """Set each way between the node and the middle."""
         numbers = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss_percent": loss_percent, "rate_mbit": rate_mbit}
         await self._run.links.set(number, **{name: float(text) for name, text in numbers.items()})
 
     @of_a_node
     async def set_wild_link(self, number: int, least_ms: str, most_ms: str, rate_mbit: str = "0") -> None:
-        """A delay drawn from the range, a tenth of it as jitter: the same for the same seed and run."""
+        """Set a delay drawn from the range, and a tenth of it as jitter: the same for the same seed and run."""
         delay_ms = self._run.random.uniform(float(least_ms), float(most_ms))
         await self._run.links.set(number, delay_ms=delay_ms, jitter_ms=delay_ms / 10, rate_mbit=float(rate_mbit))
 

@@ -44,7 +44,7 @@ class StickyMap:
     def circuit_for(
         self, destination: bytes, circuits: Mapping[int, Circuit], ready: Callable[[], Iterable[Circuit]]
     ) -> Circuit | None:
-        """The destination's circuit; one of those `ready` when it has none that is. None when none is ready."""
+        """Return the destination's circuit; one of those `ready` when it has none that is. None when none is ready."""
         circuit = circuits.get(self._circuit_of.get(destination, -1))
         if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
             return circuit
@@ -52,7 +52,7 @@ class StickyMap:
         return circuits[circuit_id] if circuit_id is not None else None
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
-        """The circuit is dead; returns the destinations that it carried."""
+        """Forget a dead circuit; return the destinations that it carried."""
         orphans = [destination for destination, owner in self._circuit_of.items() if owner == circuit_id]
         for destination in orphans:
             self._drop(destination)

@@ -49,7 +49,7 @@ class Questions:
         return self._open.pop(info_hash, None)
 
     def is_unanswered(self, info_hash: bytes, now_s: float) -> bool:
-        """Whether a seeder was asked, and had time to answer."""
+        """Return whether a seeder was asked, and had time to answer."""
         asked = self._open.get(info_hash)
         return asked is not None and now_s - asked.since_s >= self._timeout_s
 

@@ -41,7 +41,7 @@ def end_to_end_address(circuit_id: int) -> tuple[str, int]:
 
 
 def end_to_end_circuit_id(host: str, port: int) -> int | None:
-    """The circuit that such an address stands for, None for all other addresses."""
+    """Return the circuit that such an address stands for, None for all other addresses."""
     try:
         return int.from_bytes(inet_aton(host), "big") ^ _mask if port == CIRCUIT_ID_PORT else None
     except OSError:
@@ -49,14 +49,14 @@ def end_to_end_circuit_id(host: str, port: int) -> int | None:
 
 
 def end_to_end_circuit(circuits: Mapping[int, Circuit], circuit_id: int, lane: Lane) -> Circuit | None:
-    """The end-to-end circuit with this id, if it serves clients of this lane."""
+    """Return the end-to-end circuit with this id, if it serves clients of this lane."""
     circuit = circuits.get(circuit_id)
     serves = circuit is not None and circuit.ctype in END_TO_END and lane_of(circuit) == lane
     return circuit if serves else None
 
 
 def is_linked(circuit: Circuit) -> bool:
-    """Whether an end-to-end circuit carries clients' datagrams: only the other end reads them."""
+    """Return whether an end-to-end circuit carries clients' datagrams: only the other end reads them."""
     return bool(
         circuit.ctype in END_TO_END
         and circuit.state == CIRCUIT_STATE_READY

@@ -198,7 +198,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         return circuit
 
     def may_build(self) -> bool:
-        """Whether circuits did not fail all too often of late."""
+        """Return whether circuits have not failed all too often of late."""
         return True
 
     def _is_lookup_due(self, swarm: Swarm) -> bool:
@@ -270,7 +270,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         self._questions.forget(info_hash)
 
     def _is_unanswered(self, swarm: Swarm) -> bool:
-        """Whether a seeder was asked in vain; who has answered is in `connections` at once."""
+        """Return whether a seeder was asked in vain; who has answered is in `connections` at once."""
         return not swarm.connections and self._questions.is_unanswered(swarm.info_hash, time.monotonic())
 
     def _end_lookup_circuits(self, lane: Lane, why: str, only: Container[int] | None = None) -> None:
@@ -361,14 +361,14 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
     # Messages
 
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
-        """A cell's message; over our own circuits answers only."""
+        """Act on a cell's message; over our own circuits on answers only."""
         if circuit_id in self.circuits and data[22] not in self.cells_over_our_circuits:
             self.counters["circuit_overlay_message_refused"] += 1
         else:
             super().on_packet_from_circuit(source_address, data, circuit_id)
 
     def message_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
-        """An overlay message in a data message over a circuit of ours."""
+        """Act on an overlay message in a data message over a circuit of ours, if its type may come there."""
         if data[22] in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ()):
             super().on_packet_from_circuit(origin, data, circuit.circuit_id)
         else:

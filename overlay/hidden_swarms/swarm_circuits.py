@@ -54,7 +54,7 @@ class SwarmCircuits(GroupedCircuits, EndToEndAddresses, HiddenTunnelCommunity):
         return self.find_circuits(CIRCUIT_TYPE_LOOKUP, hops=lane.hops, group=lane.group)
 
     def select_circuit(self, destination: tuple[str, int] | None, hops: int) -> Circuit | None:
-        """The circuit behind an end-to-end address, else one to ask over."""
+        """Return the circuit behind an end-to-end address, else one to ask over."""
         circuit_id = end_to_end_circuit_id(*destination) if destination is not None else None
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit is not None and is_linked(circuit):

@@ -78,7 +78,7 @@ class FrontCommunity(LocalTunnelCommunity):
     # What is a child's
 
     def _destroy_received(self, source_address: tuple[str, int], data: bytes) -> None:
-        """The child checks who says so."""
+        """Hand a destroy message to the child that has the circuit; the child checks who says so."""
         _, remainder = self.serializer.unpack_serializable(
             BinMemberAuthenticationPayload, data, offset=PREFIX_BYTES + 1
         )

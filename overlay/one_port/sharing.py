@@ -92,7 +92,7 @@ class SharingCommunity(LocalTunnelCommunity):
         return [circuit_id for circuit_id in self._live_ids() if bucket_of(circuit_id) not in own]
 
     def _live_ids(self) -> set[int]:
-        """The ids that cells come to us with, or are about to."""
+        """Return the ids that cells come to us with, or are about to."""
         asked = self.request_cache._identifiers.values()  # noqa: SLF001
         extending = {cache.to_circuit_id for cache in asked if isinstance(cache, CreateRequestCache)}
         return {*self.circuits, *self.relay_from_to, *self.exit_sockets, *extending} - self._lent

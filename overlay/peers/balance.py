@@ -14,7 +14,7 @@ Peer = TypeVar("Peer")
 
 
 def wants_more(exits: AbstractSet[Peer], others: AbstractSet[Peer]) -> bool:
-    """Whether to look for peers: there are few, or few exits among them."""
+    """Return whether to look for peers: there are few, or few exits among them."""
     return len(exits) + len(others) < TARGET_PEERS or len(exits) < WANTED_EXITS
 
 

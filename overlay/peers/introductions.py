@@ -267,7 +267,7 @@ class CarefulIntroductions:
         return asker in (self.my_estimated_wan[0], self.my_estimated_lan[0]) or self.my_estimated_wan[1] == 0
 
     def _vote(self, voter: Peer, address: Any) -> None:
-        """A peer says under which address it sees us."""
+        """Count under which address a peer sees us."""
         if isinstance(address, UDPv4Address) and not self.address_in_lan_subnets(address[0]):
             elected = self._votes.vote(network_of(voter.address[0]), tuple(address), tuple(self.my_estimated_wan))
             self.my_estimated_wan = UDPv4Address(*elected)

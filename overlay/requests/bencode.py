@@ -7,7 +7,7 @@ MAX_DIGITS = 20
 
 
 def is_bencoded(data: bytes) -> bool:
-    """One whole value, nothing after it."""
+    """Return whether these bytes are one whole value, with nothing after it."""
     position, depth, values = 0, 0, 0
     while position < len(data) and values < MAX_VALUES:
         values += 1

@@ -28,7 +28,7 @@ def ping(transaction: bytes, node_id: bytes) -> bytes:
 
 
 def answers(data: bytes, transaction: bytes) -> bool:
-    """Whether this is the response to that ping; of a bencoded dictionary, as much as is needed."""
+    """Return whether this is the response to that ping; of a bencoded dictionary, as much as is needed."""
     length = str(len(transaction)).encode()
     return data.startswith(b"d") and b"1:t" + length + b":" + transaction in data and b"1:y1:r" in data
 
@@ -47,7 +47,7 @@ class DhtNames:
         self._asked: dict[int, tuple[bytes, asyncio.Future[tuple[str, int]]]] = {}  # by circuit
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
-        """The address from which the node with this name answers; None when it does not, or there is no exit."""
+        """Return the address from which the node with this name answers; None when it does not, or there is no exit."""
         circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_DHT_NAME, exit_flags=[PEER_FLAG_EXIT_BT])
         if circuit is None or not await circuit.ready:
             return None

@@ -98,7 +98,7 @@ class HttpRequestCache(RandomNumberCacheWithName):
             self.future.set_exception(HttpError("the exit did not answer"))
 
     def add(self, part: int, total: int, piece: bytes) -> bool:
-        """Whether the answer is complete; pieces that don't belong to it are passed over."""
+        """Return whether the answer is complete; pieces that don't belong to it are passed over."""
         if 0 < total <= MAX_PARTS and part < total and self._total in (0, total) and len(piece) <= PART_BYTES + 100:
             self._total = total
             self._parts[part] = piece
@@ -128,7 +128,7 @@ class HttpTunnels(HiddenServices):
     async def perform_http_request(
         self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
     ) -> bytes:
-        """The answer as it came, headers and all; names are resolved at the exit. Raises HttpError."""
+        """Return the answer as it came, headers and all; names are resolved at the exit. Raises HttpError."""
         if len(request) > MAX_REQUEST_BYTES:
             raise HttpError(f"a request of {len(request)} bytes; {MAX_REQUEST_BYTES} fit into a cell")
         circuit = await self._http_circuit(Lane(hops, group))
@@ -145,7 +145,7 @@ class HttpTunnels(HiddenServices):
             raise
 
     async def _http_circuit(self, lane: Lane) -> Circuit:
-        """One that is ready, or is being built, or now."""
+        """Return a circuit for requests that is ready, else one that is being built, else a new one."""
         known = self.circuits_of(CIRCUIT_TYPE_HTTP, lane)
         circuit = known[0] if known else self._build_http_circuit(lane)
         if circuit is None or not await circuit.ready:
@@ -161,7 +161,7 @@ class HttpTunnels(HiddenServices):
         return circuit
 
     def on_http_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """A piece of an answer, over the circuit that the request took."""
+        """Take a piece of an answer that came over the circuit which the request took."""
         payload, _ = self.serializer.unpack_serializable(HttpResponsePayload, data, offset=23)
         cache = self.request_cache.get(HttpRequestCache, payload.identifier)
         if cache is None or cache.circuit.circuit_id != circuit_id:
@@ -228,7 +228,7 @@ class HttpTunnels(HiddenServices):
         return response
 
     async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
-        """An address that we may connect to. Raises RefusedError, OSError."""
+        """Return an address that we may connect to. Raises RefusedError, OSError."""
         if not is_address(host):
             if self.exit_source.device:
                 # The system's resolver would ask through any device.

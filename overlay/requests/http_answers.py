@@ -19,7 +19,7 @@ def headers_of(head: bytes) -> dict[bytes, bytes]:
 
 
 def unchunked(body: bytes) -> bytes | None:
-    """The content of a chunked body (RFC 9112 section 7.1), None while it is not whole."""
+    """Return the content of a chunked body (RFC 9112 section 7.1), None while it is not whole."""
     parts: list[bytes] = []
     position = 0
     while len(parts) < MAX_CHUNKS:
@@ -40,7 +40,7 @@ def unchunked(body: bytes) -> bytes | None:
 
 
 def may_pass(response: bytes) -> bool:
-    """Whether an exit gives this answer back: a tracker's, or a redirection."""
+    """Return whether an exit gives this answer back: a tracker's, or a redirection."""
     try:
         answer = parse_answer(response)
     except ValueError:

@@ -6,7 +6,7 @@ from tunnel_pool.overlay.requests.http_answers import MAX_CHUNKS, MAX_RESPONSE_B
 
 
 async def read_response(reader: asyncio.StreamReader) -> bytes:
-    """A whole answer, as it came. Raises ValueError for one too large, IncompleteReadError, OSError."""
+    """Return a whole answer, as it came. Raises ValueError for one too large, IncompleteReadError, OSError."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
@@ -28,7 +28,7 @@ async def read_response(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    """A chunked body as it came, without trailers (RFC 9112 section 7.1)."""
+    """Return a chunked body as it came, without trailers (RFC 9112 section 7.1)."""
     parts: list[bytes] = []
     total = 0
     while len(parts) < MAX_CHUNKS:

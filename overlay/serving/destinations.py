@@ -15,7 +15,7 @@ _IPV6_LOOPBACK = ipaddress.IPv6Address("::1")
 
 @lru_cache(maxsize=4096)
 def is_allowed_destination(host: str, port: int, allow_private: bool) -> bool:
-    """Whether an exit may send to this IP address: public unicast only, unless private is allowed.
+    """Return whether an exit may send to this IP address: public unicast only, unless private is allowed.
 
     IPv4 mapped into IPv6 (RFC 4291 section 2.5.5.2) is judged as IPv4.
     """

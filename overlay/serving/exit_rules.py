@@ -76,7 +76,7 @@ class Ranges(NamedTuple):
         return at >= 0 and value <= self.lasts[at]
 
     def pack(self, size: int) -> bytes:
-        """Each number in `size` bytes, big endian."""
+        """Return each number in `size` bytes, big endian."""
         pairs = zip(self.firsts, self.lasts, strict=True)
         return b"".join(number.to_bytes(size, "big") for pair in pairs for number in pair)
 
@@ -132,7 +132,7 @@ class ExitRules:
         return replace(self, denied=Ranges.joined(pairs))
 
     def destination_refusal(self, host: str, port: int) -> str | None:
-        """The name of the rule that forbids this IP address and port."""
+        """Return the name of the rule that forbids this IP address and port."""
         address: Address = ipaddress.ip_address(host)
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped

@@ -157,7 +157,7 @@ class NativeExitSocket(PolicedExitSocket):
 
     @property
     def enabled(self) -> bool:
-        """Whether something has left, be it past Python."""
+        """Return whether something has left, be it past Python."""
         stats = self._stats.get(self.circuit_id)
         return self._enabled or (stats is not None and stats.read()[0] > 0)
 

@@ -60,7 +60,7 @@ class ExitSource(NamedTuple):
             raise
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses of a name, or the address itself, that can be reached from here. Raises OSError."""
+        """Return the addresses of a name, or the address itself, that can be reached from here. Raises OSError."""
         info = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [str(address[0]) for family in self.families for of, *_, address in info if of == family]
 

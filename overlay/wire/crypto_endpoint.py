@@ -50,7 +50,7 @@ MIN_WINDOWS = 256
 
 @lru_cache(maxsize=4096)
 def pack_address(host: str, port: int) -> bytes:
-    """An address as py-ipv8 puts it into a data message."""
+    """Return an address as py-ipv8 puts it into a data message."""
     for kind, family in ((ADDRESS_IPV4, socket.AF_INET), (ADDRESS_IPV6, socket.AF_INET6)):
         try:
             return bytes([kind]) + socket.inet_pton(family, host) + struct.pack("!H", port)
@@ -78,7 +78,7 @@ def packed_address_end(message: bytes, offset: int) -> int:
 
 @lru_cache(maxsize=4096)
 def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress:
-    """The address in bytes that `packed_address_end` found. Raises ValueError for a name that is not UTF-8."""
+    """Return the address in bytes that `packed_address_end` found. Raises ValueError for a name that is not UTF-8."""
     port = int.from_bytes(packed[-2:], "big")
     if packed[0] == ADDRESS_IPV4:
         return UDPv4Address(socket.inet_ntop(socket.AF_INET, packed[1:5]), port)
@@ -153,11 +153,11 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             received.accept(counter, tag)
 
     def _is_neighbour(self, host: str) -> bool:
-        """Whether circuits that are relayed or end here come from this address."""
+        """Return whether circuits that are relayed or end here come from this address."""
         return any(route.hop.address[0] == host for route in (*self.exit_sockets.values(), *self.relays.values()))
 
     def _received_under(self, keys: Any, direction: int) -> Received:
-        """One for each key; those of keys that no route has any more are thrown away now and then."""
+        """Return what was received under a key; records of keys without a route are thrown away now and then."""
         known = self._windows.get((id(keys), direction))
         if known is None:
             if len(self._windows) >= 2 * self._windows_kept:

@@ -33,7 +33,7 @@ def bind_to_device(sock: socket.socket, device: str) -> None:
 
 
 def bind_udp(host: str, port: int, family: int = socket.AF_INET, device: str = "") -> socket.socket:
-    """A bound non-blocking socket with buffers as large as the kernel gives. Raises CannotBindError."""
+    """Return a bound non-blocking socket with buffers as large as the kernel gives. Raises CannotBindError."""
     sock = None
     try:
         sock = socket.socket(family, socket.SOCK_DGRAM)

@@ -219,7 +219,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 async def measure_starts(runs: int) -> dict[str, Any]:
-    """Seconds from the command until it listens, without torrents and with a thousand. Raises UserError."""
+    """Return the seconds from the command until it listens, without torrents and with a thousand. Raises UserError."""
     starts: dict[str, list[float]] = {}
     for torrents in (0, TORRENTS):
         with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ Result = dict[str, Any]
 
 
 async def measure(contender: Contender, hops: int, arguments: argparse.Namespace) -> Result:
-    """One download. Raises UserError when it fails."""
+    """Run one download. Raises UserError when it fails."""
     async with asyncio.timeout(RUN_TIMEOUT_S):
         if contender.engine is not None:
             return await _ours(contender, hops, arguments)
@@ -109,7 +109,7 @@ async def _watch(process: asyncio.subprocess.Process, swarm: LocalSwarm, size_by
 
 
 async def measure_direct(arguments: argparse.Namespace) -> Result:
-    """The same file from the same seeders, by uTP, without a tunnel."""
+    """Download the same file from the same seeders by uTP, without a tunnel."""
     meter = Meter()
     size_bytes = arguments.size << 20
     async with LocalSwarm(size_bytes, seeders=SEEDERS, exits=0, relays=0, log_level="error") as swarm:

@@ -91,7 +91,7 @@ def _sample(client: TorrentClient, meter: CpuMeter, start_s: float) -> Sample:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Every change of the number of children, and what was going on then."""
+    """Return every change of the number of children, and what was going on then."""
     lines = [f"{'seconds':>8}{'running':>9}{'draining':>10}{'circuits':>10}{'CPU cores':>11}{'MB/s':>8}"]
     before = None
     for sample in result["samples"]:

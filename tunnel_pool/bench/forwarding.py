@@ -75,7 +75,7 @@ async def measure(scenario: str, contender: Contender, trains: bool, arguments: 
 async def _circuit(
     swarm: LocalSwarm, over_relay: bool, trains: bool
 ) -> AsyncIterator[tuple[LocalTunnelCommunity, Circuit]]:
-    """An originator of ours with one circuit over the node, on to an exit of ours where that relays."""
+    """Yield an originator of ours with one circuit over the node, on to an exit of ours where that relays."""
     opened: list[LocalTunnelCommunity] = []
 
     async def open_node(host: str, flags: set[int], bootstrap: tuple[HostPort, ...]) -> LocalTunnelCommunity:

@@ -99,7 +99,7 @@ async def _until_circuit(pooled: PooledTunnelCommunity, slot: int | None = None)
 
 
 async def _add_child(pooled: PooledTunnelCommunity) -> float:
-    """Seconds until a child that is added to a pool at work has its first circuit."""
+    """Return seconds until a child that is added to a pool at work has its first circuit."""
     slot = len(pooled.pool.records)
     start_s = time.monotonic()
     pooled.pool.open_slots([slot])
@@ -140,7 +140,7 @@ async def _cpu(main: psutil.Process, children: list[psutil.Process], seconds: fl
 
 
 def describe(result: dict[str, Any]) -> str:
-    """One column a start method."""
+    """Return a table with a column for each start method."""
     names = list(dict.fromkeys(name for figures in result.values() for name in figures))
     lines = [f"{'':22}" + "".join(f"{method:>12}" for method in result)]
     for name in names:

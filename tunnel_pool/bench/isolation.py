@@ -92,7 +92,7 @@ async def _carried(client: TorrentClient) -> int:
 
 
 def describe(result: dict[str, Figures]) -> str:
-    """One column for each isolation, and what an isolated torrent more costs."""
+    """Return a table with a column for each isolation, and what each isolated torrent more costs."""
     names = list(next(iter(result.values())))
     lines = [
         f"{TORRENTS} torrents that nobody has, {HOPS} hops",

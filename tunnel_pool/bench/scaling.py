@@ -207,7 +207,7 @@ def _used_s(processes: Sequence[psutil.Process]) -> list[float]:
 
 
 def _engine_threads(pid: int) -> list[Path]:
-    """All but Python's."""
+    """Return the threads of a process except the first, which is Python's."""
     return [path for path in Path(f"/proc/{pid}/task").iterdir() if path.name != str(pid)]
 
 
@@ -216,7 +216,7 @@ def _thread_s(path: Path) -> float:
 
 
 def _small_socket(host: str) -> socket.socket:
-    """Soon full: what comes more costs the kernel little."""
+    """Return a socket with a small buffer: what comes when that is full costs the kernel little."""
     sock = bind_udp(host, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
     return sock

@@ -21,7 +21,7 @@ OF_2016 = "F. Versluis' thesis of 2016, on Tribler: 12 to 116 s for 10 MB"
 
 
 async def measure(size_mb: int, workers: int) -> dict[str, Any]:
-    """A download anew for each offset, so that none finds what another's time has brought. Raises UserError."""
+    """Measure each offset in a download anew, so that none finds what another has brought. Raises UserError."""
     size_bytes = size_mb << 20
     places = list(range(SEEKS))
     random.Random(SEED).shuffle(places)

@@ -30,7 +30,7 @@ _FRAME_BYTES = len(DATAGRAM) + 15  # header and an IPv4 address, rpc/data.py
 
 
 async def measure(seconds: float) -> dict[str, Any]:
-    """One child, one circuit to an exit, idle and flooded with more than it can carry."""
+    """Measure a child with a circuit to an exit, idle and flooded with more than it can carry."""
     async with LocalSwarm(1 << 20, seeders=0, exits=1, relays=0, log_level="error") as swarm:
         with tempfile.TemporaryDirectory() as state:
             node = NodeOptions(

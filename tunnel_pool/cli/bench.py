@@ -136,7 +136,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every run of every contender in every scenario. Raises UserError when one fails."""
+    """Run every scenario with every contender. Raises UserError when one fails."""
     scenarios = _scenarios(arguments.scenario)
     for name, usual in {**USUAL, **UNUSUAL.get(scenarios[0], {})}.items():
         if getattr(arguments, name) is None:

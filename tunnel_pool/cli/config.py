@@ -41,7 +41,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _template(parser: OneLineParser) -> Iterator[str]:
-    """A file in which everything is a comment, made of the options themselves."""
+    """Yield the lines of a file in which everything is a comment, made of the options themselves."""
     yield "[daemon]"
     for action in parser.added:
         if not action.option_strings or action.dest in (*NO_OPTIONS, "help", "config", "template"):

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The cut, and a verdict for each boundary. Raises UserError."""
+    """Return the cut, and a verdict for each boundary. Raises UserError."""
     for library in ("networkx", "matplotlib"):
         if importlib.util.find_spec(library) is None:
             raise UserError(f"the cut needs {library}: pip install 'tunnel-pool[experiments]'")

@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The demo's report. Raises UserError."""
+    """Return the demo's report. Raises UserError."""
     relays = arguments.relays if arguments.relays is not None else (0 if arguments.hops == 1 else 2)
     if relays + arguments.exits < arguments.hops:
         raise UsageError(f"{arguments.hops} hops need as many nodes: raise --relays or --exits")
@@ -144,7 +144,7 @@ def _saw_only(seen_by_seeders: list[list[str]], exits: set[str]) -> bool:
 
 
 def describe(report: dict[str, Any]) -> str:
-    """The report for people."""
+    """Return the report for people."""
     cpu = "  ".join(f"{role} {seconds:.1f}" for role, seconds in report["cpu_seconds"].items())
     children = sorted({str(c["child"]) for c in report["circuits"] if c["child"] is not None})
     with suppress(ValueError):

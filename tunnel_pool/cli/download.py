@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def writable_folder(folder: Path) -> Path:
-    """The folder, made if it is not there. Raises UserError."""
+    """Return the folder, made if it is not there. Raises UserError."""
     folder = folder.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def writable_folder(folder: Path) -> Path:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The download's report. Raises UserError."""
+    """Return the download's report. Raises UserError."""
     torrents = [parse_torrent(what) for what in arguments.what]
     folder = writable_folder(arguments.save)
     with state_of_our_own(arguments.state.absolute()):

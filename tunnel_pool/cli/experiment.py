@@ -221,7 +221,7 @@ def _verdicts(comparisons: Any) -> dict[str, str]:
 
 
 async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, bool]:
-    """The two results, and whether their runs were in turn. Raises UserError."""
+    """Return the two results, and whether their runs were in turn. Raises UserError."""
     from tunnel_pool.gumby_experiments import guard
     from tunnel_pool.gumby_experiments.results import read_results
 

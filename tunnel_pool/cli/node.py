@@ -97,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def with_config(
     arguments: argparse.Namespace, parse: Callable[[list[str]], argparse.Namespace], _: Sequence[str]
 ) -> argparse.Namespace:
-    """The options of the file, and over them those of the command line. Raises UserError."""
+    """Return the options of the file, and over them those of the command line. Raises UserError."""
     if arguments.config is None:
         return arguments
     config = read_config(arguments.config)
@@ -198,7 +198,7 @@ class _Node:
         serving.set_admission(self.options.admission)
 
     def carried(self, tunnels: Tunnels) -> tuple[int, int]:
-        """Bytes that were relayed, and exited both ways; the Python engine does not count what limits let go."""
+        """Return the bytes relayed, and exited both ways; the Python engine does not count what limits let go."""
         if self.engine == EngineChoice.NATIVE.value:
             counted = self.memory.counted()
             return counted.up["relayed"], counted.up["exited"] + counted.down["exited"]

@@ -20,13 +20,13 @@ MAX_CIRCUIT_ROWS = 16
 
 
 def circuit_rows(client: TorrentClient) -> list[Circuit]:
-    """The circuits by id, which is by child."""
+    """Return the circuits by id, which is by child."""
     circuits = client.tunnels.circuits.values()
     return sorted((c for c in circuits if c.goal_hops == client.hops), key=lambda c: c.circuit_id)
 
 
 def summary(client: TorrentClient) -> str:
-    """One line: done, speed, circuits."""
+    """Return one line: done, speed, circuits."""
     statuses = client.statuses
     ready = len(client.circuits())
     done = sum(status.done_bytes for status in statuses)

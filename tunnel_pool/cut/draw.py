@@ -70,12 +70,12 @@ def draw(profile: Profile, components: Components, cut: Cut, path: Path) -> None
 
 
 def _heaviest(cut: Cut) -> list[tuple[str, str]]:
-    """The edges that carry nearly all that crosses."""
+    """Return the edges that carry nearly all that crosses."""
     return [edge for edge, weight in cut.crossing.items() if weight >= 0.05 * cut.bytes_per_s] or list(cut.crossing)
 
 
 def _places(graph: nx.Graph, stays: str, cut: Cut) -> dict[str, tuple[float, float]]:
-    """A column for each number of steps from the cut, to either side of it; what is heaviest in the middle."""
+    """Return a column for each number of steps from the cut, to either side of it; what is heaviest in the middle."""
     steps = nx.single_source_shortest_path_length(_heavy_tree(graph), stays)
     weight = dict(graph.degree(weight="weight"))
     sides: dict[int, list[str]] = {}
@@ -95,7 +95,7 @@ def _places(graph: nx.Graph, stays: str, cut: Cut) -> dict[str, tuple[float, flo
 
 
 def _heavy_tree(graph: nx.Graph) -> nx.Graph:
-    """The heaviest edges that join everything: along them the data flows."""
+    """Return the heaviest edges that join everything: along them the data flows."""
     return nx.maximum_spanning_tree(graph, weight="weight")
 
 

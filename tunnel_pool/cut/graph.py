@@ -113,7 +113,7 @@ class Verdict(NamedTuple):
 
 
 def judge(profile: Profile, components: Components) -> list[Verdict]:
-    """Every boundary beside the minimum cut of the graph in which its free edges are free. Raises UserError."""
+    """Return every boundary beside the minimum cut of the graph in which its free edges are free. Raises UserError."""
     return [_judge(profile, components, name, boundary) for name, boundary in components.boundaries.items()]
 
 

@@ -163,7 +163,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
 
 
 def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:
-    """All that it answers over HTTP."""
+    """Return the application that answers everything over HTTP."""
     library, changes = daemon.library, daemon.changes
     app = make_app(lambda: daemon.options.web)
     session_id = new_session_id()

@@ -39,7 +39,7 @@ class Remote:
         await self._http.close()
 
     async def call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """The result of one of Transmission's methods, all names in snake_case. Raises UserError."""
+        """Return the result of one of Transmission's methods, all names in snake_case. Raises UserError."""
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": arguments}
         try:
             status, body = await self._post(request)

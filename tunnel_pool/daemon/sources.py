@@ -11,7 +11,7 @@ from tunnel_pool.torrent.metainfo import parse_link, parse_torrent, read_metainf
 
 
 def of_metainfo(text: str) -> lt.add_torrent_params:
-    """A .torrent file in base64."""
+    """Return the parameters of a .torrent file in base64."""
     try:
         return read_metainfo(base64.b64decode(text))
     except (RuntimeError, binascii.Error, ValueError) as error:
@@ -19,7 +19,7 @@ def of_metainfo(text: str) -> lt.add_torrent_params:
 
 
 def of_source(text: str, files: bool) -> lt.add_torrent_params:
-    """A magnet link or an infohash, and with `files` the path of a .torrent file here."""
+    """Return the parameters of a magnet link or an infohash; with `files`, also of a .torrent file's path here."""
     if text.split(":", 1)[0].lower() in ("http", "https"):
         raise RequestError("a torrent is not fetched from the web, which would see who asks: send its content")
     try:

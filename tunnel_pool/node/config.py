@@ -82,7 +82,7 @@ class Limits(Rates, frozen=True):
     quota: Quota | None = None
 
     def admission(self) -> Admission:
-        """The caps on circuits."""
+        """Return the caps on circuits."""
         return Admission(self.circuits, self.circuits_per_neighbour, self.circuits_per_minute)
 
 
@@ -173,7 +173,7 @@ def _one_of(value: str, known: tuple[str, ...], key: str) -> None:
 
 
 def protocols(text: str) -> Protocol:
-    """A list of names, or `all`. Raises argparse.ArgumentTypeError."""
+    """Parse a list of names, or `all`. Raises argparse.ArgumentTypeError."""
     chosen = Protocol(0)
     for name in text.split(","):
         if name == "all":

@@ -14,7 +14,7 @@ class DeviceIsAnotherError(Exception):
 
 
 def index_of(device: str) -> int:
-    """The kernel's number of it, 0 while there is none. A device that is made again has another."""
+    """Return the kernel's number of it, 0 while there is none. A device that is made again has another."""
     try:
         return socket.if_nametoindex(device)
     except OSError:

@@ -30,7 +30,7 @@ class LimitsKeeper:
         self.usage = self._read(now.date())
 
     def quota_left(self) -> int | None:
-        """Bytes; None without a quota."""
+        """Return how many bytes are left of the quota, None without one."""
         quota = self.config.quota
         return None if quota is None else max(0, quota.bytes - self.usage.of(quota))
 

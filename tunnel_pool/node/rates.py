@@ -11,14 +11,14 @@ NAMES = ("relayed", "exited", "own", "total", "circuit")
 
 
 def are_any(config: Limits) -> bool:
-    """Whether anything is limited at any hour."""
+    """Return whether anything is limited at any hour."""
     rates = [config, *config.schedule]
     named = any(getattr(each, name) != NO_RATES for each in rates for name in NAMES)
     return named or config.quota is not None
 
 
 def is_open(window: Window, now: datetime.datetime) -> bool:
-    """Whether a window of the schedule holds; one over midnight belongs to the day that it begins on."""
+    """Return whether a window of the schedule holds; one over midnight belongs to the day that it begins on."""
     time = now.time()
     today, yesterday = DAYS[now.weekday()], DAYS[now.weekday() - 1]
     if window.since < window.until:

@@ -52,7 +52,7 @@ def status_of(node: Watched) -> dict[str, Any]:
 
 
 def children_of(tunnels: Tunnels) -> list[dict[str, Any]]:
-    """The node's processes; the main one has no slot."""
+    """Return the node's processes; the main one has no slot."""
     pool = pool_of(tunnels)
     rows = [{"slot": None, "state": "main", "restarts": 0, **_process(None)}]
     for slot, record in sorted(pool.records.items()) if pool is not None else ():

@@ -31,7 +31,7 @@ MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_
 
 
 def executable_again(argv0: str, python: str, python_flags: Sequence[str], frozen: bool) -> list[str]:
-    """The command that runs this program: frozen, as console script, or as `python -m`.
+    """Return the command that runs this program: frozen, as console script, or as `python -m`.
 
     A program that embeds the pool is neither; its children run `python -m tunnel_pool`.
     """
@@ -60,7 +60,7 @@ def only_for_children(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_environment(environment: Mapping[str, str], package_parent: str) -> dict[str, str]:
-    """The parent's environment, able to import what the parent imported from `package_parent`.
+    """Return the parent's environment, able to import what the parent imported from `package_parent`.
 
     Not from the current folder, where downloads may land: PYTHONSAFEPATH.
     """

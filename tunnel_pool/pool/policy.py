@@ -96,13 +96,13 @@ class Load:
 
 
 def least_loaded(loads: Iterable[Load]) -> int | None:
-    """The slot that builds the next circuit, None when there is no child for it."""
+    """Return the slot that builds the next circuit, None when there is no child for it."""
     least = min(loads, default=None)
     return None if least is None else least.slot
 
 
 def share_out(wanted: int, have: Mapping[int, int], expected: int) -> list[int]:
-    """The slots that are to build one more circuit each, to have so many in all, evenly.
+    """Return the slots that are to build one more circuit each, to have so many in all, evenly.
 
     `have` are the circuits of each child that can build, one child at least; `expected` more can do so soon,
     and their shares are left to them. A child that comes when the others have all circuits gets its
@@ -163,7 +163,7 @@ class PoolPolicy:
             self._change_state(record, ChildState.DRAINING, now_s)
 
     def resume(self, slot: int, now_s: float) -> None:
-        """A draining child is wanted after all."""
+        """Give work again to a child that is being drained."""
         record = self.slots[slot]
         if record.state is ChildState.DRAINING:
             record.unwanted = False
@@ -224,7 +224,7 @@ class PoolPolicy:
         return self._request_exit(record, why, now_s)
 
     def ended(self, slot: int, how: str, now_s: float) -> None:
-        """The process is gone."""
+        """Note that the process is gone."""
         record = self.slots[slot]
         quick = now_s - record.spawned_at_s < STABLE_S
         record.quick_deaths = record.quick_deaths + 1 if quick else 0

@@ -64,7 +64,7 @@ class PoolListener(Protocol):
         """RPC_SYNC changed the circuits that end at the child."""
 
     async def called(self, slot: int, name: str, message: Any) -> Message:
-        """The answer to a call of a child's. Raises RemoteError."""
+        """Return the answer to a call of a child's. Raises RemoteError."""
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None: ...
 
@@ -117,15 +117,15 @@ class ProcessPool:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Return whether it was told to stop."""
         return self._policy.stopping
 
     def running(self) -> list[int]:
-        """The children that new work is given to."""
+        """Return the children that new work is given to."""
         return self.in_state(ChildState.RUNNING)
 
     def working(self) -> list[int]:
-        """The children that are there, those that are being drained included."""
+        """Return the children that are there, those that are being drained included."""
         return self.in_state(*WORKING_STATES)
 
     def in_state(self, *states: ChildState) -> list[int]:
@@ -206,7 +206,7 @@ class ProcessPool:
         self._policy.drain(slot, time.monotonic())
 
     def resume(self, slot: int) -> None:
-        """A child that is being drained is needed after all."""
+        """Give work again to a child that is being drained."""
         self._policy.resume(slot, time.monotonic())
 
     def end(self, slot: int, why: str) -> None:
@@ -226,7 +226,7 @@ class ProcessPool:
         return self._children[slot].call(name, message, timeout_s)
 
     def tell(self, slot: int, name: str, message: Message) -> "asyncio.Future[Any]":
-        """A call whose failure is nothing to the caller: the child is gone then, or on its way."""
+        """Call a child without waiting; where that fails, the child is gone or on its way."""
         told = self.call(slot, name, message)
         told.add_done_callback(lambda future: future.exception())
         return told
@@ -286,7 +286,7 @@ class ProcessPool:
                 child.kill()
 
     def _is_needed(self, slot: int) -> bool:
-        """Whether its end is trouble."""
+        """Return whether its end is trouble."""
         return not self._policy.stopping and not self.records[slot].unwanted
 
     def _spawn(self, slot: int) -> None:

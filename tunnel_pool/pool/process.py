@@ -31,15 +31,15 @@ class ChildListener(Protocol):
     def child_notified(self, child: "ChildProcess", name: str, message: Any) -> None: ...
 
     async def child_called(self, child: "ChildProcess", name: str, message: Any) -> Message:
-        """The answer to a call of the child's. Raises RemoteError."""
+        """Return the answer to a call of the child's. Raises RemoteError."""
 
     def child_sent_datagram(self, child: "ChildProcess", circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
     def child_lost(self, child: "ChildProcess", why: str) -> None:
-        """A stream broke; the process may still be there."""
+        """Hear that a stream broke; the process may still be there."""
 
     def child_ended(self, child: "ChildProcess", how: str) -> None:
-        """The process is gone, and every pending call has failed. Once."""
+        """Hear, once, that the process is gone and every pending call has failed."""
 
 
 Start = Callable[[Descriptors, ProcessEvents], RunningProcess]

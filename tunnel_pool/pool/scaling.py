@@ -88,7 +88,7 @@ class ScalingPolicy:
         self.unwanted: set[int] = set()  # drained because somebody said so
 
     def drain(self, slot: int, now_s: float) -> Drain:
-        """This child is to go, whatever the others have to do; who follows it is another."""
+        """Have this child go, whatever the others have to do; another follows it."""
         self.unwanted.add(slot)
         self._draining_since_s[slot] = now_s
         return Drain(slot)
@@ -140,7 +140,7 @@ class ScalingPolicy:
 
 
 def _is_short(running: Sequence[ChildLoad], circuits: int) -> bool:
-    """Whether these can't carry what there is."""
+    """Return whether these can't carry what there is."""
     count = len(running)
     return bool(running) and (
         sum(load.cpu for load in running) >= GROW_CPU * count
@@ -150,7 +150,7 @@ def _is_short(running: Sequence[ChildLoad], circuits: int) -> bool:
 
 
 def _is_ample(running: Sequence[ChildLoad], circuits: int) -> bool:
-    """Whether one less could carry it, with room to spare."""
+    """Return whether one less could carry it, with room to spare."""
     left = len(running) - 1
     return (
         left > 0

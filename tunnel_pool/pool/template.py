@@ -117,7 +117,7 @@ class Template:
             self._on_changed()
 
     def _ask_for_child(self, descriptors: Sequence[int]) -> int:
-        """The pid. Waits for the answer, a few milliseconds. Raises OSError."""
+        """Return the child's pid. Waits for the answer, a few milliseconds. Raises OSError."""
         if self._requests is None or not self.is_ready:
             raise ChildProcessError("the template is not ready")
         self._requests.settimeout(FORK_TIMEOUT_S)

@@ -53,7 +53,7 @@ class PooledCircuits(GroupedCircuits):
         self._builder: asyncio.TimerHandle | None = None
 
     def slots_with_circuits(self, lane: Lane) -> set[int]:
-        """The children that may be given a client's datagrams."""
+        """Return the children that may be given a client's datagrams."""
         return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(*lane)}
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
@@ -199,7 +199,7 @@ class PooledCircuits(GroupedCircuits):
         return len(known) >= goal_hops
 
     def _able_slots(self, exit_flags: set[int]) -> list[int]:
-        """The children that know an exit with these flags."""
+        """Return the children that know an exit with these flags."""
         return [
             slot
             for slot in self._slots_with_ids()
@@ -207,7 +207,7 @@ class PooledCircuits(GroupedCircuits):
         ]
 
     def _slots_with_ids(self) -> list[int]:
-        """The children that have circuit ids to give: on a shared port a new one has none for a moment."""
+        """Return the children that have circuit ids to give: on a shared port a new one has none for a moment."""
         return [slot for slot in self.pool.running() if self.port is None or slot in self.port.buckets.owners]
 
     def _unused_circuit_id(self, slot: int) -> int:

@@ -322,7 +322,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
 
     @property
     def network(self) -> Network:
-        """The candidates as py-ipv8 keeps peers; made when it is asked for."""
+        """Return the candidates as py-ipv8 keeps peers; the table is made when it is asked for."""
         network = Network()
         for peer in self.candidates:
             network.add_verified_peer(peer)
@@ -338,7 +338,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
 
     @property
     def my_estimated_wan(self) -> UDPv4Address:
-        """The node's address as others see it; until children run, what a caller has set."""
+        """Return the node's address as others see it; until children run, what a caller has set."""
         if self.port is not None:
             return UDPv4Address(*self.port.front.my_estimated_wan)
         addresses = [address for slot in self.pool.working() if (address := self.pool.listen_address(slot))]

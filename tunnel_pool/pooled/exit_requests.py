@@ -65,7 +65,7 @@ class PooledExitRequests:
         return (reply.address.host, reply.address.port) if reply.HasField("address") else None
 
     def _slot_for_http(self, lane: Lane) -> int | None:
-        """A child with such a circuit, else one that knows an exit for it; one that has just failed comes last."""
+        """Return a child with such a circuit, else one that knows an exit for it; who has just failed comes last."""
         able = [slot for slot in self.pool.running() if self._knows_http_exit(slot)]
         have = Counter(
             slot_of(circuit.circuit_id)

@@ -38,7 +38,7 @@ OnPeer = Callable[[tuple[str, int]], Any]
 
 
 def lookup_hash(infohash: bytes) -> bytes:
-    """The hash under which a torrent's introduction points are found (Tribler's get_lookup_info_hash)."""
+    """Return the hash under which a torrent's introduction points are found (Tribler's get_lookup_info_hash)."""
     return hashlib.sha1(b"tribler anonymous download" + infohash.hex().encode()).digest()  # noqa: S324
 
 
@@ -80,7 +80,7 @@ class PooledHiddenServices(EndToEndAddresses):
         self._share_swarms()
 
     def owner_of(self, info_hash: bytes) -> int | None:
-        """The slot of the child that has this swarm, None while none has it."""
+        """Return the slot of the child that has this swarm, None while none has it."""
         return self._owners.of.get(info_hash)
 
     def _share_swarms(self) -> None:
@@ -179,7 +179,7 @@ class PooledHiddenServices(EndToEndAddresses):
         return route if slots else None
 
     def _end_to_end_linked(self, circuit: Circuit) -> None:
-        """A child has linked one of ours with a seeder's."""
+        """Act on a circuit of ours that a child has linked with a seeder's."""
         callback = self.e2e_callbacks.get(circuit.info_hash or b"")
         if callback is not None and circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER:
             result = callback(end_to_end_address(circuit.circuit_id))

@@ -139,7 +139,7 @@ class SharedPort:
         self._changed.set()
 
     def pool_changed(self) -> None:
-        """A child is to have buckets, or none any more."""
+        """Share out the buckets anew after a child came or went."""
         self._changed.set()
 
     # Whom the children know

@@ -45,7 +45,7 @@ class Carrier(Protocol):
         """Serve an association whose client is known."""
 
     def usual(self, association: Association) -> None:
-        """This association, which was opened, gets what no client asked for."""
+        """Have this association, which was opened, get what no client asked for."""
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         """False when the datagram is to go the usual way."""
@@ -158,7 +158,7 @@ class SteeredCarrier:
         self._tunnels.watchers.remove(self._update)
 
     def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
-        """A datagram for a bucket that nobody has, or that has just been given away."""
+        """Give a bucket that nobody has to a child, and hand it this datagram."""
         bucket = bucket_of(address)
         before = steered.table.owners[bucket]
         slot = steered.table.owner(bucket)
@@ -178,7 +178,7 @@ class SteeredCarrier:
             self.drops["steer_failed"] += 1
 
     def _update(self) -> None:
-        """The pool has changed: let those serve who can, and nobody else."""
+        """Let the children serve that can, and no others, after the pool has changed."""
         pids = {slot: self._pool.pid(slot) or 0 for slot in self._pool.working()}
         with_circuits = self._tunnels.slots_with_circuits(self._lane)
         for steered in [steered for steered in self._steered.values() if steered.steers]:
@@ -235,7 +235,7 @@ class SteeredCarrier:
 
     @staticmethod
     def _refused(steered: _Steered, slot: int, why: str) -> None:
-        """The child can't serve; ask again in a while."""
+        """Ask a child that can't serve again in a while."""
         logger.info("Child %d does not serve a client directly: %s", slot, why)
         steered.asked.pop(slot, None)
         steered.refused_until_s[slot] = time.monotonic() + ASK_AGAIN_S

@@ -50,7 +50,7 @@ def set_up_logging(level: str, file: Path | None = None) -> None:
 
 
 def _is_read_by_the_journal() -> bool:
-    """Whether stderr is the stream that systemd has opened for us (systemd.exec(5), $JOURNAL_STREAM)."""
+    """Return whether stderr is the stream that systemd has opened for us (systemd.exec(5), $JOURNAL_STREAM)."""
     try:
         device, inode = os.environ.get("JOURNAL_STREAM", "").split(":")
         stderr = os.fstat(2)

@@ -18,7 +18,7 @@ class _Sample:
 
 
 def cpu_seconds(pid: int) -> float:
-    """That a process has used. Raises psutil.NoSuchProcess."""
+    """Return the CPU seconds that a process has used. Raises psutil.NoSuchProcess."""
     if not sys.platform.startswith("linux"):
         times = psutil.Process(pid).cpu_times()
         return times.user + times.system

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def make_yield(pid: int, nice: int) -> None:
-    """A process that has just begun, to us: nicer by so much; so are the threads that it will start."""
+    """Make a process that has just begun, and the threads that it will start, nicer than us by so much."""
     if sys.platform == "linux" and nice:
         with contextlib.suppress(OSError):  # it has ended, or is nicer already, or may not: it works without
             os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + nice, MAX_NICE))

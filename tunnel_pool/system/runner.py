@@ -14,7 +14,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def install() -> asyncio.AbstractEventLoop:
-    """The loop with the reactor running on it, made once.
+    """Return the loop with the reactor running on it, made once.
 
     Signals are asyncio's alone: Twisted would take the wake-up descriptor
     from it, so children are reaped from here.

@@ -39,7 +39,7 @@ def read_toml(
 
 
 def arguments_of(options: Mapping[str, Any], table: str, path: Path) -> list[str]:
-    """A table of command line options as those, to be parsed as they are. Raises UserError."""
+    """Return a table of command line options as those, to be parsed as they are. Raises UserError."""
     arguments = []
     for key, value in options.items():
         if isinstance(value, bool):

@@ -237,11 +237,11 @@ class TorrentClient:
             lane.session.set_download_limit(bytes_per_s)
 
     def lanes(self) -> list[Lane]:
-        """The lanes of its torrents; each has a libtorrent session."""
+        """Return the lanes of its torrents; each has a libtorrent session."""
         return list(self._lanes)
 
     def circuits(self) -> list[Circuit]:
-        """The circuits that are ready for what leaves the network."""
+        """Return the circuits that are ready for what leaves the network."""
         return self.tunnels.find_circuits(hops=self.hops, group=None)
 
     @property
@@ -265,7 +265,7 @@ class TorrentClient:
         return pool.restarts() if pool is not None else 0
 
     def child_of(self, circuit: Circuit) -> int | None:
-        """The slot that has the circuit, None in one process."""
+        """Return the slot that has the circuit, None in one process."""
         return slot_of(circuit.circuit_id) if pool_of(self.tunnels) is not None else None
 
     def dropped(self) -> Counter[str]:

@@ -55,7 +55,7 @@ class Dispatcher:
 
     @property
     def is_associated(self) -> bool:
-        """Whether a client can send."""
+        """Return whether a client can send."""
         return bool(self._associations)
 
     def association_opened(self, association: Association) -> None:
@@ -123,7 +123,7 @@ class Dispatcher:
         return b""
 
     def raw_data_received(self, circuit_id: int, origin: Address, data: bytes) -> None:
-        """A datagram from outside, over a circuit: for the client that asked for it."""
+        """Hand a datagram that came over a circuit to the client that asked for it."""
         if not self._associations:
             self.drops["no_association"] += 1
             return

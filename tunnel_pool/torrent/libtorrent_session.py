@@ -37,7 +37,7 @@ class LibtorrentSession:
         raise NotImplementedError
 
     def add_dht_node(self, node: Address) -> None:
-        """A node to start from. Raises ValueError for a name, which libtorrent would look up itself."""
+        """Add a node to start from. Raises ValueError for a name, which libtorrent would look up itself."""
         host = str(ipaddress.ip_address(node[0]))
         if not self._stopped:
             self._session.add_dht_node((host, node[1]))

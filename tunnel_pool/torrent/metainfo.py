@@ -17,7 +17,7 @@ _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 
 def parse_torrent(what: str) -> lt.add_torrent_params:
-    """The parameters to add it with. Raises UserError, naming what is wrong."""
+    """Return the parameters to add it with. Raises UserError, naming what is wrong."""
     if not what:
         raise UserError("no torrent file, magnet link or infohash: an empty word")
     return parse_link(what) or _parse_file(Path(what))
@@ -83,7 +83,7 @@ def _reason(error: RuntimeError) -> str:
 def make_torrent(
     source: Path, on_piece: Callable[[int, int], None], piece_bytes: int = 0, hybrid: bool = False
 ) -> bytes:
-    """A torrent (BEP 3) of a file or folder; `on_piece` hears each piece's number and how many there are.
+    """Return a torrent (BEP 3) of a file or folder; `on_piece` hears each piece's number and how many there are.
 
     It may raise to stop. `piece_bytes` 0 lets libtorrent choose; `hybrid` is BEP 52, too, which libtorrent
     can't read back for every folder that it makes one of. Raises UserError.
@@ -121,7 +121,7 @@ def magnet_link(parameters: lt.add_torrent_params) -> str:
 
 
 def infohash_of(parameters: lt.add_torrent_params) -> str:
-    """The hash that names a torrent in file names and logs, in hex."""
+    """Return the hash that names a torrent in file names and logs, in hex."""
     return str(parameters.info_hashes.get_best())
 
 

@@ -159,7 +159,7 @@ class TorrentSession(LibtorrentSession):
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is a torrent that can go on."""
+        """Return whether there is a torrent that can go on."""
         return any(torrent.error is None for torrent in self._torrents.values())
 
     def check(self, others_go_on: bool) -> None:
@@ -202,7 +202,7 @@ class TorrentSession(LibtorrentSession):
         return self._resume_dir / f"{infohash}.resume"
 
     def _resumed(self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path) -> lt.add_torrent_params:
-        """The saved state, if it is of this torrent in this folder; else what was given."""
+        """Return the saved state, if it is of this torrent in this folder; else what was given."""
         path = self._resume_path(infohash)
         try:
             saved = lt.read_resume_data(path.read_bytes())
@@ -229,7 +229,7 @@ class TorrentSession(LibtorrentSession):
         _spawn(self._write_off_loop(torrent, data), self._writes)
 
     async def _write_off_loop(self, torrent: _Torrent, data: bytes) -> None:
-        """One write of a torrent at a time, so that an older state can't come last."""
+        """Write one state of a torrent at a time, so that an older one can't come last."""
         try:
             await asyncio.to_thread(write_atomically, self._resume_path(torrent.status.infohash), data)
         except OSError as error:
@@ -337,7 +337,7 @@ def _is_complete(saved: lt.add_torrent_params) -> bool:
 
 
 def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
-    """Whether every file is there in its length; what is in it, only a check of all pieces could tell."""
+    """Return whether every file is there in its length; what is in it, only a check of all pieces could tell."""
     assert saved.ti is not None
     layout = saved.ti.layout()
     try:

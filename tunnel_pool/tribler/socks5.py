@@ -54,12 +54,12 @@ class Socks5Endpoint(PooledEndpoint):
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that the children have sent."""
+        """Return the bytes that the children have sent."""
         return self._community.carried().sent_bytes
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that the children have received."""
+        """Return the bytes that the children have received."""
         return self._community.carried().received_bytes
 
     def tune_sessions(self) -> None:

@@ -45,7 +45,7 @@ class Client(NamedTuple):
             return await response.json()
 
     async def add(self, **wish: Any) -> str:
-        """The infohash."""
+        """Return the infohash."""
         async with self.http.post(f"{self.base}/api/torrents", json=wish) as response:
             response.raise_for_status()
             return str((await response.json())["torrent"]["infohash"])
@@ -55,7 +55,7 @@ class Client(NamedTuple):
             response.raise_for_status()
 
     async def until_begun(self, infohash: str) -> dict[str, Any]:
-        """The torrent, when its first bytes are there. Raises UserError."""
+        """Return the torrent, when its first bytes are there. Raises UserError."""
         try:
             async with asyncio.timeout(WAIT_S):
                 while True:

@@ -64,7 +64,7 @@ class World:
         engine: EngineChoice = EngineChoice.NATIVE,
         admission: Admission = NO_MORE_THAN_USUAL,
     ) -> OverlayConfig:
-        """A node of this network."""
+        """Return a node of this network."""
         return OverlayConfig(
             slot=0,
             member_key=default_eccrypto.generate_key("curve25519").key_to_bin(),
@@ -141,7 +141,7 @@ async def until_ready(originator: LocalTunnelCommunity, hops: int = 1) -> list[C
 
 @asynccontextmanager
 async def open_world(children: int, admission: Admission = NO_MORE_THAN_USUAL) -> AsyncIterator[World]:
-    """An exit node, and a load over eight circuits of one hop. Raises UserError."""
+    """Yield an exit node, and a load over eight circuits of one hop. Raises UserError."""
     async with AsyncExitStack() as stack:
         world = World(stack, admission)
         await world.start_node(children, {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT})
@@ -180,7 +180,7 @@ class Load:
         send_train(self._client, self._served.getsockname(), head + payload, number)
 
     def _receive(self) -> list[int]:
-        """Bytes that have come, by circuit."""
+        """Return the bytes that have come, by circuit."""
         return [sum(map(len, waiting(sock, PAYLOAD_BYTES))) for sock in self._outside]
 
     def destination(self, circuit: int) -> tuple[str, int]:
@@ -188,7 +188,7 @@ class Load:
         return host, port
 
     async def greedy(self, limit: float, seconds: float) -> Result:
-        """All circuits send more than there is room for."""
+        """Have all circuits send more than there is room for."""
         got = await self._send_steadily(GREED * limit, seconds)
         total = sum(got)
         return {
@@ -198,11 +198,11 @@ class Load:
         }
 
     async def steady(self, rate: float, seconds: float) -> float:
-        """Bytes that came in so many seconds, of what all circuits send at this rate."""
+        """Return the bytes that came in so many seconds, of what all circuits send at this rate."""
         return sum(await self._send_steadily(rate, seconds))
 
     async def _send_steadily(self, rate: float, seconds: float) -> list[float]:
-        """Bytes that came over each circuit, as if it had been so many seconds to the millisecond."""
+        """Return the bytes that came over each circuit, as if it had been so many seconds to the millisecond."""
         per_circuit = rate / CIRCUITS
         got = [0] * CIRCUITS
         owed = [0.0] * CIRCUITS

@@ -18,7 +18,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and from where to where."""
+    """Return the median, and from where to where."""
     median = statistics.median(values)
     return f"{median:.1f}" if len(values) == 1 else f"{median:.1f} ({min(values):.1f}-{max(values):.1f})"
 
@@ -59,7 +59,7 @@ def forwarding_table(title: str, rows: Rows) -> Table:
 
 
 def describe(report: dict[str, Any]) -> str:
-    """Every scenario's table."""
+    """Return every scenario's table."""
     console = Console(width=150)
     with console.capture() as capture:
         for scenario, rows in report["scenarios"].items():

@@ -70,7 +70,7 @@ def environment_arguments(
 
 
 def named(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """The options that these words name, whole or by a beginning that no other has, as argparse takes them."""
+    """Return the options that these words name, whole or by a beginning that no other has, as argparse takes them."""
     found = []
     for word in words:
         if not word.startswith("--"):
@@ -81,7 +81,7 @@ def named(words: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 def shown(value: Any) -> str | int | float | bool | list[str] | None:
-    """An option's value as it would be written."""
+    """Return an option's value as it would be written."""
     match value:
         case None | bool() | int() | float():
             return value

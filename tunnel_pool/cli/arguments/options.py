@@ -130,7 +130,7 @@ def community_id(text: str) -> bytes:
 
 
 def folder(text: str) -> Path:
-    """A path; not the empty one, which an unset shell variable leaves."""
+    """Parse a path; refuse the empty one, which an unset shell variable leaves."""
     if not text:
         raise argparse.ArgumentTypeError("an empty path names no folder")
     return Path(text)

@@ -24,7 +24,7 @@ class Credentials:
 
 
 def is_authorized(header: str | None, key: str | None, credentials: Credentials | None) -> bool:
-    """Whether an Authorization header has them (RFC 7617), or a key is the password.
+    """Return whether an Authorization header has them (RFC 7617), or a key is the password.
 
     It takes as long for any that has not.
     """
@@ -61,7 +61,7 @@ class GuessLimit:
 
 
 def is_known_host(header: str | None, names: Collection[str]) -> bool:
-    """Whether a Host header names us: by an address, as localhost, or by one of these names.
+    """Return whether a Host header names us: by an address, as localhost, or by one of these names.
 
     Any other name is one that somebody else has pointed at our address (DNS rebinding).
     """
@@ -76,7 +76,7 @@ def is_known_host(header: str | None, names: Collection[str]) -> bool:
 
 
 def is_own_page(origin: str | None, host: str | None) -> bool:
-    """Whether a request comes from no page, or from one of ours: browsers say which in the Origin header."""
+    """Return whether a request comes from no page, or from one of ours: browsers say which in the Origin header."""
     try:
         return origin is None or urlsplit(origin).netloc.lower() == (host or "").lower()
     except ValueError:
@@ -84,7 +84,7 @@ def is_own_page(origin: str | None, host: str | None) -> bool:
 
 
 def is_fetched_by_others(site: str | None, destination: str | None) -> bool:
-    """Whether a page of another site loads something of ours, by what browsers say of it (w3.org/TR/fetch-metadata).
+    """Return whether another site's page loads something of ours, as browsers say (w3.org/TR/fetch-metadata).
 
     It sees no content, but whether there is any, and how large it is. Who follows a link to us comes by himself.
     """

@@ -62,7 +62,7 @@ class Reader:
         self.size = layout.file_size(index)
 
     def may_wait(self) -> bool:
-        """Whether what is missing comes by itself."""
+        """Return whether what is missing comes by itself."""
         torrent = self._torrent
         return torrent.is_finished or (torrent.activity is Activity.RUNNING and not torrent.error)
 

@@ -25,7 +25,7 @@ def files_in(folder: str, names: Iterable[str]) -> list[Deletion]:
 
 
 def names_of(parameters: lt.add_torrent_params) -> list[str]:
-    """A torrent's files, as they were renamed."""
+    """Return a torrent's files, as they were renamed."""
     if parameters.ti is None:
         return []
     layout, renamed = parameters.ti.layout(), parameters.renamed_files
@@ -44,7 +44,7 @@ def real_files(layout: lt.file_storage) -> list[int]:
 
 
 def is_inside(folder: str, name: str) -> bool:
-    """Whether a name in a torrent stays in its folder."""
+    """Return whether a name in a torrent stays in its folder."""
     path = os.path.normpath(os.path.join(folder, name))
     return path != os.path.normpath(folder) and Path(path).is_relative_to(os.path.normpath(folder))
 

@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
         )
 
     def rates(self, now: datetime.datetime) -> tuple[int, int]:
-        """Bytes a second down and up; 0: no limit."""
+        """Return the bytes a second, down and up; 0 is no limit."""
         if self.alt_speed_enabled or (self.alt_speed_time_enabled and self._is_alt_time(now)):
             # 0 is no limit to libtorrent, but none at all to Transmission.
             return max(1, self.alt_speed_down * 1000), max(1, self.alt_speed_up * 1000)

@@ -38,7 +38,7 @@ class AlertReader:
             torrent.payload_bytes, torrent.active_s = payload_bytes, torrent.changed_s
 
     def _save_resume_data_alert(self, torrent: Torrent, alert: Any) -> None:
-        """One for each request, in order."""
+        """Answer one request for resume data, in the order they were made."""
         if torrent.is_checking or torrent.is_verifying:
             # What was checked so far would be taken for all there is.
             alert.params.have_pieces = alert.params.verified_pieces = []
@@ -65,7 +65,7 @@ class AlertReader:
         self._library.spawn(self._keep(torrent, name=torrent.status.name))
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
-        """Also of what was finished before this start."""
+        """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
         torrent.update(torrent.handle.status())
         if not torrent.record.done_s:
             self._library.spawn(self._keep(torrent, done_s=time.time()))

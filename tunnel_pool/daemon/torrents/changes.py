@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """A hop count that is none is whoever asks' mistake. Raises RequestError."""
+    """Turn the ValueError of a wrong hop count into a RequestError."""
     try:
         yield
     except ValueError as error:
@@ -66,7 +66,7 @@ class Changes:
     # In and out
 
     async def add(self, parameters: lt.add_torrent_params, request: AddRequest) -> tuple[Torrent, bool]:
-        """The torrent, and whether it was there before. Raises RequestError and StoreError."""
+        """Return the torrent, and whether it was there before. Raises RequestError and StoreError."""
         library = self._library
         async with library.changing:
             if self._deleting:  # or it would delete what is added again
@@ -385,7 +385,7 @@ async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:
-    """All that it has, or may have."""
+    """Return the files that it has, or may have."""
     names = [torrent.file_path(index) for index in torrent.file_indexes()]
     names.append(disk.parts_name(str(torrent.status.info_hashes.get_best())))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))

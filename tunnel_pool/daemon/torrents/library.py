@@ -118,7 +118,7 @@ class Library:
         return torrent
 
     def leave_lane(self, lane: Lane, record: Record) -> None:
-        """A torrent is no longer in this lane; its session ends with its last torrent."""
+        """Note that a torrent has left this lane, whose session ends with its last torrent."""
         if lane.hops == PLAIN:
             self.sessions.close_plain_later(lambda: not self.torrents_of(PLAIN))
         elif self.isolator.leave(lane, record.infohash):
@@ -164,7 +164,7 @@ class Library:
         return sum(torrent.down_rate for torrent in torrents), sum(torrent.up_rate for torrent in torrents)
 
     def has(self, torrent: Torrent) -> bool:
-        """Whether it was not removed meanwhile."""
+        """Return whether it was not removed meanwhile."""
         return self.torrents.get(torrent.record.infohash) is torrent
 
     def apply_limits(self, torrent: Torrent) -> None:
@@ -181,7 +181,7 @@ class Library:
     # What is to be done next
 
     def tick_soon(self) -> None:
-        """Once, for all that ask for it meanwhile."""
+        """Tick in a moment, once for all that ask for it meanwhile."""
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(SOON_S, self.tick)
 
@@ -303,7 +303,7 @@ class Library:
                 await self.put(torrent, stopped=True, started_now=False, gave_all=True)
 
     def is_done(self, torrent: Torrent) -> bool:
-        """Whether it has given what it was to give."""
+        """Return whether it has given what it was to give."""
         return is_done_seeding(self._view(torrent, time.monotonic()), self.settings.queue_limits())
 
     def _look_at_disks(self) -> None:

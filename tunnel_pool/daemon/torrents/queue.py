@@ -38,7 +38,7 @@ class View(NamedTuple):
 
 
 def is_done_seeding(view: View, limits: QueueLimits) -> bool:
-    """Whether it has given what it was to give."""
+    """Return whether it has given what it was to give."""
     if not view.finished:
         return False
     ratio = _limit(view.record.ratio_mode, view.record.ratio_limit, limits.ratio)

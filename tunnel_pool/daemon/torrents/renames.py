@@ -14,7 +14,7 @@ def renames_of(paths: dict[int, str], path: str, name: str) -> list[tuple[int, s
 
 
 def is_taken(folder: str, paths: dict[int, str], renames: dict[int, str]) -> bool:
-    """Whether something is where these files are to be: of the torrent, or on the disk."""
+    """Return whether something is where these files are to be: of the torrent, or on the disk."""
     for index, new in renames.items():
         others = [Path(path) for other, path in paths.items() if other not in renames]
         taken = any(Path(new) == other or Path(new) in other.parents or other in Path(new).parents for other in others)

@@ -92,7 +92,7 @@ class Sessions:
         self.on_reachable()
 
     def is_reachable(self, lane: Lane) -> bool:
-        """Whether anybody can be reached over this lane."""
+        """Return whether anybody can be reached over this lane."""
         opened = self._servers.get(lane)
         return lane.hops == PLAIN or (opened is not None and opened.readiness.is_ready(time.monotonic()))
 

@@ -231,7 +231,7 @@ class Torrent:
 
     @property
     def known_swarms(self) -> frozenset[bytes]:
-        """The hidden swarms that it could be in; that of v2's hash is known once the metadata is."""
+        """Return the hidden swarms that it could be in; that of v2's hash is known once the metadata is."""
         return frozenset(map(lookup_hash, hidden_hashes_of(self.status.info_hashes)))
 
     @property

@@ -27,7 +27,7 @@ class Call:
     body: Any = None
 
     def whole(self, name: str) -> int:
-        """A number among the words. Raises NotFoundError."""
+        """Return a number among the words. Raises NotFoundError."""
         text = self.words[name]
         if not text.isascii() or not text.isdigit() or len(text) > 10:
             raise NotFoundError(f"{name} is a number")

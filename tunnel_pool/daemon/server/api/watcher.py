@@ -99,5 +99,5 @@ class Watcher:
         )
 
     def recent(self, seconds: int) -> list[model.Sample]:
-        """The last ones, oldest first."""
+        """Return the last ones, oldest first."""
         return list(self.history)[-seconds:]

@@ -155,7 +155,7 @@ def _mime_type(torrent: Torrent) -> str:
 
 
 def labels_of(torrent: Torrent) -> list[str]:
-    """The hop count among them, so that every client shows it."""
+    """Return its labels with the hop count among them, so that every client shows it."""
     return [*torrent.record.labels, hops_label(torrent)]
 
 

@@ -95,7 +95,7 @@ class Methods:
     # Which torrents
 
     def _chosen(self, arguments: Arguments) -> list[Torrent]:
-        """All when there are no `ids`, none of an empty list; who is not known is passed over. Raises RequestError."""
+        """Return the torrents of `ids`, all without any, none for an empty list. Raises RequestError."""
         torrents = self._library.torrents
         ids = arguments.get("ids")
         if ids is None:

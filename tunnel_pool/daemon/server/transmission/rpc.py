@@ -24,7 +24,7 @@ class _CannotError(Exception):
 
 
 async def answer(methods: Methods, body: bytes) -> bytes | None:
-    """The answer to a request, None when none is asked for."""
+    """Return the answer to a request, None when none is asked for."""
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -66,7 +66,7 @@ def _classic_keys(method: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _classic_torrent(torrent: Any) -> Any:
-    """An object, a row of a table, or a number of one that was removed."""
+    """Return an object, a row of a table, or a number of one that was removed."""
     if isinstance(torrent, dict):
         return {key: renamed(value, camel) for key, value in torrent.items()}
     return renamed(torrent, camel)
@@ -91,7 +91,7 @@ def _failure(number: Any, code: int, message: str) -> dict[str, Any]:
 
 
 async def _run(methods: Methods, name: Any, arguments: Any) -> tuple[str, dict[str, Any]]:
-    """The method in snake_case, and its result. Raises _CannotError."""
+    """Return the method in snake_case, and its result. Raises _CannotError."""
     method = snake(name) if isinstance(name, str) else ""
     if method not in methods:
         raise _CannotError(METHOD_NOT_FOUND, "method name not recognized" if method else "no method name")
