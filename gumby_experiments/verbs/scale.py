@@ -13,7 +13,7 @@ NOTABLE = 0.1  # of what all the other threads do
 
 
 class ScaleModule(SwarmModule):
-    """Is a SwarmModule that counts the costs between `download` and `wait_until_downloaded`."""
+    """Counts what a swarm's nodes cost between `download` and `wait_until_downloaded`."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -16,7 +16,7 @@ class AsDatabaseError(Exception):
 
 
 class _Mapped:
-    """Is a file to maxminddb, all of it mapped instead of read, so that processes share its memory."""
+    """Stands for a file in maxminddb: it is mapped instead of read, so that processes share its memory."""
 
     def __init__(self, fd: int) -> None:
         self.name = f"descriptor {fd}"

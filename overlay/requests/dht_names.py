@@ -34,7 +34,7 @@ def answers(data: bytes, transaction: bytes) -> bool:
 
 
 class DhtNames:
-    """Is the part of a tunnel community that finds nodes of BitTorrent's DHT by name."""
+    """Finds nodes of BitTorrent's DHT by name, as a part of a tunnel community."""
 
     counters: Counter[str]
     allow_private: bool

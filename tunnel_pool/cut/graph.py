@@ -13,7 +13,7 @@ Edge = tuple[str, str]
 
 
 class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Is what passes between two components, both ways together."""
+    """Counts what passes between two components, both ways together."""
 
     first: str
     second: str

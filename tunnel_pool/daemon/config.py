@@ -75,4 +75,4 @@ def checked_watch(watch: Watch) -> Watch:
 def check_whole(folder: str) -> None:
     """Raises ValueError."""
     if not os.path.isabs(folder):
-        raise ValueError(f"{folder!r}: a folder is named by its whole path, from /")
+        raise ValueError(f"{folder!r}: name a folder by its whole path, from /")

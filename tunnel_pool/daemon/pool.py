@@ -27,9 +27,9 @@ class PoolControl:
     def scale(self, least: int, most: int) -> None:
         """Keep so many children from now on, started or drained one a second. Raises RequestError."""
         if least > most:
-            raise RequestError("at least more than at most")
+            raise RequestError("the least number of workers is greater than the most")
         if least < 1:
-            raise RequestError("to do without children, and with them again, needs a restart")
+            raise RequestError("to run without children, restart the daemon with --workers 0")
         community = self._pooled()
         if community.port is None and most > self._options.workers.most:
             raise RequestError(f"with a port for each, there may be no more than {self._options.workers.most}")
@@ -40,7 +40,7 @@ class PoolControl:
         community = self._pooled()
         record = community.pool.records.get(slot)
         if record is None or record.state is not ChildState.RUNNING:
-            raise RequestError("there is no such child at work")
+            raise RequestError("no child with this number is at work")
         (community.scaler or self._scaler(self._options.workers)).drain(slot)
 
     def _pooled(self) -> PooledTunnelCommunity:

@@ -88,7 +88,7 @@ class SlotRecord:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Load:
-    """Is what a child carries now; fewer circuits count first, then fewer bytes."""
+    """Measures what a child carries now; fewer circuits count first, then fewer bytes."""
 
     circuits: int
     carried_bytes: int

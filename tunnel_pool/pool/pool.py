@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class PoolListener(Protocol):
-    """Is told by a pool what happens to its children."""
+    """Hears from a pool what happens to its children."""
 
     def child_ready(self, slot: int) -> None: ...
 

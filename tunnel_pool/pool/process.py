@@ -26,7 +26,7 @@ END_OF_FILE_GRACE_S = 0.5
 
 
 class ChildListener(Protocol):
-    """Is told by a child process what happens to it."""
+    """Hears from a child process what happens to it."""
 
     def child_notified(self, child: "ChildProcess", name: str, message: Any) -> None: ...
 

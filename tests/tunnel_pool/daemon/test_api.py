@@ -92,8 +92,8 @@ async def test_torrents_come_change_and_go(tmp_path):
 
 # What is asked for when a torrent is added, and why it can't be.
 REFUSED = [
-    ({}, "one of source and metainfo"),
-    ({"source": "a" * 40, "metainfo": "eA=="}, "one of source and metainfo"),
+    ({}, "name either `source` or `metainfo`"),
+    ({"source": "a" * 40, "metainfo": "eA=="}, "name either `source` or `metainfo`"),
     ({"source": "http://example.org/a.torrent"}, "not fetched from the web"),
     ({"source": "/etc/passwd"}, "no magnet link and no infohash"),
     ({"source": "magnet:?xt=urn:btih:zz"}, "not a magnet link"),

@@ -47,6 +47,6 @@ class DaemonCollector(Collector):
         yield GaugeMetricFamily("tunnel_pool_candidates", "Nodes known.", len(self._tunnels.candidates))
         dropped = self._library.sessions.dropped() + self._tunnels.dropped()
         yield family(CounterMetricFamily, "tunnel_pool_dropped", "Datagrams dropped.", ["reason"], dropped)
-        late = "Of a timer of 100 ms: how long whatever is to be done next waits."
+        late = "Delay of a timer of 100 ms: how long whatever comes next on the event loop waits."
         yield HistogramMetricFamily(LOOP_DELAY, late, buckets=self._loop.buckets(), sum_value=self._loop.sum_s)
         yield from children_metrics(children_of(self._tunnels))

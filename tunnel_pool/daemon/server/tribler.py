@@ -138,7 +138,7 @@ class _Calls:
     async def update(self, infohash: str, body: Update) -> dict[str, Any]:
         torrent = self._found(infohash)
         if body.state not in (None, "resume", "stop", "recheck"):
-            raise RequestError("state is resume, stop or recheck")
+            raise RequestError("`state` must be resume, stop or recheck")
         if body.anon_hops is not None:
             await self._changes.hops.change(torrent, body.anon_hops, None, body.confirm_fewer_hops)
         if body.selected_files is not None:

@@ -296,7 +296,7 @@ class Changes:
         if torrent.layout is None:
             raise RequestError("its files are not known yet")
         if not name or "/" in name or name in (".", ".."):
-            raise RequestError("no name of a file")
+            raise RequestError("that can't be the name of a file")
         library = self._library
         async with library.changing:
             if torrent.record.moving_to or not self._is_here(torrent):
@@ -369,7 +369,7 @@ def _name_of(parameters: lt.add_torrent_params) -> str:
 def absolute(folder: str) -> str:
     """Raises RequestError."""
     if not os.path.isabs(folder) or "\0" in folder:
-        raise RequestError("a folder is named by its whole path, from /")
+        raise RequestError("name a folder by its whole path, from /")
     return os.path.normpath(folder)
 
 

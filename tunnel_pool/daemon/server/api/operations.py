@@ -118,7 +118,7 @@ class Api:
     async def _add(self, call: Call) -> model.Added:
         body: model.NewTorrent = call.body
         if (body.source is None) == (body.metainfo is None):
-            raise RequestError("one of source and metainfo")
+            raise RequestError("name either `source` or `metainfo`")
         parameters = of_metainfo(body.metainfo) if body.metainfo else of_source(body.source or "", files=False)
         wish = AddRequest(folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped)
         torrent, was_there = await self._changes.add(parameters, wish)
@@ -144,7 +144,7 @@ class Api:
     async def _remove(self, call: Call) -> None:
         files = call.words.get("files", "false")
         if files not in ("true", "false"):
-            raise RequestError("files is true or false")
+            raise RequestError("`files` must be true or false")
         await self._changes.remove([self._found(call)], files == "true")
 
     async def _files(self, call: Call) -> list[model.File]:
@@ -188,7 +188,7 @@ class Api:
     async def _history(self, call: Call) -> list[model.Sample]:
         text = call.words.get("seconds", str(HISTORY_S))
         if not text.isascii() or not text.isdigit() or len(text) > 10 or not 0 < int(text) <= HISTORY_S:
-            raise RequestError(f"seconds is a number from 1 to {HISTORY_S}")
+            raise RequestError(f"`seconds` must be a number from 1 to {HISTORY_S}")
         return self.watcher.recent(int(text))
 
     async def _get_config(self, call: Call) -> model.Config:

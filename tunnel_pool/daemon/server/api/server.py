@@ -49,7 +49,7 @@ def _handler(operation: Operation) -> Handler:
             try:
                 body = msgspec.json.decode(await request.read(), type=operation.takes)
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                return problem(400, f"not as it is to be: {error}")
+                return problem(400, f"the body is not what this operation takes: {error}")
         return await answered(lambda: operation.answer(Call(words, body)), operation.status)
 
     return answer

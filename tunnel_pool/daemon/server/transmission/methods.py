@@ -111,7 +111,7 @@ class Methods:
         chosen: dict[str, Torrent] = {}
         for name in names:
             if isinstance(name, bool) or not isinstance(name, int | str):
-                raise RequestError("ids are numbers and infohashes")
+                raise RequestError("`ids` must be numbers and infohashes")
             found = by_number.get(name) if isinstance(name, int) else by_hash.get(name.lower()[:40])
             if found is not None:
                 chosen[found.record.infohash] = found

@@ -74,7 +74,7 @@ def _classic_torrent(torrent: Any) -> Any:
 
 async def _json_rpc(methods: Methods, request: Any) -> dict[str, Any] | None:
     if not isinstance(request, dict) or request.get("jsonrpc") != "2.0":
-        return _failure(None, INVALID_REQUEST, 'no JSON-RPC 2.0: "jsonrpc" is to be "2.0"')
+        return _failure(None, INVALID_REQUEST, 'no JSON-RPC 2.0 request: "jsonrpc" must be "2.0"')
     number = request.get("id")
     if not isinstance(number, int | float | str | None):
         return _failure(None, INVALID_REQUEST, "an id is a number or text")
