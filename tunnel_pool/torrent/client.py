@@ -21,10 +21,10 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.torrent.dht_bootstrap import DhtEntry
+from tunnel_pool.torrent.anonymous_session import AnonymousSession, AnonymousSessions
 from tunnel_pool.torrent.isolation import Isolation, Isolator
-from tunnel_pool.torrent.lane_servers import LaneServer, LaneServers
 from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
@@ -48,10 +48,13 @@ class _Download(NamedTuple):
 class _LaneSession(NamedTuple):
     """The torrents of one lane."""
 
-    server: LaneServer
-    session: TorrentSession
+    opened: AnonymousSession[TorrentSession]
     waiting: list[_Download]  # for the first circuit
     linked: dict[str, set[Address]]  # end-to-end peers by infohash
+
+    @property
+    def session(self) -> TorrentSession:
+        return self.opened.session
 
 
 class TorrentClient:
@@ -88,7 +91,7 @@ class TorrentClient:
         self._changed = asyncio.Event()
         self._stack = AsyncExitStack()
         self.tunnels: Tunnels
-        self._servers: LaneServers
+        self._sessions: AnonymousSessions[TorrentSession]
 
     async def __aenter__(self) -> "TorrentClient":
         async with AsyncExitStack() as stack:
@@ -99,9 +102,14 @@ class TorrentClient:
             self._lockdown = open_lockdown(self._lockdown_mode)
             if self._lockdown is not None:
                 stack.callback(self._lockdown.close)
-            self._servers = LaneServers(self.tunnels, self.options.steering, self._lockdown)
-            stack.push_async_callback(self._servers.close)
-            stack.push_async_callback(self._stop_sessions)
+            self._sessions = AnonymousSessions(
+                self.tunnels,
+                self._make_session,
+                steering=self.options.steering,
+                lockdown=self._lockdown,
+                dht_nodes=self._dht_nodes,
+            )
+            stack.push_async_callback(self._sessions.close)
             if self._isolator.isolation is Isolation.NONE:
                 self._open_lane(Lane(self.hops))
             self._stack = stack.pop_all()
@@ -116,33 +124,26 @@ class TorrentClient:
     def is_locked_down(self) -> bool:
         return self._lockdown is not None
 
-    async def _stop_sessions(self) -> None:
-        await asyncio.gather(*(lane.session.stop() for lane in self._lanes.values()))
-
     def _open_lane(self, lane: Lane) -> _LaneSession:
         """Open the session of a lane if there is none. Raises UserError."""
         if lane in self._lanes:
             return self._lanes[lane]
-        server = self._servers.open(lane, partial(self._on_lost, lane))
-        session = TorrentSession(
-            server.port,
+        opened = self._sessions.open(lane)
+        opened.session.on_changed = self._changed.set
+        if self._exits:
+            self.tunnels.build_tunnels(*lane)
+        self._lanes[lane] = _LaneSession(opened, [], {})
+        return self._lanes[lane]
+
+    def _make_session(self, port: int, secret: Secret) -> TorrentSession:
+        return TorrentSession(
+            port,
             self.options.state_dir / RESUME_DIR,
             bool(self._dht_nodes),
             self.options.allow_private,
-            secret=server.secret,
+            secret=secret,
             lockdown=self._lockdown,
         )
-        session.on_listening = server.server.set_usual_client
-        session.on_changed = self._changed.set
-        session.start()
-        if self._exits:
-            self.tunnels.build_tunnels(*lane)
-        if self._dht_nodes:
-            entry = DhtEntry(self.tunnels, lane, session, self._dht_nodes)
-            entering = asyncio.get_running_loop().create_task(entry.keep())
-            self._stack.callback(entering.cancel)
-        opened = self._lanes[lane] = _LaneSession(server, session, [], {})
-        return opened
 
     def download(self, parameters: lt.add_torrent_params, save_dir: Path, peers: Iterable[Address] = ()) -> None:
         """Look for hidden seeders at once; libtorrent starts when it can reach anybody (`wait_circuits`).
@@ -176,7 +177,7 @@ class TorrentClient:
     def _start_reachable(self) -> bool:
         """Start torrents whose lane reaches anybody; return whether any lane does. Raises UserError."""
         now_s = time.monotonic()
-        reachable = [lane for lane in self._lanes.values() if lane.server.readiness.is_ready(now_s) or lane.linked]
+        reachable = [lane for lane in self._lanes.values() if lane.opened.readiness.is_ready(now_s) or lane.linked]
         for lane in reachable:
             if lane.waiting:
                 for waiting in lane.waiting:
@@ -199,9 +200,7 @@ class TorrentClient:
                 logger.warning("%s", self._what_is_missing())
             on_progress(self)
             await asyncio.sleep(CIRCUITS_POLL_S)
-        since_s = [
-            lane.server.readiness.first_s for lane in self._lanes.values() if lane.server.readiness.first_s is not None
-        ]
+        since_s = [each.readiness.first_s for each in self._sessions if each.readiness.first_s is not None]
         self.seconds_to_first_circuit = min(since_s, default=time.monotonic()) - self._opened_s
 
     async def wait_finished(self, on_progress: Callable[["TorrentClient"], None]) -> None:
@@ -270,7 +269,7 @@ class TorrentClient:
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, everywhere."""
-        return self._servers.dropped() + self.tunnels.dropped()
+        return self._sessions.dropped() + self.tunnels.dropped()
 
     def _what_is_missing(self) -> str:
         """Why there is no circuit yet, as far as can be told from here."""
@@ -283,7 +282,3 @@ class TorrentClient:
     def _check_pool(self) -> None:
         if why := self.tunnels.failure():
             raise UserError(why)
-
-    def _on_lost(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
-        if lane in self._lanes:
-            self._lanes[lane].session.reconnect(is_lost)

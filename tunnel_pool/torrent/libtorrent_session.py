@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import libtorrent as lt
 
@@ -11,6 +11,7 @@ from tunnel_pool.contract import Address
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
+from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.session_settings import all_alike
 
 
@@ -21,11 +22,32 @@ def open_session(settings: Mapping[str, Any]) -> lt.session:
     return session
 
 
-class LibtorrentSession:
+class SessionTorrent(Protocol):
+    """What a session asks of each of its torrents."""
+
+    handle: lt.torrent_handle
+    peers: frozenset[Address]  # to be asked until they are there
+
+    @property
+    def peer_count(self) -> int:
+        """Return how many BitTorrent peers are connected."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all that is wanted is there."""
+
+
+T = TypeVar("T", bound=SessionTorrent)
+
+
+class LibtorrentSession(Generic[T]):
+    """A libtorrent session and its torrents, by handle: a hybrid's best hash changes when its metadata arrives."""
+
     def __init__(self, settings: dict[str, Any], nice: int = 0, lockdown: Lockdown | None = None) -> None:
         """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""
         open_in = open_here if lockdown is None else lockdown.call
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
+        self._torrents: dict[lt.torrent_handle, T] = {}
         self._poller: asyncio.Task[None] | None = None
         self._stopped = False
         self.on_listening: Callable[[int], None] = lambda port: None  # the UDP port that its datagrams come from
@@ -35,6 +57,30 @@ class LibtorrentSession:
 
     async def _poll_forever(self) -> None:
         raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
+        """Drop the peers among these destinations, which have lost their circuit, and ask for them again."""
+        if self._stopped:
+            return
+        for torrent in self._torrents.values():
+            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
+        drop_and_reconnect(self._session, list(self._torrents), is_lost)
+
+    def connect_peers(self) -> None:
+        """Ask for the peers that torrents are to have, until they are there."""
+        for torrent in self._torrents.values():
+            if not torrent.is_finished and torrent.peer_count < len(torrent.peers):
+                for peer in torrent.peers:
+                    torrent.handle.connect_peer(peer)
+
+    def ask_dht(self) -> None:
+        """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""
+        for torrent in self._torrents.values():
+            if not torrent.is_finished and not torrent.peer_count and not self._stopped:
+                torrent.handle.force_dht_announce()
 
     def add_dht_node(self, node: Address) -> None:
         """Add a node to start from. Raises ValueError for a name, which libtorrent would look up itself."""

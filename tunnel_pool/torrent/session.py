@@ -19,7 +19,6 @@ from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
-from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session_settings import anonymous_settings
 
@@ -50,14 +49,22 @@ class TorrentStatus:
 @dataclass(slots=True)
 class _Torrent:
     handle: lt.torrent_handle
-    peers: set[Address]  # to be asked until they are there
+    peers: frozenset[Address]  # to be asked until they are there
     status: TorrentStatus
     seed: bool
     error: str | None = None
     saving: bool = False
 
+    @property
+    def peer_count(self) -> int:
+        return self.status.peers
 
-class TorrentSession(LibtorrentSession):
+    @property
+    def is_finished(self) -> bool:
+        return self.status.finished
+
+
+class TorrentSession(LibtorrentSession[_Torrent]):
     """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
 
     def __init__(
@@ -74,10 +81,7 @@ class TorrentSession(LibtorrentSession):
         self._resume_dir = make_resume_dir(resume_dir)
         self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
         super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
-        # By the hash each was added with, and by handle: libtorrent's best hash
-        # of a hybrid torrent changes when its metadata arrives.
-        self._torrents: dict[str, _Torrent] = {}
-        self._by_handle: dict[lt.torrent_handle, _Torrent] = {}
+        self._by_infohash: dict[str, _Torrent] = {}  # with which each was added
         self._changed = asyncio.Event()
         self._beginnings: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
@@ -94,7 +98,7 @@ class TorrentSession(LibtorrentSession):
         With `seed`, the files are taken to be complete; pieces are checked as they are asked for.
         """
         infohash = infohash_of(parameters)
-        if infohash in self._torrents:
+        if infohash in self._by_infohash:
             return infohash
         if seed:
             parameters.flags |= lt.torrent_flags.seed_mode
@@ -114,8 +118,8 @@ class TorrentSession(LibtorrentSession):
         except RuntimeError as error:
             raise UserError(f"cannot add torrent {infohash}: {error}") from None
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
-        torrent = _Torrent(handle, set(peers), status, seed)
-        self._torrents[infohash] = self._by_handle[handle] = torrent
+        torrent = _Torrent(handle, frozenset(peers), status, seed)
+        self._by_infohash[infohash] = self._torrents[handle] = torrent
         _spawn(self._begin(torrent), self._beginnings)
         return infohash
 
@@ -125,25 +129,19 @@ class TorrentSession(LibtorrentSession):
             if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
                 break
             await asyncio.sleep(LOOK_S)
-        self._connect_peers()
+        self.connect_peers()
         torrent.handle.resume()
 
     def add_peer(self, infohash: str, peer: Address) -> None:
         """Connect to a peer, again and again until it is lost (`reconnect`)."""
-        torrent = self._torrents.get(infohash)
+        torrent = self._by_infohash.get(infohash)
         if torrent is not None and not self._stopped:
-            torrent.peers.add(peer)
+            torrent.peers |= {peer}
             torrent.handle.connect_peer(peer)
 
     def set_download_limit(self, bytes_per_s: int) -> None:
         """Limit all torrents together, in bytes a second; 0 is no limit."""
         self._session.apply_settings({"download_rate_limit": bytes_per_s})
-
-    def ask_dht(self) -> None:
-        """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""
-        for torrent in self._torrents.values():
-            if not torrent.status.finished and not torrent.status.peers and not self._stopped:
-                torrent.handle.force_dht_announce()
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a status changed or the time is up.
@@ -169,14 +167,6 @@ class TorrentSession(LibtorrentSession):
         for torrent in self._torrents.values():
             if torrent.error is not None and not (torrent.seed and others_go_on):
                 raise UserError(torrent.error)
-
-    def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
-        """Destinations have lost their circuit: peers among them are dropped and asked for again."""
-        if self._stopped:
-            return
-        for torrent in self._torrents.values():
-            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
-        drop_and_reconnect(self._session, [torrent.handle for torrent in self._torrents.values()], is_lost)
 
     async def stop(self) -> None:
         """Save every torrent's state, then end the session."""
@@ -251,15 +241,8 @@ class TorrentSession(LibtorrentSession):
                     self._request_save(torrent, lt.torrent_handle.only_if_modified)
             if now_s >= next_connect_s:
                 next_connect_s = now_s + RECONNECT_S
-                self._connect_peers()
+                self.connect_peers()
             await asyncio.sleep(POLL_S)
-
-    def _connect_peers(self) -> None:
-        """Peers that the user named are asked for until they are there."""
-        for torrent in self._torrents.values():
-            if not torrent.status.finished and torrent.status.peers < len(torrent.peers):
-                for peer in torrent.peers:
-                    torrent.handle.connect_peer(peer)
 
     def _handle_alerts(self) -> None:
         for alert in self._session.pop_alerts():
@@ -268,15 +251,15 @@ class TorrentSession(LibtorrentSession):
                     for status in alert.status:
                         self._on_status(status)
                 case "save_resume_data_alert":
-                    self._write(self._by_handle[alert.handle], lt.write_resume_data_buf(alert.params))
+                    self._write(self._torrents[alert.handle], lt.write_resume_data_buf(alert.params))
                 case "save_resume_data_failed_alert":
-                    self._by_handle[alert.handle].saving = False
+                    self._torrents[alert.handle].saving = False
                 case "torrent_finished_alert":
-                    self._request_save(self._by_handle[alert.handle], 0)
+                    self._request_save(self._torrents[alert.handle], 0)
                 case "listen_succeeded_alert":
                     self._listening(alert)
                 case "file_error_alert":
-                    self._on_file_error(self._by_handle[alert.handle], alert)
+                    self._on_file_error(self._torrents[alert.handle], alert)
 
     def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
         """libtorrent has stopped the torrent."""
@@ -290,7 +273,7 @@ class TorrentSession(LibtorrentSession):
         self._tell_changed()
 
     def _on_status(self, status: lt.torrent_status) -> None:
-        torrent = self._by_handle[status.handle]
+        torrent = self._torrents[status.handle]
         torrent.status = TorrentStatus(
             infohash=torrent.status.infohash,
             name=status.name or torrent.status.name,

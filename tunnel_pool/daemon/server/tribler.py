@@ -111,7 +111,7 @@ class _Calls:
         try:
             files = files_view(self._found(infohash))
         except RuntimeError:  # it goes from one session to another
-            raise RequestError("ask again") from None
+            raise RequestError("the torrent goes from one session to another: ask again") from None
         return {
             "infohash": infohash,
             "files": [

@@ -9,11 +9,9 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.contract import Address
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
-from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 
 POLL_S = 0.2
 HURRIED_POLL_S = 0.01
@@ -27,12 +25,11 @@ OnAlert = Callable[[Torrent, Any], None]
 """Called with each alert of libtorrent that is about a torrent, and with each new torrent_status."""
 
 
-class DaemonSession(LibtorrentSession):
+class DaemonSession(LibtorrentSession[Torrent]):
     def __init__(
         self, settings: dict[str, Any], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
     ) -> None:
         super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
-        self._torrents: dict[lt.torrent_handle, Torrent] = {}
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # until libtorrent has let go
         self._on_alert = on_alert
         self._hurried_by = 0
@@ -68,12 +65,6 @@ class DaemonSession(LibtorrentSession):
     def listen_port(self) -> int:
         return int(self._session.listen_port())
 
-    def ask_dht(self) -> None:
-        """Have torrents without peers looked up now."""
-        for torrent in self._torrents.values():
-            if not torrent.status.is_finished and not torrent.status.num_peers and not self._stopped:
-                torrent.handle.force_dht_announce()
-
     def reconsider_peers(self, torrent: Torrent) -> None:
         """Have libtorrent count anew which of a torrent's known peers it may connect to.
 
@@ -87,21 +78,6 @@ class DaemonSession(LibtorrentSession):
         connections = torrent.handle.max_connections()
         for value in (connections + 1, connections):  # has libtorrent look whether it wants peers
             torrent.handle.set_max_connections(value)
-
-    def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
-        """Destinations have lost their circuit: peers among them are dropped and asked for again."""
-        if self._stopped:
-            return
-        for torrent in self._torrents.values():
-            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
-        drop_and_reconnect(self._session, list(self._torrents), is_lost)
-
-    def connect_peers(self) -> None:
-        """End-to-end peers are asked for until they are there."""
-        for torrent in self._torrents.values():
-            if torrent.status.num_peers < len(torrent.peers):
-                for peer in torrent.peers:
-                    torrent.handle.connect_peer(peer)
 
     async def resumed(self) -> None:
         """Return when libtorrent has found what it had of each torrent; until then it says that nothing is there."""

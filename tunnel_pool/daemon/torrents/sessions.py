@@ -10,9 +10,9 @@ from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.torrents.session import DaemonSession, OnAlert
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.torrent.dht_bootstrap import DhtEntry
+from tunnel_pool.socks5.messages import Secret
+from tunnel_pool.torrent.anonymous_session import AnonymousSessions
 from tunnel_pool.torrent.isolation import PLAIN, Isolation
-from tunnel_pool.torrent.lane_servers import LaneServers
 from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.session_settings import anonymous_settings, plain_settings
 
@@ -45,43 +45,44 @@ class Sessions:
         self.on_alert: OnAlert = lambda torrent, alert: None
         self.on_reachable: Callable[[], None] = lambda: None  # called when a session has its first circuits
         self._sessions: dict[Lane, DaemonSession] = {}
-        self._tasks: dict[Lane, list[asyncio.Task[None]]] = {}
+        self._looking: dict[Lane, asyncio.Task[None]] = {}  # for the first circuits
         self._limits: dict[Lane, tuple[int, int]] = {}
         self._newcomers = 0, 0
         self._closing: asyncio.Task[None] | None = None  # of the plain session
         self._lockdown = open_lockdown(options.lockdown)
-        self._servers = LaneServers(tunnels, options.steering, self._lockdown)
+        self._anonymous = AnonymousSessions(
+            tunnels,
+            self._make_anonymous,
+            steering=options.steering,
+            lockdown=self._lockdown,
+            dht_nodes=options.dht_nodes,
+        )
 
     def ensure_open(self, lane: Lane) -> DaemonSession:
         """Return the session of a lane; it is opened now where there is none."""
         if lane not in self._sessions:
             session = self._open_plain() if lane.hops == PLAIN else self._open_anonymous(lane)
             session.set_limits(*self._newcomers)
-            session.start()
             self._sessions[lane] = session
         return self._sessions[lane]
 
     def _open_plain(self) -> DaemonSession:
         options = self._options
         settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
-        return DaemonSession(settings, self.on_alert, options.nice)
+        session = DaemonSession(settings, self.on_alert, options.nice)
+        session.start()
+        return session
 
     def _open_anonymous(self, lane: Lane) -> DaemonSession:
-        options = self._options
-        opened = self._servers.open(lane, lambda is_lost: self._reconnect(lane, is_lost))
-        settings = anonymous_settings(opened.port, bool(options.dht_nodes), options.private, opened.secret)
-        session = DaemonSession(settings, self.on_alert, options.nice, self._lockdown)
-        session.on_listening = opened.server.set_usual_client
-        loop = asyncio.get_running_loop()
-        tasks = self._tasks[lane] = [loop.create_task(self._tell_when_reachable(lane))]
-        if options.dht_nodes:
-            tasks.append(loop.create_task(DhtEntry(self._tunnels, lane, session, options.dht_nodes).keep()))
+        session = self._anonymous.open(lane).session
+        self._looking[lane] = asyncio.get_running_loop().create_task(self._tell_when_reachable(lane))
         self._tunnels.build_tunnels(*lane)
         return session
 
-    def _reconnect(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
-        if (session := self._sessions.get(lane)) is not None:
-            session.reconnect(is_lost)
+    def _make_anonymous(self, port: int, secret: Secret) -> DaemonSession:
+        options = self._options
+        settings = anonymous_settings(port, bool(options.dht_nodes), options.private, secret)
+        return DaemonSession(settings, self.on_alert, options.nice, self._lockdown)
 
     async def _tell_when_reachable(self, lane: Lane) -> None:
         until_s = time.monotonic() + FIRST_CIRCUITS_S
@@ -93,7 +94,7 @@ class Sessions:
 
     def is_reachable(self, lane: Lane) -> bool:
         """Return whether anybody can be reached over this lane."""
-        opened = self._servers.get(lane)
+        opened = self._anonymous.get(lane)
         return lane.hops == PLAIN or (opened is not None and opened.readiness.is_ready(time.monotonic()))
 
     def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
@@ -122,7 +123,7 @@ class Sessions:
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason."""
-        return self._servers.dropped()
+        return self._anonymous.dropped()
 
     def close_plain_later(self, is_unused: Callable[[], bool]) -> None:
         """End the plain session in a while, with its DHT and its open port, unless it is used by then."""
@@ -137,19 +138,19 @@ class Sessions:
         """End a session whose torrents were taken out of it; nothing is sent in its name when this returns."""
         session = self._sessions.pop(lane, None)
         self._limits.pop(lane, None)
-        for task in self._tasks.pop(lane, ()):
-            task.cancel()
-        if session is not None:
+        if (looking := self._looking.pop(lane, None)) is not None:
+            looking.cancel()
+        if session is not None and lane.hops == PLAIN:
             await session.stop()
-        await self._servers.end(lane)
+        await self._anonymous.end(lane)
 
     async def stop(self) -> None:
-        for tasks in self._tasks.values():
-            for task in tasks:
-                task.cancel()
+        for looking in self._looking.values():
+            looking.cancel()
         if self._closing is not None:
             await self._closing
-        await asyncio.gather(*(session.stop() for session in self._sessions.values()))
-        await self._servers.close()
+        if (plain := self._sessions.get(PLAIN_LANE)) is not None:
+            await plain.stop()
+        await self._anonymous.close()
         if self._lockdown is not None:
             self._lockdown.close()

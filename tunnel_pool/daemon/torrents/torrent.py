@@ -105,7 +105,7 @@ class Torrent:
     record: Record
     lane: Lane  # in whose session it is
     handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
-    status: lt.torrent_status  # change it by `hear`
+    status: lt.torrent_status  # change it by `update`
     summary: StatusSummary = field(init=False)
     is_checking: bool = field(init=False)
     is_finished: bool = field(init=False)  # whether all that is wanted is there
@@ -166,6 +166,11 @@ class Torrent:
         self.is_paused = bool(summary.flags & PAUSED)
         self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
         self.is_private = self.info is not None and self.info.priv()
+
+    @property
+    def peer_count(self) -> int:
+        """Return how many BitTorrent peers are connected."""
+        return self.summary.num_peers
 
     def measure(self, now_s: float) -> None:
         """Measure its speeds since the last call; libtorrent's own fade over half a minute."""

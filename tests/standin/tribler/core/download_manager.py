@@ -15,7 +15,7 @@ class Download:
         self.config = SimpleNamespace(get_hops=lambda: hops)
         self._session = session
         self._key = session.add(parameters, folder, seed=seeding)
-        self.handle = session._torrents[self._key].handle
+        self.handle = session._by_infohash[self._key].handle
 
     def add_peer(self, address):
         self._session.add_peer(self._key, tuple(address))

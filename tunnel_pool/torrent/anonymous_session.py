@@ -1,0 +1,127 @@
+"""libtorrent sessions that have no way out but the tunnels, one for each lane.
+
+To each belong a SOCKS5 server, whose password it alone has, the dispatcher that leads from there to circuits, and its way
+into BitTorrent's DHT. The commands and the daemon open theirs here; they differ in the session (`make`).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.socks5.messages import Secret
+from tunnel_pool.socks5.server import Socks5Server
+from tunnel_pool.torrent.dht_bootstrap import DhtEntry
+from tunnel_pool.torrent.dispatch import Dispatcher, connect, new_secret, serve_session
+from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.readiness import Readiness
+
+S = TypeVar("S", bound=LibtorrentSession[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class AnonymousSession(Generic[S]):
+    """A session, and all that belongs to it."""
+
+    session: S
+    server: Socks5Server
+    dispatcher: Dispatcher
+    readiness: Readiness
+    entering: asyncio.Task[None] | None  # the DHT; None where it is off
+
+    def dropped(self) -> Counter[str]:
+        """Return how many datagrams were dropped, by reason."""
+        return self.dispatcher.dropped() + self.server.counters
+
+
+class AnonymousSessions(Generic[S]):
+    """Open one for each lane; `close` ends them all."""
+
+    def __init__(
+        self,
+        tunnels: Tunnels,
+        make: Callable[[int, Secret], S],
+        *,
+        steering: bool,
+        lockdown: Lockdown | None,
+        dht_nodes: Sequence[Address] = (),
+    ) -> None:
+        """`make` gets the port of the SOCKS5 server on loopback and its password, and returns a session.
+
+        `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
+        """
+        self._tunnels = tunnels
+        self._make = make
+        self._steering = steering
+        self._lockdown = lockdown
+        self._dht_nodes = tuple(dht_nodes)
+        self._servers: dict[Lane, Socks5Server] = {}
+        self._opened: dict[Lane, AnonymousSession[S]] = {}
+        self._dropped: Counter[str] = Counter()  # of those that are closed
+
+    def __iter__(self) -> Iterator[AnonymousSession[S]]:
+        return iter(self._opened.values())
+
+    def get(self, lane: Lane) -> AnonymousSession[S] | None:
+        return self._opened.get(lane)
+
+    def open(self, lane: Lane) -> AnonymousSession[S]:
+        """Open the session of this lane and start it; no circuits are built yet. Raises what `make` raises."""
+        secret = new_secret()
+        on_lost = partial(self._reconnect, lane)
+        dispatcher, server = serve_session(
+            self._tunnels, lane, on_lost, self._steering, secret=secret, lockdown=self._lockdown
+        )
+        self._servers[lane] = server
+        session = self._make(server.listen(), secret)
+        session.on_listening = server.set_usual_client
+        session.start()
+        entering = None
+        if self._dht_nodes:
+            entry = DhtEntry(self._tunnels, lane, session, self._dht_nodes)
+            entering = asyncio.get_running_loop().create_task(entry.keep())
+        opened = AnonymousSession(session, server, dispatcher, Readiness(self._tunnels, dispatcher), entering)
+        self._opened[lane] = opened
+        self._connect()
+        return opened
+
+    async def end(self, lane: Lane) -> None:
+        """End a session, its server and the lane's circuits; nothing is sent in its name when this returns."""
+        ended = self._opened.pop(lane, None)
+        if ended is None:
+            return
+        if ended.entering is not None:
+            ended.entering.cancel()
+        await ended.session.stop()
+        if lane not in self._opened:  # it may have been opened anew meanwhile
+            self._connect()
+            self._tunnels.end_tunnels(*lane)
+            del self._servers[lane]
+        await ended.server.close()
+        ended.dispatcher.end()
+        self._dropped += ended.dropped()
+
+    async def close(self) -> None:
+        """End all sessions, then their servers; the tunnels are somebody else's to close."""
+        for opened in self:
+            if opened.entering is not None:
+                opened.entering.cancel()
+        await asyncio.gather(*(opened.session.stop() for opened in self))
+        for server in self._servers.values():
+            await server.close()
+
+    def dropped(self) -> Counter[str]:
+        """Return how many datagrams were dropped, by reason."""
+        return sum((opened.dropped() for opened in self), self._dropped.copy())
+
+    def _reconnect(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
+        if (opened := self._opened.get(lane)) is not None:
+            opened.session.reconnect(is_lost)
+
+    def _connect(self) -> None:
+        connect(self._tunnels, [opened.dispatcher for opened in self])
