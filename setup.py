@@ -113,6 +113,7 @@ setup(
     packages=packages(),
     package_dir={f"tunnel_pool.{folder}": folder for folder in FOLDERS},
     package_data={
+        "tunnel_pool": ["py.typed"],
         "tunnel_pool.gumby_experiments": ["experiments/*", "*.j2", "style.css"],
         "tunnel_pool.cut": ["components.toml"],
         "tunnel_pool.daemon.server": ["page/*"],

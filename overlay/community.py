@@ -41,6 +41,7 @@ from tunnel_pool.overlay.wire.crypto_endpoint import (
     unpack_address,
 )
 from tunnel_pool.steering.cells import BUCKETS, random_id
+from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
 
 if TYPE_CHECKING:
     from tunnel_pool.packet_engine.endpoint import NativeEndpoint
@@ -301,7 +302,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """A data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""
         if circuit_id is not None:
-            self.on_data_message(source, circuit_id, data[22:23] + data[27:])
+            self.on_data_message(source, circuit_id, data[MESSAGE_ID_AT:PAYLOAD_AT] + data[AFTER_CIRCUIT_ID:])
 
     def on_data_message(self, source: tuple[str, int], circuit_id: int, message: bytes) -> None:
         """A decrypted data message: for us over our circuit, or to leave from our exit (py-ipv8's on_data)."""

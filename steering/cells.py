@@ -25,12 +25,11 @@ from tunnel_pool.steering.bpf import (
     if_equal,
     ret,
 )
+from tunnel_pool.steering.layout import CIRCUIT_ID_AT, PREFIX_BYTES
 from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
 BUCKETS = 256
 PY_IPV8 = b"\x00\x02"  # what all messages of py-ipv8 begin with; 20 bytes of a community's id follow
-PREFIX_BYTES = 22
-CIRCUIT_ID_AT = PREFIX_BYTES + 1
 CELL = b"\x00"
 UDP_HEADER_BYTES = 8
 MAX_STAYED = 256  # circuits whose bucket has been given away; the kernel gives a program little memory

@@ -67,6 +67,7 @@ PURE = [
     "overlay/serving/destinations.py",
     "overlay/requests/http_answers.py",
     "overlay/serving/rate_limits.py",
+    "steering/layout.py",
     "steering/slots.py",
     "steering/cells.py",
     "tunnel_pool/daemon/server/guard.py",

@@ -30,6 +30,7 @@ from tunnel_pool.overlay.bucket import Bucket
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, PinnedNetwork
+from tunnel_pool.steering.layout import PAYLOAD_AT
 
 PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
 PEX_PEERS = 10
@@ -59,7 +60,7 @@ class MeetingPoints(HiddenTunnelCommunity):
 
     def on_establish_intro(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Introduce whoever says that it is a seeder, beside others who say that they are the same."""
-        payload, _ = self.serializer.unpack_serializable(EstablishIntroPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(EstablishIntroPayload, data, offset=PAYLOAD_AT)
         exit_socket = self.exit_sockets.get(circuit_id) if circuit_id is not None else None
         seeder = IntroducedSeeder(payload.public_key, payload.info_hash)
         is_new = seeder not in self.introduced
@@ -99,7 +100,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         if circuit_id is not None:
             await super().on_create_e2e(source_address, data, circuit_id)
             return
-        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuits = self.introduced.circuits_of(IntroducedSeeder(payload.node_public_key, payload.info_hash))
         if not circuits:
             self.counters["create_e2e_refused"] += 1
@@ -172,7 +173,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         if circuit_id is not None:
             await super().on_peers_request(source_address, data, circuit_id)
             return
-        payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=PAYLOAD_AT)
         pex, now_s = self.pex.get(payload.info_hash), time.monotonic()
         if pex is None:
             self.counters["peers_request_refused"] += 1
@@ -206,7 +207,7 @@ class MeetingPoints(HiddenTunnelCommunity):
 
     def on_establish_rendezvous(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Keep a cookie for a circuit, as py-ipv8 does: one for each, and none that another circuit has."""
-        payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=PAYLOAD_AT)
         known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
         if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:
             self.counters["establish_rendezvous_refused"] += 1

@@ -50,6 +50,7 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.asking import Questions
 from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
+from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
 TEND_INTERVAL_S = 1.0
 # Between look-ups of a download that is linked with nobody; doubled up to one of the others.
@@ -297,7 +298,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
 
     def on_peers_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
         """Take a response as py-ipv8 does, if it came over the circuit that the question took."""
-        payload, _ = self.serializer.unpack_serializable(PeersResponsePayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(PeersResponsePayload, data, offset=PAYLOAD_AT)
         question = self.request_cache.get(PeersRequestCache, payload.identifier)
         if question is not None and question.circuit.circuit_id != circuit_id:
             self.counters["peers_response_of_another_circuit"] += 1
@@ -306,7 +307,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
 
     async def on_created_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
         """Take an answer as py-ipv8 does; it is waited for no longer, whatever becomes of the circuit."""
-        payload, _ = self.serializer.unpack_serializable(CreatedE2EPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(CreatedE2EPayload, data, offset=PAYLOAD_AT)
         question = self.request_cache.get(E2ERequestCache, payload.identifier)
         await super().on_created_e2e(source_address, data, circuit_id)
         if question is not None:
@@ -362,14 +363,14 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
 
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
         """Act on a cell's message; over our own circuits on answers only."""
-        if circuit_id in self.circuits and data[22] not in self.cells_over_our_circuits:
+        if circuit_id in self.circuits and data[MESSAGE_ID_AT] not in self.cells_over_our_circuits:
             self.counters["circuit_overlay_message_refused"] += 1
         else:
             super().on_packet_from_circuit(source_address, data, circuit_id)
 
     def message_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         """Act on an overlay message in a data message over a circuit of ours, if its type may come there."""
-        if data[22] in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ()):
+        if data[MESSAGE_ID_AT] in _MESSAGES_FROM_OUTSIDE.get(circuit.ctype, ()):
             super().on_packet_from_circuit(origin, data, circuit.circuit_id)
         else:
             # py-ipv8 would act on it and answer `origin` past the circuit: whoever
@@ -378,7 +379,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
         """Answer as py-ipv8 does, if the swarm's own introduction point asks, and not without end."""
-        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
             self.counters["create_e2e_refused"] += 1

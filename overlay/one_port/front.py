@@ -15,7 +15,7 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.hidden_swarms.introduced import MAX_CONTENDERS, IntroducedSeeder
-from tunnel_pool.overlay.wire.crypto_endpoint import PREFIX_BYTES
+from tunnel_pool.steering.layout import PAYLOAD_AT
 
 LOOK_INTERVAL_S = 1.0  # at candidates that are gone; new ones are told of at once
 GATHER_S = 0.05
@@ -79,14 +79,12 @@ class FrontCommunity(LocalTunnelCommunity):
 
     def _destroy_received(self, source_address: tuple[str, int], data: bytes) -> None:
         """Hand a destroy message to the child that has the circuit; the child checks who says so."""
-        _, remainder = self.serializer.unpack_serializable(
-            BinMemberAuthenticationPayload, data, offset=PREFIX_BYTES + 1
-        )
+        _, remainder = self.serializer.unpack_serializable(BinMemberAuthenticationPayload, data, offset=PAYLOAD_AT)
         payload, _ = self.serializer.unpack_serializable(DestroyPayload, data, offset=remainder)
         self.deliver(payload.circuit_id, source_address, data)
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         children = self._introduced_by_children.get(IntroducedSeeder(payload.node_public_key, payload.info_hash), ())
         if not children:
             self.counters["create_e2e_refused"] += 1

@@ -23,6 +23,7 @@ from tunnel_pool.overlay.one_port.lent_keys import lend
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import PinnedNetwork
 from tunnel_pool.steering.cells import bucket_of
+from tunnel_pool.steering.layout import PAYLOAD_AT
 
 
 class RendezvousHalf(NamedTuple):
@@ -144,7 +145,7 @@ class SharingCommunity(LocalTunnelCommunity):
 
     def on_link_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Link as py-ipv8 does; the cookie may be another child's."""
-        payload, _ = self.serializer.unpack_serializable(LinkE2EPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(LinkE2EPayload, data, offset=PAYLOAD_AT)
         if payload.cookie in self.rendezvous_point_for or circuit_id is None:
             super().on_link_e2e(source_address, data, circuit_id)
         else:

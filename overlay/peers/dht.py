@@ -38,7 +38,7 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact, PinnedNetwork
 from tunnel_pool.overlay.peers.proven import HeldPackets, Source
-from tunnel_pool.overlay.wire.crypto_endpoint import PREFIX_BYTES
+from tunnel_pool.steering.layout import PAYLOAD_AT
 
 MAX_KEYS = 10_000  # of the DHT that are stored here
 MAX_VALUES = 32  # of each; a swarm's introduction points are asked for eight at a time
@@ -107,9 +107,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
 
     def _source_of(self, address: Any, data: bytes) -> tuple[Source, int]:
         """Return whom a signed packet says it is from, and where its payload begins."""
-        auth, offset = self.serializer.unpack_serializable(
-            BinMemberAuthenticationPayload, data, offset=PREFIX_BYTES + 1
-        )
+        auth, offset = self.serializer.unpack_serializable(BinMemberAuthenticationPayload, data, offset=PAYLOAD_AT)
         return Source(tuple(address), auth.public_key_bin), offset
 
     def _requested(self, handler: Handler, address: Any, data: bytes) -> None:

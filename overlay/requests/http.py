@@ -28,6 +28,7 @@ from tunnel_pool.overlay.serving.exit_rules import NEW_TOO_FAST, ExitRules
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.wire.crypto_endpoint import pack_address, unpack_address
+from tunnel_pool.steering.layout import PAYLOAD_AT
 
 PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams
@@ -162,7 +163,7 @@ class HttpTunnels(HiddenServices):
 
     def on_http_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Take a piece of an answer that came over the circuit which the request took."""
-        payload, _ = self.serializer.unpack_serializable(HttpResponsePayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(HttpResponsePayload, data, offset=PAYLOAD_AT)
         cache = self.request_cache.get(HttpRequestCache, payload.identifier)
         if cache is None or cache.circuit.circuit_id != circuit_id:
             self.counters["http_response_unasked"] += 1
@@ -175,7 +176,7 @@ class HttpTunnels(HiddenServices):
 
     async def on_http_request(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Make a request for a circuit that ends here, if we offer that; what is wrong is not answered."""
-        payload, _ = self.serializer.unpack_serializable(HttpRequestPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(HttpRequestPayload, data, offset=PAYLOAD_AT)
         offered = PEER_FLAG_EXIT_HTTP in self.settings.peer_flags
         if circuit_id is None or circuit_id not in self.exit_sockets or not offered:
             self.counters["http_not_offered"] += 1

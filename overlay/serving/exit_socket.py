@@ -15,6 +15,7 @@ from tunnel_pool.overlay.serving.exit_rules import NEW_TOO_FAST, Contacts, ExitR
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
+from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
 _HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
@@ -137,7 +138,7 @@ class PolicedExitSocket(TunnelExitSocket):
         """
         overlay = self._policy
         allowed = could_be_any_of(overlay.exit_protocols(), data) or (
-            data.startswith(overlay.get_prefix()) and data[22:23] in _HIDDEN_SERVICE_MESSAGES
+            data.startswith(overlay.get_prefix()) and data[MESSAGE_ID_AT:PAYLOAD_AT] in _HIDDEN_SERVICE_MESSAGES
         )
         if not allowed:
             self._policy.counters["exit_content_refused"] += 1

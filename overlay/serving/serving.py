@@ -24,6 +24,7 @@ from tunnel_pool.overlay.serving.exit_rules import NO_RULES, Protocol, exit_prot
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.rpc.sync import CarriedState
+from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
 if TYPE_CHECKING:
     from tunnel_pool.overlay.serving.admission import Admission
@@ -71,7 +72,7 @@ class ServingTunnels(HttpTunnels):
 
     async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Extend for others as py-ipv8 does, but not to any address that comes with a key that nobody knows."""
-        payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=PAYLOAD_AT)
         host, port = payload.node_addr[:2]
         is_known = self.network.get_verified_by_public_key_bin(payload.node_public_key) is not None
         if not is_known and (host, port) != ("0.0.0.0", 0) and not self.may_contact(host, port):  # noqa: S104 - as py-ipv8 writes none
@@ -81,7 +82,7 @@ class ServingTunnels(HttpTunnels):
 
     def on_created(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Take an answer to an EXTEND from the node that was asked alone: py-ipv8 takes it from who guesses 16 bits."""
-        payload, _ = self.serializer.unpack_serializable(CreatedPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(CreatedPayload, data, offset=PAYLOAD_AT)
         request = self.request_cache.get(CreateRequestCache, payload.identifier)
         asked = None if request is None else (*request.to_peer.address[:2], request.to_circuit_id)
         if asked is not None and asked != (*source_address[:2], payload.circuit_id):
@@ -142,13 +143,13 @@ class ServingTunnels(HttpTunnels):
         """Act on a message if its cell came from the previous hop: py-ipv8 answers to wherever a cell came from."""
         exit_socket = self.exit_sockets.get(circuit_id)
         is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
-        if is_foreign and data[22] not in _FROM_ANYWHERE:
+        if is_foreign and data[MESSAGE_ID_AT] not in _FROM_ANYWHERE:
             self.counters["exit_foreign_source"] += 1
         else:
             super().on_packet_from_circuit(source_address, data, circuit_id)
 
     def on_test_request(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        payload, _ = self.serializer.unpack_serializable(TestRequestPayload, data, offset=23)
+        payload, _ = self.serializer.unpack_serializable(TestRequestPayload, data, offset=PAYLOAD_AT)
         if payload.response_size > MAX_TEST_BYTES:
             self.counters["test_response_too_large"] += 1
         else:

@@ -37,9 +37,8 @@ from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, 
 
 from tunnel_pool.overlay.serving.admission import Handshakes
 from tunnel_pool.overlay.wire.replay import Received
+from tunnel_pool.steering.layout import CELL_MESSAGE_AT, MESSAGE_ID_AT, PREFIX_BYTES
 
-PREFIX_BYTES = 22
-MESSAGE_OFFSET = 29
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
 COUNTER_BYTES = 8
@@ -113,7 +112,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
     def on_packet(self, packet: tuple[tuple[str, int], bytes], warn_unknown: bool = True) -> None:
         datagram = packet[1]
         if len(datagram) <= PREFIX_BYTES or (
-            datagram[PREFIX_BYTES] == CellPayload.msg_id and len(datagram) <= MESSAGE_OFFSET
+            datagram[MESSAGE_ID_AT] == CellPayload.msg_id and len(datagram) <= CELL_MESSAGE_AT
         ):
             self._counters["cell_malformed"] += 1
             return

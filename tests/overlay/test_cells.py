@@ -15,7 +15,8 @@ from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
 from tunnel_pool.overlay.community import NOWHERE
-from tunnel_pool.overlay.wire.crypto_endpoint import MESSAGE_OFFSET, pack_address, packed_address_end, unpack_address
+from tunnel_pool.overlay.wire.crypto_endpoint import pack_address, packed_address_end, unpack_address
+from tunnel_pool.steering.layout import CELL_MESSAGE_AT
 
 ADDRESSES = [("1.2.3.4", 0), ("255.255.255.255", 65535), ("2001:db8::1", 443), ("tracker.example", 6969), ("é.nl", 1)]
 
@@ -145,6 +146,6 @@ async def test_the_first_cell_does_not_use_the_counter_of_the_candidate_list(eng
                 )
                 await until(lambda: disturber.forwarded)
                 (sealed,) = lists
-                counters = {cell[MESSAGE_OFFSET : MESSAGE_OFFSET + 8] for cell in disturber.forwarded}
+                counters = {cell[CELL_MESSAGE_AT : CELL_MESSAGE_AT + 8] for cell in disturber.forwarded}
                 assert sealed[:8] not in counters
                 assert counters == {(int.from_bytes(sealed[:8], "big") + 1).to_bytes(8, "big")}

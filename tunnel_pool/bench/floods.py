@@ -21,6 +21,7 @@ from rich.table import Table
 
 from tunnel_pool.bench.harness.datagrams import PAYLOAD_BYTES
 from tunnel_pool.bench.harness.load import CIRCUITS, MB, Result, World, open_world, until_ready
+from tunnel_pool.overlay.community import NOWHERE
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.system.errors import UserError
@@ -30,7 +31,6 @@ LOAD = 20 * MB  # bytes a second over all circuits
 RATES = {"handshakes": 10_000, "garbage": 50_000, "forged": 50_000, "replayed": 50_000}
 SAMPLES = 200
 RECORDED = 64
-NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 
 async def measure(seconds: float) -> Result:

@@ -13,7 +13,7 @@ from rich.table import Table
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options, credentials
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.daemon.torrents.hops import MAX_HOPS
+from tunnel_pool.overlay.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.torrent.metainfo import magnet_link, parse_torrent
 

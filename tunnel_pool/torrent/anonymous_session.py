@@ -1,7 +1,7 @@
 """libtorrent sessions that have no way out but the tunnels, one for each lane.
 
-To each belong a SOCKS5 server, whose password it alone has, the dispatcher that leads from there to circuits, and its way
-into BitTorrent's DHT. The commands and the daemon open theirs here; they differ in the session (`make`).
+To each belong a SOCKS5 server, whose password it alone has, the dispatcher that leads from there to circuits, and its
+way into BitTorrent's DHT. The commands and the daemon open theirs here; they differ in the session (`make`).
 """
 
 import asyncio

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from tunnel_pool.daemon.torrents.hops import MAX_HOPS
+from tunnel_pool.overlay.config import MAX_HOPS
 
 # libtorrent's priorities of files, by Transmission's (unwanted, low, normal, high).
 UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-MAX_HOPS = 3
+from tunnel_pool.overlay.config import MAX_HOPS
+
 _LABEL = re.compile(r"hops:(.*)", re.IGNORECASE)
 
 

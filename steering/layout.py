@@ -1,0 +1,13 @@
+"""Where the parts of a message of py-ipv8's overlays, and of a cell, are (py-ipv8 community.py, payload.py). Pure.
+
+A message:  prefix (22), message id (1), payload
+A cell:     prefix (22), 0 (1), circuit id (4), plain text (1), relay early (1), message id and payload, encrypted
+Decrypted:  prefix (22), message id (1), circuit id (4), payload
+"""
+
+PREFIX_BYTES = 22  # two of py-ipv8's version, 20 of the community's id
+MESSAGE_ID_AT = PREFIX_BYTES
+PAYLOAD_AT = MESSAGE_ID_AT + 1
+CIRCUIT_ID_AT = MESSAGE_ID_AT + 1
+AFTER_CIRCUIT_ID = CIRCUIT_ID_AT + 4
+CELL_MESSAGE_AT = AFTER_CIRCUIT_ID + 2
