@@ -25,8 +25,8 @@ def findings(results: Results) -> Iterator[str]:
                 means = of_mode.groupby("format")[f"{side}_us"].mean().sort_values()
                 yield f"{mix}, {mode}, {side}: cheapest is {_ranking(means, 'us')}."
         yield from _is_waiting_apart(str(mix), of_mix)
+        yield from _packing_pays(str(mix), of_mix)
     yield from _linear(results.table("messages"))
-    yield "The formulas of the thesis' chapter 3 were not at hand; these two are ours."
 
 
 def _ranking(means: pd.Series, unit: str) -> str:
@@ -49,8 +49,31 @@ def _is_waiting_apart(mix: str, runs: pd.DataFrame) -> Iterator[str]:
     )
 
 
+def _packing_pays(mix: str, runs: pd.DataFrame) -> Iterator[str]:
+    """Formula 2: packing pays if P + U <= (1 - |packed| / |raw|) T (Stokkink 2016, 3.1.2); raw is struct here.
+
+    T is how long the raw message is on its way. As struct is made and read, too, P + U is what a format costs more.
+    """
+    full = runs[runs["mode"] == FULL].groupby("format")[["message_bytes", "sender_us", "receiver_us"]].mean()
+    if BASE not in full.index:
+        return
+    raw = full.loc[BASE]
+    for name, packed in full.drop(index=BASE).iterrows():
+        shorter = 1 - packed["message_bytes"] / raw["message_bytes"]
+        more_us = packed["sender_us"] + packed["receiver_us"] - raw["sender_us"] - raw["receiver_us"]
+        if shorter <= 0:
+            told = f"never pays: its messages are {-shorter:.0%} longer"
+        elif more_us <= 0:
+            told = f"always pays: its messages are {shorter:.0%} shorter, and cost no more"
+        else:
+            most_mbit_s = raw["message_bytes"] * 8 / (more_us / shorter)
+            price = f"its messages are {shorter:.0%} shorter, and cost {number(more_us)} us more"
+            told = f"pays up to {number(most_mbit_s)} Mbit/s: {price}"
+        yield f"{mix}: by (P + U) <= (1 - |packed|/|raw|) T, {name} instead of {BASE} {told}."
+
+
 def _linear(messages: pd.DataFrame) -> Iterator[str]:
-    """Formula 2: the cost is a constant and so much a byte."""
+    """Formula 3: the cost is a constant and so much a byte."""
     if messages.empty:
         return
     for format_name, rows in messages.groupby("format"):
