@@ -77,6 +77,7 @@ class Experiment(Section, frozen=True):
     runs: int = 3
     timeout_s: int = 600
     nodes: dict[str, int] = msgspec.field(default_factory=dict)
+    as_many_as_workers: list[str] = msgspec.field(default_factory=list)  # roles with at least so many nodes
     vary: dict[str, list[Value] | str] = msgspec.field(default_factory=dict)
     set: dict[str, Value] = msgspec.field(default_factory=dict)
     units: dict[str, str] = msgspec.field(default_factory=dict)  # of what is varied, and of its own tables' columns
@@ -103,6 +104,8 @@ def _check(experiment: Experiment) -> None:
     """Raises ValueError for what no type says."""
     if both := set(experiment.vary) & set(experiment.set):
         raise ValueError(f"`vary` and `set` both have {', '.join(sorted(both))}")
+    if unknown := set(experiment.as_many_as_workers) - set(experiment.nodes):
+        raise ValueError(f"`as_many_as_workers` names no role of `nodes`: {', '.join(sorted(unknown))}")
     for name, values in experiment.vary.items():
         if isinstance(values, str) and values not in (CORES_OF_MACHINE, WORKERS_OF_MACHINE):
             raise ValueError(f"`vary.{name}` is a list, or {CORES_OF_MACHINE!r}, or {WORKERS_OF_MACHINE!r}")
@@ -123,6 +126,7 @@ def shortened(experiment: Experiment) -> Experiment:
 def changed(experiment: Experiment, changes: Mapping[str, list[Value]]) -> Experiment:
     """Return it with `--set NAME=VALUE[,VALUE...]`: nodes, what is varied, what is set. Raises UsageError."""
     nodes, vary, fixed = dict(experiment.nodes), dict(experiment.vary), dict(experiment.set)
+    as_many = [role for role in experiment.as_many_as_workers if role not in changes]
     for name, values in changes.items():
         if name in vary:
             vary[name] = values
@@ -136,7 +140,7 @@ def changed(experiment: Experiment, changes: Mapping[str, list[Value]]) -> Exper
         else:
             known = ", ".join(sorted({*nodes, *vary, *fixed}))
             raise UsageError(f"--set {name}: this experiment has {known or 'nothing to set'}")
-    return msgspec.structs.replace(experiment, nodes=nodes, vary=vary, set=fixed)
+    return msgspec.structs.replace(experiment, nodes=nodes, vary=vary, set=fixed, as_many_as_workers=as_many)
 
 
 def with_options(experiment: Experiment, runs: int | None, seed: int | None, cores: int) -> Experiment:
@@ -145,7 +149,10 @@ def with_options(experiment: Experiment, runs: int | None, seed: int | None, cor
     lists = {CORES_OF_MACHINE: counts, WORKERS_OF_MACHINE: [0, *counts]}
     vary = {name: lists[values] if isinstance(values, str) else values for name, values in experiment.vary.items()}
     seed = experiment.seed if seed is None else seed
-    return msgspec.structs.replace(experiment, vary=vary, runs=runs or experiment.runs, seed=seed)
+    most = max((int(number) for number in vary.get("workers", ())), default=0)
+    more = {role: max(experiment.nodes[role], most) for role in experiment.as_many_as_workers}
+    nodes = {**experiment.nodes, **more}
+    return msgspec.structs.replace(experiment, nodes=nodes, vary=vary, runs=runs or experiment.runs, seed=seed)
 
 
 class Run(msgspec.Struct, frozen=True):

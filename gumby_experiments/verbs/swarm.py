@@ -13,6 +13,7 @@ from tunnel_pool.gumby_experiments.run import Run
 from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
 from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.pool.program import own_executable
+from tunnel_pool.pooled.scaler import circuits_for
 from tunnel_pool.private_swarm.swarm import (
     make_random_file,
     node_arguments,
@@ -24,6 +25,7 @@ from tunnel_pool.private_swarm.swarm import (
 PORT = 17_000  # each node has an address of its own
 EXIT, RELAY, SEEDER, DOWNLOADER = "exit", "relay", "seeder", "downloader"
 MB = 1_000_000
+ALL = "all"
 
 
 class SwarmModule:
@@ -36,6 +38,7 @@ class SwarmModule:
         self.torrent: Path
         self.size_bytes = 0
         self._cpu_before: dict[str, float] = {}
+        self._wanted_circuits: dict[int, int] = {}  # by the downloader's number
 
     @of_the_run
     def annotate(self, what: str) -> None:
@@ -99,12 +102,16 @@ class SwarmModule:
         workers: str = "2",
         hops: str = "1",
         circuits: str = "",
+        circuits_per_worker: str = "",
         cores: str = "0",
         engine: str = "auto",
         start_method: str = "spawn",
     ) -> None:
-        """`cores`: that it may use with its workers, 0 for all."""
+        """Start it with so many circuits, or so many for each worker; it may use so many `cores`, 0 for all."""
         node = self._run.node(number)
+        if circuits_per_worker:
+            circuits = str(int(circuits_per_worker) * max(1, int(workers)))
+        self._wanted_circuits[number] = int(circuits or circuits_for(int(workers)))
         known = ",".join(map(str, self.addresses()))
         more = [f"--circuits={circuits}"] if circuits else []
         await node.start([
@@ -116,11 +123,12 @@ class SwarmModule:
 
     @of_a_node
     async def wait_for_circuits(self, number: int, at_least: str = "1") -> None:
-        """Wait until the downloader has so many circuits."""
+        """Wait until the downloader has so many circuits; `all`: as many as it is to keep."""
         node = self._run.node(number)
         self._run.metrics["first_circuit_s"] = await node.heard("first_circuit_s")
         self._run.happened("first circuit", number)
-        while node.said["circuits"] < int(at_least):
+        wanted = self._wanted_circuits[number] if at_least == ALL else int(at_least)
+        while node.said["circuits"] < wanted:
             await node.next_heard()
 
     @of_a_node

@@ -73,6 +73,15 @@ def test_workers_go_with_the_machine():
     ]  # fmt: skip
 
 
+def test_there_are_as_many_seeders_as_workers_unless_their_number_is_set():
+    """A destination keeps its circuit, so that a seeder occupies one child."""
+    experiment = config.load("local_download")
+    assert config.with_options(experiment, None, None, 2).nodes["seeder"] == 4
+    assert config.with_options(experiment, None, None, 48).nodes["seeder"] == 48
+    changed = config.changed(experiment, {"seeder": [4]})
+    assert config.with_options(changed, None, None, 48).nodes["seeder"] == 4
+
+
 def test_what_is_set_changes_nodes_what_is_varied_and_what_is_fixed():
     changed = config.changed(
         config.load("local_download"), {"workers": [16, 32], "exit": [3], "hops": [1, 2], "size_mb": [5]}
