@@ -113,11 +113,15 @@ class _Simulation:
         return Predicted((chunks - warm_up) * CHUNK_BYTES / 1e6 / seconds, busy)
 
     def _carry(self, numbers: Any, on_arrival: Callable[[], None]) -> Generator[Any, Any, None]:
-        """One chunk after the other, each by the next seeder, exit and worker in turn."""
+        """Carry one chunk after the other, each of the next seeder.
+
+        A destination keeps its circuit, so that all chunks of a seeder pass one exit and one worker.
+        """
         while True:
             number = next(numbers)
+            seeder = number % self._machine.seeders
             for kind, processes, seconds in self._stages:
-                at = number % processes
+                at = (number if kind == SESSION_HELPERS else seeder) % processes
                 with self._processes[kind][at].request() as turn:
                     yield turn
                     with self._cores.request() as core:

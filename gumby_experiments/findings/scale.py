@@ -69,8 +69,9 @@ def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, A
     of_many = costs[max(costs)]
     for cores in SIZES:
         for workers in SIZES:
-            on_the_way = PER_PROCESS * (workers + here.seeders + here.exits)
-            machine = here._replace(workers=workers, cores=cores, on_the_way=on_the_way, delay_s=0.0)
+            seeders = max(here.seeders, workers)  # a seeder's chunks pass one worker
+            on_the_way = PER_PROCESS * (workers + seeders + here.exits)
+            machine = here._replace(workers=workers, cores=cores, seeders=seeders, on_the_way=on_the_way, delay_s=0.0)
             predicted = predict(of_many, machine)
             yield {
                 "workers": workers, "cores": cores, "mb_per_s": round(predicted.mb_per_s, 2),

@@ -29,6 +29,8 @@ MANY = Machine(workers=4, cores=64, seeders=4, exits=4, on_the_way=64)
         # Four workers share theirs.
         (Costs(0.1, 0.1, 8.0, 0.1, 0.1), MANY, 500, WORKER),
         (Costs(0.1, 0.1, 8.0, 0.1, 0.1), MANY._replace(workers=1), 125, WORKER),
+        # A destination keeps its circuit: four seeders occupy four workers, however many there are.
+        (Costs(0.1, 0.1, 8.0, 0.1, 0.1), MANY._replace(workers=16), 500, WORKER),
         # Two cores, and ten seconds of work a GB.
         (Costs(2.0, 2.0, 2.0, 2.0, 2.0), MANY._replace(cores=2), 200, CORES),
         # One chunk at a time takes all steps one after the other, whatever there is.
