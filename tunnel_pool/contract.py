@@ -15,6 +15,8 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYP
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.rpc.sync import CarriedState
 
 Address = tuple[str, int]
@@ -122,6 +124,12 @@ class Tunnels(Protocol):
 
     def dropped(self) -> Counter[str]:
         """Dropped datagrams by reason, since the start."""
+
+    def set_exit_rules(self, rules: ExitRules) -> None:
+        """Have these rules of an operator's hold from now on, for everything that leaves from here."""
+
+    def set_admission(self, admission: Admission) -> None:
+        """Take so much part in others' circuits from now on, as a node."""
 
     def carried(self) -> CarriedState:
         """Return what was relayed and exited for others."""

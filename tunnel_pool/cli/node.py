@@ -192,10 +192,9 @@ class _Node:
                 self.tell(self.tunnels)
 
     def tell(self, tunnels: Tunnels) -> None:
-        """Tunnels that are open of what holds now."""
-        serving = cast(LocalTunnelCommunity, tunnels)  # a pool's offers both, too
-        serving.set_exit_rules(self.options.exit_rules)
-        serving.set_admission(self.options.admission)
+        """Have the rules and the admission that hold now hold in these tunnels, which are open."""
+        tunnels.set_exit_rules(self.options.exit_rules)
+        tunnels.set_admission(self.options.admission)
 
     def carried(self, tunnels: Tunnels) -> tuple[int, int]:
         """Return the bytes relayed, and exited both ways; the Python engine does not count what limits let go."""
