@@ -10,9 +10,10 @@ group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
     bucket -> index of a socket; 0, the server's own, for buckets of nobody
     and for what is too short to have a destination
 
-An IPv4 address with port 1024 is the other end of an end-to-end circuit, whose
-id the address is (py-ipv8 tunnel.py, CIRCUIT_ID_PORT). The id's first byte is
-the slot of the child that has the circuit.
+An IPv4 address with port 1024 is the other end of an end-to-end circuit: its
+id, all but the first byte masked (overlay/hidden_swarms/end_to_end.py; py-ipv8
+tunnel.py, CIRCUIT_ID_PORT). The first byte is the slot of the child that has
+the circuit.
 """
 
 import struct
