@@ -149,8 +149,8 @@ def with_options(experiment: Experiment, runs: int | None, seed: int | None, cor
     lists = {CORES_OF_MACHINE: counts, WORKERS_OF_MACHINE: [0, *counts]}
     vary = {name: lists[values] if isinstance(values, str) else values for name, values in experiment.vary.items()}
     seed = experiment.seed if seed is None else seed
-    most = max((int(number) for number in vary.get("workers", ())), default=0)
-    more = {role: max(experiment.nodes[role], most) for role in experiment.as_many_as_workers}
+    numbers = [number for number in vary.get("workers", ()) if isinstance(number, int)]
+    more = {role: max([experiment.nodes[role], *numbers]) for role in experiment.as_many_as_workers}
     nodes = {**experiment.nodes, **more}
     return msgspec.structs.replace(experiment, nodes=nodes, vary=vary, runs=runs or experiment.runs, seed=seed)
 

@@ -78,7 +78,7 @@ def _draw(results: Results, figure: Figure, folder: Path) -> bool:
 
 
 def _label(results: Results, column: str) -> str:
-    """Return a column's words for an axis, without a unit that they end with already."""
+    """Return a column's words for an axis, and its unit, which the last words need not name again."""
     unit, words = results.unit(column), column.split("_")
     while unit and words and words[-1] in UNIT_WORDS:
         words.pop()

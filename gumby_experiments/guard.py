@@ -118,7 +118,7 @@ def _why(said: str) -> str:
 
 
 def _joined(all_before: Results, one: Results) -> Results:
-    """Return the runs of another round, too; their numbers are other ones."""
+    """Add the runs of another round, which have other numbers, to those before, and return all."""
     for name, table in one.tables.items():
         before = all_before.tables.get(name)
         all_before.tables[name] = table if before is None else pd.concat([before, table], ignore_index=True)

@@ -92,7 +92,7 @@ class Node:
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
 
     async def heard(self, key: str) -> Any:
-        """Wait for the node to print this, and return the line. Raises RunError when it ends before."""
+        """Wait until the node has printed this key, and return its value. Raises RunError when it ends before."""
         while key not in self.said:
             await self.next_heard()
         return self.said[key]

@@ -51,7 +51,7 @@ def page_environment() -> Environment:
 
 
 def metric_tables(results: Results) -> list[MetricTable]:
-    """Return the experiment's metrics."""
+    """Return a table for each of the experiment's metrics that was measured."""
     runs = results.runs
     found = []
     for name, metric in results.experiment.metrics.items():

@@ -134,7 +134,7 @@ class _Simulation:
 
 
 def calibrated(costs: Costs, machine: Machine, measured_mb_per_s: float) -> Machine:
-    """Return the machine with the delay that makes the simulation as fast as measured; none if it is slower."""
+    """Return the machine with the delay that makes the simulation as fast as measured; with 0 if it is slower."""
 
     def too_fast(delay_s: float) -> float:
         return predict(costs, machine._replace(delay_s=delay_s)).mb_per_s - measured_mb_per_s

@@ -152,7 +152,7 @@ def sync(number: int) -> list[Work]:
 
 
 def nothing(number: int) -> list[Work]:
-    """Do nothing: what counting itself costs is measured by it."""
+    """Return work that does nothing: what counting itself costs is measured by it."""
     return [lambda: None] * number
 
 

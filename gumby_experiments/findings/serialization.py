@@ -61,14 +61,13 @@ def _packing_pays(mix: str, runs: pd.DataFrame) -> Iterator[str]:
     for name, packed in full.drop(index=BASE).iterrows():
         shorter = 1 - packed["message_bytes"] / raw["message_bytes"]
         more_us = packed["sender_us"] + packed["receiver_us"] - raw["sender_us"] - raw["receiver_us"]
-        if shorter <= 0:
-            told = f"never pays: its messages are {-shorter:.0%} longer"
-        elif more_us <= 0:
-            told = f"always pays: its messages are {shorter:.0%} shorter, and cost no more"
+        size = f"{shorter:.0%} shorter" if shorter > 0 else f"{-shorter:.0%} longer"
+        price = f"its messages are {size}, and cost {number(abs(more_us))} us {'more' if more_us > 0 else 'less'}"
+        if (shorter > 0) == (more_us < 0):
+            told = f"{'always' if shorter > 0 else 'never'} pays: {price}"
         else:
-            most_mbit_s = raw["message_bytes"] * 8 / (more_us / shorter)
-            price = f"its messages are {shorter:.0%} shorter, and cost {number(more_us)} us more"
-            told = f"pays up to {number(most_mbit_s)} Mbit/s: {price}"
+            mbit_s = raw["message_bytes"] * 8 / (more_us / shorter)
+            told = f"pays {'below' if shorter > 0 else 'above'} {number(mbit_s)} Mbit/s: {price}"
         yield f"{mix}: by (P + U) <= (1 - |packed|/|raw|) T, {name} instead of {BASE} {told}."
 
 

@@ -113,7 +113,7 @@ class DaemonModule(SwarmModule):
         }
 
     def _used(self, number: int) -> dict[str, float]:
-        """Return the CPU seconds of all processes of the node, as sampled now."""
+        """Return CPU seconds, memory and disk bytes of all processes of the node, as sampled now."""
         known = len(self._run.sampler.rows)
         self._run.sampler.sample()
         rows = [row for row in self._run.sampler.rows[known:] if row["node"] == number]

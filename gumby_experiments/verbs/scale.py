@@ -21,7 +21,7 @@ class ScaleModule(SwarmModule):
 
     @of_a_node
     async def count_costs(self, number: int) -> None:
-        """Count what the downloader's processes cost from this moment on."""
+        """Note what CPU the downloader's processes, the exits and the seeders have used so far (see `end_count`)."""
         self._before = self._used(number)
 
     @of_a_node

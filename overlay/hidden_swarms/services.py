@@ -257,7 +257,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             await super().create_introduction_point(info_hash, required_ip)
 
     async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
-        """Make a rendezvous point as py-ipv8 does; try another while the downloader still waits for the first."""
+        """Make a rendezvous point as py-ipv8 does; if that fails, try another while the downloader still waits."""
         swarm, begun_s = self.swarms.get(info_hash), time.monotonic()
         point: RendezvousPoint | None = await super().create_rendezvous_point(info_hash)
         is_wanted = swarm is not None and self.swarms.get(info_hash) is swarm and not self.is_draining
@@ -266,7 +266,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         return point
 
     def _look_up_anew(self, info_hash: bytes) -> None:
-        """Forget who was looked for, and who was asked."""
+        """Forget how long the swarm's next look-up has to wait, and whom the swarm has asked."""
         self._retry_s.pop(info_hash, None)
         self._questions.forget(info_hash)
 

@@ -146,7 +146,7 @@ class HttpTunnels(HiddenServices):
             raise
 
     async def _http_circuit(self, lane: Lane) -> Circuit:
-        """Return a circuit for requests that is ready, else one that is being built, else a new one."""
+        """Return a ready circuit for requests: one that is there or being built, else a new one. Raises HttpError."""
         known = self.circuits_of(CIRCUIT_TYPE_HTTP, lane)
         circuit = known[0] if known else self._build_http_circuit(lane)
         if circuit is None or not await circuit.ready:

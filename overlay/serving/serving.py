@@ -71,7 +71,7 @@ class ServingTunnels(HttpTunnels):
             self.register_task("own addresses", lambda: self.set_exit_rules(self._rules), interval=look_again)
 
     async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """Extend for others as py-ipv8 does, but not to any address that comes with a key that nobody knows."""
+        """Extend as py-ipv8 does; to an address that comes with an unknown key only if `may_contact` allows it."""
         payload, _ = self.serializer.unpack_serializable(ExtendPayload, data, offset=PAYLOAD_AT)
         host, port = payload.node_addr[:2]
         is_known = self.network.get_verified_by_public_key_bin(payload.node_public_key) is not None
@@ -119,7 +119,7 @@ class ServingTunnels(HttpTunnels):
         return exit_protocols(self.exit_rules, self.settings.peer_flags)
 
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
-        """Refuse an id that is taken: py-ipv8 would give the circuit to whoever asks last."""
+        """Return whether to join: not while draining, under an id that is taken, or beyond the admission."""
         if self.is_draining:
             self.counters["create_while_draining"] += 1
             return False
@@ -140,7 +140,7 @@ class ServingTunnels(HttpTunnels):
         return refusal is None
 
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
-        """Act on a message if its cell came from the previous hop: py-ipv8 answers to wherever a cell came from."""
+        """Act on what an exit's previous hop sends; of others on data and CREATE alone: py-ipv8 answers anybody."""
         exit_socket = self.exit_sockets.get(circuit_id)
         is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
         if is_foreign and data[MESSAGE_ID_AT] not in _FROM_ANYWHERE:

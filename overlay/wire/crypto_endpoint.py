@@ -77,7 +77,7 @@ def packed_address_end(message: bytes, offset: int) -> int:
 
 @lru_cache(maxsize=4096)
 def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress:
-    """Return the address in bytes that `packed_address_end` found. Raises ValueError for a name that is not UTF-8."""
+    """Return the address in the bytes that `packed_address_end` found. Raises ValueError for a name not in UTF-8."""
     port = int.from_bytes(packed[-2:], "big")
     if packed[0] == ADDRESS_IPV4:
         return UDPv4Address(socket.inet_ntop(socket.AF_INET, packed[1:5]), port)

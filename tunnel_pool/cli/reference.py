@@ -16,7 +16,7 @@ Made from the parsers by `python -m tunnel_pool.cli.reference docs/CLI.md`; `--h
 
 
 def markdown() -> str:
-    """Return docs/CLI.md."""
+    """Return the text of docs/CLI.md."""
     sections = [HEAD]
     for command, what in COMMANDS.items():
         parser = _subparsers(make_parser([command]))[command]

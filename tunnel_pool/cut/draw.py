@@ -75,7 +75,7 @@ def _heaviest(cut: Cut) -> list[tuple[str, str]]:
 
 
 def _places(graph: nx.Graph, stays: str, cut: Cut) -> dict[str, tuple[float, float]]:
-    """Return a column for each number of steps from the cut, to either side of it; what is heaviest in the middle."""
+    """Return each component's place: columns by steps from the cut, the heaviest in the middle of each."""
     steps = nx.single_source_shortest_path_length(_heavy_tree(graph), stays)
     weight = dict(graph.degree(weight="weight"))
     sides: dict[int, list[str]] = {}

@@ -86,7 +86,7 @@ def minimum_cut(graph: nx.Graph, stays: Sequence[str], goes: str) -> Cut:
 
 
 def cut_of(graph: nx.Graph, goes: Iterable[str]) -> Cut:
-    """Return the flows that cross when these components go."""
+    """Return the cut where these components go, with the flows that cross it."""
     apart = frozenset(goes) & frozenset(graph)
     crossing = {
         (first, second) if second in apart else (second, first): float(data["weight"])

@@ -45,7 +45,7 @@ def _limits(status: dict[str, Any]) -> Iterator[Metric]:
 
 
 def children_metrics(rows: Iterable[dict[str, Any]]) -> Iterator[Metric]:
-    """Return the metrics of the processes, as the status has them."""
+    """Yield the metrics of the processes, as the status has them."""
     children = {"main" if child["slot"] is None else str(child["slot"]): child for child in rows}
     alive = {slot: child for slot, child in children.items() if "pid" in child}
     up = {(slot, child["state"]): int(slot in alive) for slot, child in children.items()}

@@ -226,7 +226,7 @@ class ProcessPool:
         return self._children[slot].call(name, message, timeout_s)
 
     def tell(self, slot: int, name: str, message: Message) -> "asyncio.Future[Any]":
-        """Call a child without waiting; where that fails, the child is gone or on its way."""
+        """Call a child without waiting; a failure is nothing to the caller: the child is gone then, or will be."""
         told = self.call(slot, name, message)
         told.add_done_callback(lambda future: future.exception())
         return told

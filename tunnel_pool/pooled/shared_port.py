@@ -92,7 +92,7 @@ class SharedPort:
             raise
 
     async def close(self) -> None:
-        """Close the port when no child is left."""
+        """Close the port; no child may be left."""
         self._sharer.cancel()
         await self.front.unload()
         self._group.close()
@@ -139,7 +139,7 @@ class SharedPort:
         self._changed.set()
 
     def pool_changed(self) -> None:
-        """Share out the buckets anew after a child came or went."""
+        """Have the buckets shared out anew, after a child began to be drained or was taken back."""
         self._changed.set()
 
     # Whom the children know

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class PooledEndpoint:
-    """Offers what callers ask of a tunnel community's endpoint and what needs the circuit itself."""
+    """Offers what callers ask of a tunnel community's endpoint, as far as that needs the circuit itself."""
 
     def __init__(self, pool: ProcessPool, run: Callable[[str, asyncio.Future[None]], object]) -> None:
         """`run` keeps what it is given, by a name, until it is done (py-ipv8's register_anonymous_task)."""

@@ -53,7 +53,7 @@ class Carrier(Protocol):
     def closed(self, association: Association) -> None: ...
 
     def end(self) -> None:
-        """End when there are no more associations."""
+        """Stop; this is called when there are no more associations."""
 
 
 class DirectCarrier:
@@ -158,7 +158,7 @@ class SteeredCarrier:
         self._tunnels.watchers.remove(self._update)
 
     def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
-        """Give a bucket that nobody has to a child, and hand it this datagram."""
+        """Hand this datagram to the child that has its bucket; if nobody has it, a child is chosen first."""
         bucket = bucket_of(address)
         before = steered.table.owners[bucket]
         slot = steered.table.owner(bucket)
@@ -235,7 +235,7 @@ class SteeredCarrier:
 
     @staticmethod
     def _refused(steered: _Steered, slot: int, why: str) -> None:
-        """Ask a child that can't serve again in a while."""
+        """Note that a child can't serve; `_update` asks it again in a while."""
         logger.info("Child %d does not serve a client directly: %s", slot, why)
         steered.asked.pop(slot, None)
         steered.refused_until_s[slot] = time.monotonic() + ASK_AGAIN_S
@@ -254,7 +254,7 @@ class SteeredCarrier:
 
 
 def carrier_for(tunnels: Tunnels, lane: Lane, on_lost: OnLost) -> Carrier | None:
-    """Return who can carry datagrams past the main process, None when nobody can."""
+    """Return who can carry datagrams past Python or the main process, None when nobody can."""
     if isinstance(tunnels, PooledTunnelCommunity):
         return SteeredCarrier(tunnels, lane, on_lost)
     if isinstance(tunnels, LocalTunnelCommunity) and tunnels.native is not None:

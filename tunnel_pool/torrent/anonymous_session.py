@@ -62,7 +62,8 @@ class AnonymousSessions(Generic[S]):
         self._dht_nodes = tuple(dht_nodes)
         self._servers: dict[Lane, Socks5Server] = {}
         self._opened: dict[Lane, AnonymousSession[S]] = {}
-        self._dropped: Counter[str] = Counter()  # of those that are closed
+        self._ending: list[AnonymousSession[S]] = []
+        self._dropped: Counter[str] = Counter()  # of those that have ended
 
     def __iter__(self) -> Iterator[AnonymousSession[S]]:
         return iter(self._opened.values())
@@ -95,15 +96,17 @@ class AnonymousSessions(Generic[S]):
         ended = self._opened.pop(lane, None)
         if ended is None:
             return
+        self._ending.append(ended)
         if ended.entering is not None:
             ended.entering.cancel()
         await ended.session.stop()
-        if lane not in self._opened:  # it may have been opened anew meanwhile
+        if self._servers.get(lane) is ended.server:  # else it was opened anew meanwhile
+            del self._servers[lane]
             self._connect()
             self._tunnels.end_tunnels(*lane)
-            del self._servers[lane]
         await ended.server.close()
         ended.dispatcher.end()
+        self._ending.remove(ended)
         self._dropped += ended.dropped()
 
     async def close(self) -> None:
@@ -111,13 +114,15 @@ class AnonymousSessions(Generic[S]):
         for opened in self:
             if opened.entering is not None:
                 opened.entering.cancel()
-        await asyncio.gather(*(opened.session.stop() for opened in self))
-        for server in self._servers.values():
-            await server.close()
+        try:
+            await asyncio.gather(*(opened.session.stop() for opened in self))
+        finally:
+            for server in self._servers.values():
+                await server.close()
 
     def dropped(self) -> Counter[str]:
         """Return how many datagrams were dropped, by reason."""
-        return sum((opened.dropped() for opened in self), self._dropped.copy())
+        return sum((each.dropped() for each in (*self, *self._ending)), self._dropped.copy())
 
     def _reconnect(self, lane: Lane, is_lost: Callable[[Address], bool]) -> None:
         if (opened := self._opened.get(lane)) is not None:

@@ -154,7 +154,7 @@ class Dispatcher:
         self._on_lost(lost.__contains__)
 
     def end(self) -> None:
-        """End when there are no more associations."""
+        """Stop; this is called when there are no more associations."""
         if self._carrier is not None:
             self._carrier.end()
 

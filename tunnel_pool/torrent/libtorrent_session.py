@@ -62,7 +62,7 @@ class LibtorrentSession(Generic[T]):
         raise NotImplementedError
 
     def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
-        """Drop the peers among these destinations, which have lost their circuit, and ask for them again."""
+        """Drop the peers whose circuit `is_lost`, and ask again for those that are not end-to-end."""
         if self._stopped:
             return
         for torrent in self._torrents.values():

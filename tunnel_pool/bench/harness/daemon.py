@@ -129,7 +129,7 @@ async def _address(process: asyncio.subprocess.Process) -> str:
 
 
 async def _pass_on(process: asyncio.subprocess.Process) -> None:
-    """Print what the daemon writes to stderr, so that its pipe does not fill."""
+    """Pass on what the daemon writes to stderr, but for INFO, so that its pipe does not fill."""
     assert process.stderr is not None
     async for line in process.stderr:
         if b" INFO " not in line:

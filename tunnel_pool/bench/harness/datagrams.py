@@ -20,7 +20,7 @@ def send_train(sock: socket.socket, to: tuple[str, int], datagram: bytes, number
 
 
 def waiting(sock: socket.socket, size: int) -> Iterator[bytes]:
-    """Return how many datagrams of this size wait at a socket with UDP_GRO; a train's last may be shorter."""
+    """Yield the datagrams of this size that wait at a socket with UDP_GRO; a train's last may be shorter."""
     try:
         while True:
             data = sock.recv(RECEIVE_BYTES)

@@ -64,7 +64,7 @@ class World:
         engine: EngineChoice = EngineChoice.NATIVE,
         admission: Admission = NO_MORE_THAN_USUAL,
     ) -> OverlayConfig:
-        """Return a node of this network."""
+        """Return the configuration of a node of this network."""
         return OverlayConfig(
             slot=0,
             member_key=default_eccrypto.generate_key("curve25519").key_to_bin(),

@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(start: int, end: int, piece_bytes: int) -> Iterator[Piece]:
-    """Return, in order, the pieces of the torrent's bytes from `start` up to `end`."""
+    """Yield, in order, the pieces of the torrent's bytes from `start` up to `end`."""
     while start < end:
         number, skip = divmod(start, piece_bytes)
         stop = min(piece_bytes, skip + end - start)
@@ -51,7 +51,7 @@ def pieces_of(start: int, end: int, piece_bytes: int) -> Iterator[Piece]:
 
 class Reader:
     def __init__(self, torrent: Torrent, session: DaemonSession, index: int) -> None:
-        """Read the file with this index; its metadata has to be known."""
+        """Prepare to read the file with this index; its metadata has to be known."""
         layout = torrent.layout
         assert layout is not None
         self._torrent = torrent

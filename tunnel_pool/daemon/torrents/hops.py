@@ -19,7 +19,7 @@ def checked_hops(value: object) -> int:
 
 
 def hops_of_labels(labels: Iterable[str]) -> int | None:
-    """Return the hop count of a label like `hops:2`, None without one. Raises ValueError for none or different ones."""
+    """Return the hop count of a label like `hops:2`, None without one. Raises ValueError for a wrong one, or two."""
     found = {checked_hops(match[1]) for label in labels if (match := _LABEL.fullmatch(label.strip()))}
     if len(found) > 1:
         raise ValueError(f"labels name several hop counts: {', '.join(map(str, sorted(found)))}")

@@ -149,8 +149,7 @@ class Sessions:
             looking.cancel()
         if self._closing is not None:
             await self._closing
-        if (plain := self._sessions.get(PLAIN_LANE)) is not None:
-            await plain.stop()
-        await self._anonymous.close()
+        plain = self._sessions.get(PLAIN_LANE)
+        await asyncio.gather(self._anonymous.close(), *([plain.stop()] if plain is not None else []))
         if self._lockdown is not None:
             self._lockdown.close()

@@ -49,7 +49,7 @@ class Watcher:
         self.history.append(sample)
 
     def state(self) -> model.State:
-        """Return the pool's state as of the last look."""
+        """Return status and circuits as they are now, the pool and the sample as of the last look."""
         circuits = views.circuits_view(self.tunnels)
         return model.State(status=self.status(), pool=self.pool, circuits=circuits, sample=self.history[-1])
 
