@@ -166,7 +166,7 @@ def _asked(lines: Iterator[str]) -> Iterator[tuple[int, Link]]:
         yield fields.pop("node"), msgspec.convert(fields, Link)
 
 
-class _Way(NamedTuple):
+class _Attachment(NamedTuple):
     """Holds a node's TUN device, and both directions of its link."""
 
     device: int
@@ -179,21 +179,21 @@ class TunLinks:
 
     def __init__(self, nodes: int, chance: random.Random) -> None:
         self.namespaces: dict[int, int] = {}
-        self._ways: dict[int, _Way] = {}
-        self._by_address: dict[bytes, _Way] = {}
+        self._attachments: dict[int, _Attachment] = {}
+        self._by_address: dict[bytes, _Attachment] = {}
         self._waiting: list[tuple[float, int, int, bytes]] = []  # due, a number that keeps order, device, packet
         self._number = 0
         for node in range(1, nodes + 1):
             self.namespaces[node] = _unshare()
-            way = _Way(_open_tun(address(node)), Direction(chance), Direction(chance))
-            self._ways[node] = way
-            self._by_address[bytes(map(int, address(node).split(".")))] = way
+            attachment = _Attachment(_open_tun(address(node)), Direction(chance), Direction(chance))
+            self._attachments[node] = attachment
+            self._by_address[bytes(map(int, address(node).split(".")))] = attachment
 
     def set(self, node: int, link: Link) -> None:
-        self._ways[node].up.link = self._ways[node].down.link = link
+        self._attachments[node].up.link = self._attachments[node].down.link = link
 
     def serve(self) -> None:
-        devices = {way.device: way for way in self._ways.values()}
+        devices = {attachment.device: attachment for attachment in self._attachments.values()}
         unread = b""
         while True:
             pause_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
@@ -211,17 +211,17 @@ class TunLinks:
                     _answer(node)
             self._deliver(time.monotonic())
 
-    def _take(self, way: _Way) -> None:
+    def _take(self, attachment: _Attachment) -> None:
         """Carry a packet that a node sends through its link, and then through that of the node that it is for."""
         for _ in range(PACKETS_AT_ONCE):
             try:
-                packet = os.read(way.device, MTU_BYTES + 100)
+                packet = os.read(attachment.device, MTU_BYTES + 100)
             except BlockingIOError:
                 return
             to = self._by_address.get(packet[16:20])  # RFC 791: destination
             if to is None or packet[0] >> 4 != 4:
                 continue
-            in_the_middle_s = way.up.arrival(len(packet), time.monotonic())
+            in_the_middle_s = attachment.up.arrival(len(packet), time.monotonic())
             due_s = None if in_the_middle_s is None else to.down.arrival(len(packet), in_the_middle_s)
             if due_s is not None:
                 self._number += 1

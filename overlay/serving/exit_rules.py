@@ -32,7 +32,7 @@ MAX_KNOWN = 1 << 16
 _MAPPED = int(ipaddress.IPv6Address("::ffff:0:0"))
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Protocol(IntFlag):
@@ -99,7 +99,7 @@ class Ranges(NamedTuple):
         return cls(tuple(firsts), tuple(lasts))
 
 
-def _number(address: Address) -> int:
+def _number(address: IpAddress) -> int:
     """IPv4 mapped into IPv6."""
     return int(address) + (_MAPPED if address.version == 4 else 0)
 
@@ -133,7 +133,7 @@ class ExitRules:
 
     def destination_refusal(self, host: str, port: int) -> str | None:
         """Return the name of the rule that forbids this IP address and port."""
-        address: Address = ipaddress.ip_address(host)
+        address: IpAddress = ipaddress.ip_address(host)
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         number = _number(address)
