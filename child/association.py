@@ -9,6 +9,7 @@ from tunnel_pool.overlay.clients.sticky import StickyMap
 from tunnel_pool.overlay.community import NOWHERE, LocalTunnelCommunity
 from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
 from tunnel_pool.overlay.wire.udp import UdpSocket
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, decode_address
 from tunnel_pool.socks5.messages import join_udp_request, split_udp_request
 
@@ -39,7 +40,7 @@ class ServedAssociation:
         if source == self._client:
             self.carry(datagram)
         else:
-            self._counters["socks5_foreign_source"] += 1
+            self._counters[DropReason.SOCKS5_FOREIGN_SOURCE] += 1
 
     def carry(self, datagram: bytes) -> None:
         """Carry a datagram of the client (RFC 1928 section 7)."""
@@ -47,7 +48,7 @@ class ServedAssociation:
             address, payload = split_udp_request(datagram)
             destination = decode_address(address)
         except Socks5Error:
-            self._counters["socks5_malformed"] += 1
+            self._counters[DropReason.SOCKS5_MALFORMED] += 1
             return
         circuit_id = end_to_end_circuit_id(destination.host, destination.port)
         if circuit_id is not None:
@@ -57,13 +58,13 @@ class ServedAssociation:
                 self._asked(circuit_id, address)
                 self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
-                self._counters["no_circuit"] += 1
+                self._counters[DropReason.NO_CIRCUIT] += 1
             return
         circuit = self._sticky.circuit_for(
             address, self._community.circuits, lambda: self._community.circuits_for_new_peers(*self.lane)
         )
         if circuit is None:
-            self._counters["no_circuit"] += 1
+            self._counters[DropReason.NO_CIRCUIT] += 1
         else:
             self._asked(circuit.circuit_id, address)
             self._community.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)

@@ -18,6 +18,7 @@ from tunnel_pool.overlay.clients.clients import Clients
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.community import NOWHERE, LocalTunnelCommunity
 from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
 from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
 
@@ -90,12 +91,12 @@ class PythonDataPath:
     def _from_main(self, circuit_id: int, address: bytes, payload: bytes) -> None:
         circuit = self._community.circuits.get(circuit_id)
         if circuit is None:
-            self._counters["data_in_unknown_circuit"] += 1
+            self._counters[DropReason.DATA_IN_UNKNOWN_CIRCUIT] += 1
             return
         try:
             destination = decode_address(address)
         except Socks5Error:
-            self._counters["data_in_malformed"] += 1
+            self._counters[DropReason.DATA_IN_MALFORMED] += 1
             return
         self._community.send_data(circuit.hop.address, circuit_id, destination[1:], NOWHERE, payload)
 
@@ -110,7 +111,7 @@ class PythonDataPath:
             else:
                 self._writer.send(circuit.circuit_id, address, data)
         except ValueError:
-            self._counters["data_in_malformed"] += 1
+            self._counters[DropReason.DATA_IN_MALFORMED] += 1
 
 
 class NativeDataPath:

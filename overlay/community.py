@@ -40,6 +40,7 @@ from tunnel_pool.overlay.wire.crypto_endpoint import (
     packed_address_end,
     unpack_address,
 )
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.cells import BUCKETS, random_id
 from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
 
@@ -292,9 +293,9 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         """
         circuit = self.circuits.get(circuit_id)
         if circuit is None and circuit_id not in self.exit_sockets:
-            self.counters["unknown_circuit"] += 1
+            self.counters[DropReason.UNKNOWN_CIRCUIT] += 1
         elif circuit is not None and not _may_carry(circuit):
-            self.counters["circuit_not_ready"] += 1
+            self.counters[DropReason.CIRCUIT_NOT_READY] += 1
         else:
             body = pack_address(*dest_address) + pack_address(*source_address) + data
             self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
@@ -312,14 +313,14 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
             destination = unpack_address(message[1:origin_at])
             origin = unpack_address(message[origin_at:data_at])
         except ValueError:
-            self.counters["cell_data_malformed"] += 1
+            self.counters[DropReason.CELL_DATA_MALFORMED] += 1
             return
         data = message[data_at:]
         circuit = self.circuits.get(circuit_id)
         if circuit is not None and source != circuit.hop.address:
-            self.counters["circuit_foreign_source"] += 1
+            self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
         elif circuit is not None and not _may_carry(circuit):
-            self.counters["circuit_not_ready"] += 1
+            self.counters[DropReason.CIRCUIT_NOT_READY] += 1
         elif circuit is not None and circuit.ctype in END_TO_END:
             self.on_raw_data(circuit, end_to_end_address(circuit_id), data)
         elif circuit is not None:
@@ -327,7 +328,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
                 self.message_from_outside(circuit, origin, data)
             elif end_to_end_circuit_id(origin[0], origin[1]) is not None:
                 # An exit that gives itself out for the other end of a circuit of ours.
-                self.counters["circuit_foreign_source"] += 1
+                self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
             elif circuit.ctype == CIRCUIT_TYPE_DATA:
                 self.on_raw_data(circuit, origin, data)
             else:
@@ -335,7 +336,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         elif destination != NOWHERE:
             self.exit_data(circuit_id, source, destination, data)
         else:
-            self.counters["exit_destination_refused"] += 1
+            self.counters[DropReason.EXIT_DESTINATION_REFUSED] += 1
 
     @task  # type: ignore[untyped-decorator]
     async def remove_circuit(

@@ -23,6 +23,7 @@ from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv
 
 from tunnel_pool.packet_engine._native import Engine, ExitRules, Settings, Stats
 from tunnel_pool.packet_engine.routes import HeldKeys, KeyRing, RouteTable
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 EVENTS_PER_WAKE_UP = 64  # then the loop's other work has its turn
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
@@ -219,7 +220,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         try:
             command()
         except (ValueError, OverflowError, TypeError):  # no IP address, or no port
-            self._counters["udp_send_no_address"] += 1
+            self._counters[DropReason.UDP_SEND_NO_ADDRESS] += 1
 
     def _take_events(self) -> None:
         for event in self.engine.take_events(EVENTS_PER_WAKE_UP):
@@ -238,7 +239,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             self.notify_listeners(packet)
         except Exception:  # what a stranger sent
             logger.debug("A packet was not understood", exc_info=True)
-            self._counters["packet_failed"] += 1
+            self._counters[DropReason.PACKET_FAILED] += 1
 
     async def open(self) -> bool:
         return self._open

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Address, AddressType, Socks5Error
 from tunnel_pool.socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
 from tunnel_pool.socks5.messages import ReplyCode, Secret, join_udp_request, split_udp_request
@@ -153,12 +154,12 @@ class Association:
 
     def datagram_received(self, datagram: bytes, addr: tuple[str, int]) -> None:
         if addr != self._client and not self._accept(addr):
-            self._counters["socks5_foreign_source"] += 1
+            self._counters[DropReason.SOCKS5_FOREIGN_SOURCE] += 1
             return
         try:
             address, payload = split_udp_request(datagram)
         except Socks5Error:
-            self._counters["socks5_malformed"] += 1
+            self._counters[DropReason.SOCKS5_MALFORMED] += 1
             return
         self._consumer.datagram_received(self, address, payload)
 
@@ -175,12 +176,12 @@ class Association:
     def send(self, address: bytes, payload: bytes) -> None:
         """Give the client a datagram that came from `address` (encoded)."""
         if self._client is None or self._datagrams is None:
-            self._counters["socks5_no_client"] += 1
+            self._counters[DropReason.SOCKS5_NO_CLIENT] += 1
             return
         try:
             self._datagrams.send(join_udp_request(address, payload), self._client)
         except OSError:
-            self._counters["socks5_client_full"] += 1
+            self._counters[DropReason.SOCKS5_CLIENT_FULL] += 1
 
 
 class Connection:

@@ -30,6 +30,7 @@ from tunnel_pool.overlay.bucket import Bucket
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, PinnedNetwork
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the number of peers
@@ -65,7 +66,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         seeder = IntroducedSeeder(payload.public_key, payload.info_hash)
         is_new = seeder not in self.introduced
         if exit_socket is None or not self.introduced.add(exit_socket.circuit_id, seeder):
-            self.counters["establish_intro_refused"] += 1
+            self.counters[DropReason.ESTABLISH_INTRO_REFUSED] += 1
             return
         self.intro_point_for.setdefault(seeder.seeder_key, (exit_socket, seeder.info_hash))
         if is_new:
@@ -103,7 +104,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuits = self.introduced.circuits_of(IntroducedSeeder(payload.node_public_key, payload.info_hash))
         if not circuits:
-            self.counters["create_e2e_refused"] += 1
+            self.counters[DropReason.CREATE_E2E_REFUSED] += 1
         for known in self.reached_now(circuits):
             self.tunnel_data(self.exit_sockets[known], source_address, payload)
 
@@ -111,7 +112,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         """Return the circuits that a create-e2e goes on to: all now and then, else one, as many packets as came."""
         if len(contenders) <= 1 or self._copies.spend(COPIES_PER_S, COPIES_AT_ONCE, time.monotonic()):
             return contenders
-        self.counters["create_e2e_not_copied"] += 1
+        self.counters[DropReason.CREATE_E2E_NOT_COPIED] += 1
         return [random.choice(contenders)]
 
     # What the world is told of them
@@ -176,13 +177,13 @@ class MeetingPoints(HiddenTunnelCommunity):
         payload, _ = self.serializer.unpack_serializable(PeersRequestPayload, data, offset=PAYLOAD_AT)
         pex, now_s = self.pex.get(payload.info_hash), time.monotonic()
         if pex is None:
-            self.counters["peers_request_refused"] += 1
+            self.counters[DropReason.PEERS_REQUEST_REFUSED] += 1
         elif not self._is_host_of_node(source_address[0], now_s):
             self._answer_with_nobody(source_address, payload, len(data))
         elif self._pex_answers.spend(PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE, now_s):
             self.send_peers_response(source_address, payload, pex.get_intro_points(), None)
         else:
-            self.counters["peers_request_too_often"] += 1
+            self.counters[DropReason.PEERS_REQUEST_TOO_OFTEN] += 1
 
     def _is_host_of_node(self, host: str, now_s: float) -> bool:
         """Return whether a node answered us from there, or it is our own: an exit asks itself by its socket, too."""
@@ -198,7 +199,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         payload = PeersResponsePayload(request.circuit_id, request.identifier, request.info_hash, [])
         packet = self.ezr_pack(payload.msg_id, payload, sig=False)
         self._unanswered_bytes = min(self._unanswered_bytes + came, MAX_UNANSWERED_BYTES)
-        self.counters["peers_request_of_stranger"] += 1
+        self.counters[DropReason.PEERS_REQUEST_OF_STRANGER] += 1
         if len(packet) <= self._unanswered_bytes:
             self._unanswered_bytes -= len(packet)
             self.send_packet(source_address, packet)
@@ -210,6 +211,6 @@ class MeetingPoints(HiddenTunnelCommunity):
         payload, _ = self.serializer.unpack_serializable(EstablishRendezvousPayload, data, offset=PAYLOAD_AT)
         known = [exit_socket.circuit_id for exit_socket in self.rendezvous_point_for.values()]
         if circuit_id not in self.exit_sockets or circuit_id in known or payload.cookie in self.rendezvous_point_for:
-            self.counters["establish_rendezvous_refused"] += 1
+            self.counters[DropReason.ESTABLISH_RENDEZVOUS_REFUSED] += 1
         else:
             super().on_establish_rendezvous(source_address, data, circuit_id)

@@ -50,6 +50,7 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.asking import Questions
 from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
 TEND_INTERVAL_S = 1.0
@@ -293,7 +294,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         try:
             super().create_e2e(info_hash, intro_point)
         except ValueError:  # the key is none
-            self.counters["seeder_key_malformed"] += 1
+            self.counters[DropReason.SEEDER_KEY_MALFORMED] += 1
             swarm.remove_intro_point(intro_point)
 
     def on_peers_response(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
@@ -301,7 +302,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         payload, _ = self.serializer.unpack_serializable(PeersResponsePayload, data, offset=PAYLOAD_AT)
         question = self.request_cache.get(PeersRequestCache, payload.identifier)
         if question is not None and question.circuit.circuit_id != circuit_id:
-            self.counters["peers_response_of_another_circuit"] += 1
+            self.counters[DropReason.PEERS_RESPONSE_OF_ANOTHER_CIRCUIT] += 1
             return
         super().on_peers_response(source_address, data, circuit_id)
 
@@ -364,7 +365,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
         """Act on a cell's message; over our own circuits on answers only."""
         if circuit_id in self.circuits and data[MESSAGE_ID_AT] not in self.cells_over_our_circuits:
-            self.counters["circuit_overlay_message_refused"] += 1
+            self.counters[DropReason.CIRCUIT_OVERLAY_MESSAGE_REFUSED] += 1
         else:
             super().on_packet_from_circuit(source_address, data, circuit_id)
 
@@ -375,19 +376,19 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         else:
             # py-ipv8 would act on it and answer `origin` past the circuit: whoever
             # sees the exit could ask for our address.
-            self.counters["circuit_overlay_message_refused"] += 1
+            self.counters[DropReason.CIRCUIT_OVERLAY_MESSAGE_REFUSED] += 1
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
         """Answer as py-ipv8 does, if the swarm's own introduction point asks, and not without end."""
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
-            self.counters["create_e2e_refused"] += 1
+            self.counters[DropReason.CREATE_E2E_REFUSED] += 1
         elif self.is_draining:
-            self.counters["create_e2e_while_draining"] += 1
+            self.counters[DropReason.CREATE_E2E_WHILE_DRAINING] += 1
         elif circuit and len(self.circuits_of_swarm(CIRCUIT_TYPE_RP_SEEDER, payload.info_hash)) >= (
             MAX_RENDEZVOUS_PER_SWARM
         ):
-            self.counters["create_e2e_too_many"] += 1
+            self.counters[DropReason.CREATE_E2E_TOO_MANY] += 1
         else:
             await super().on_create_e2e(source_address, data, circuit_id)

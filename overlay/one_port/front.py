@@ -15,6 +15,7 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.hidden_swarms.introduced import MAX_CONTENDERS, IntroducedSeeder
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 LOOK_INTERVAL_S = 1.0  # at candidates that are gone; new ones are told of at once
@@ -87,7 +88,7 @@ class FrontCommunity(LocalTunnelCommunity):
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         children = self._introduced_by_children.get(IntroducedSeeder(payload.node_public_key, payload.info_hash), ())
         if not children:
-            self.counters["create_e2e_refused"] += 1
+            self.counters[DropReason.CREATE_E2E_REFUSED] += 1
         for known in self.reached_now(random.sample(children, min(len(children), MAX_CONTENDERS))):
             self.deliver(known, source_address, data)
 

@@ -22,6 +22,7 @@ from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSetti
 from tunnel_pool.overlay.one_port.lent_keys import lend
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import PinnedNetwork
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.cells import bucket_of
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
@@ -104,13 +105,13 @@ class SharingCommunity(LocalTunnelCommunity):
 
     async def on_extend(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         if not self.buckets:
-            self.counters["extend_without_buckets"] += 1
+            self.counters[DropReason.EXTEND_WITHOUT_BUCKETS] += 1
             return
         await super().on_extend(source_address, data, circuit_id)
 
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
         if bucket_of(create_payload.circuit_id) not in self.buckets:
-            self.counters["create_of_another_bucket"] += 1
+            self.counters[DropReason.CREATE_OF_ANOTHER_BUCKET] += 1
             return False
         return bool(await super().should_join_circuit(create_payload, previous_node_address))
 
@@ -156,13 +157,13 @@ class SharingCommunity(LocalTunnelCommunity):
     async def _link_elsewhere(self, source_address: tuple[str, int], payload: LinkE2EPayload, circuit_id: int) -> None:
         exit_socket = self.exit_sockets.get(circuit_id)
         if exit_socket is None or exit_socket.enabled or circuit_id in self._linking:
-            self.counters["link_refused"] += 1
+            self.counters[DropReason.LINK_REFUSED] += 1
             return
         # Once: a second borrower of the keys would count from where the first did.
         self._linking.add(circuit_id)
         theirs = await self._main.link_rendezvous(payload.cookie, _half_of(exit_socket))
         if theirs is None or self.exit_sockets.get(circuit_id) is not exit_socket or exit_socket.enabled:
-            self.counters["link_refused"] += 1
+            self.counters[DropReason.LINK_REFUSED] += 1
             return
         self.send_cell(source_address, LinkedE2EPayload(circuit_id, payload.identifier))
         self._link(exit_socket, theirs)

@@ -22,6 +22,7 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.paths.guards import SECOND_LAYER, GuardOrder
 from tunnel_pool.overlay.paths.path import Node, Ranked, in_order, rank, without_conflicts
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 # Circuits that others can make us build, by asking for them.
 ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))
@@ -171,7 +172,7 @@ class HopChoice:
         if self.requires_diversity:
             return ranked.nodes[: ranked.diverse]
         if ranked.nodes and not ranked.diverse:
-            self.counters["hop_of_a_network_taken_twice"] += 1
+            self.counters[DropReason.HOP_OF_A_NETWORK_TAKEN_TWICE] += 1
         return ranked.nodes
 
     def _extend(self, circuit: Circuit, keys: list[bytes], max_tries: int) -> None:

@@ -38,6 +38,7 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact, PinnedNetwork
 from tunnel_pool.overlay.peers.proven import HeldPackets, Source
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 MAX_KEYS = 10_000  # of the DHT that are stored here
@@ -118,21 +119,21 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         elif self.proven.take(source, now_s):
             handler(address, data)
         else:
-            self.counters["dht_request_too_often"] += 1
+            self.counters[DropReason.DHT_REQUEST_TOO_OFTEN] += 1
 
     def _ask_first(self, source: Source, address: Any, data: bytes) -> None:
         """Hold a request until whoever it is from answers a ping, which is not longer than the request."""
         node = Node(source.public_key, address)
         is_new = self._held.hold(source, data, time.monotonic())
         if is_new is None:
-            self.counters["dht_request_dropped"] += 1
+            self.counters[DropReason.DHT_REQUEST_DROPPED] += 1
         elif is_new:
             self.ping(node).add_done_callback(partial(self._answered_ping, source, address))
 
     def _answered_ping(self, source: Source, address: Any, answer: "Future[Node | None]") -> None:
         held = self._held.release(source)
         if answer.cancelled() or answer.result() is None:
-            self.counters["dht_request_dropped"] += len(held)
+            self.counters[DropReason.DHT_REQUEST_DROPPED] += len(held)
             return
         self.proven.add(source, time.monotonic())
         for packet in held:
@@ -164,7 +165,7 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         (identifier,) = struct.unpack_from(">I", data, offset)
         question = self.request_cache.get(name, identifier)
         if question is None or source != Source(tuple(question.node.address), question.node.public_key.key_to_bin()):
-            self.counters["dht_response_unasked"] += 1
+            self.counters[DropReason.DHT_RESPONSE_UNASKED] += 1
         else:
             handler(address, data)
 

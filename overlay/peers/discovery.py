@@ -26,6 +26,7 @@ from tunnel_pool.overlay.endless import register_endless
 from tunnel_pool.overlay.peers.balance import TARGET_PEERS, surplus, wants_more
 from tunnel_pool.overlay.peers.bootstrap import make_bootstrappers
 from tunnel_pool.overlay.peers.dht import CarefulDht, CarefulDhtSettings
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 if TYPE_CHECKING:
     from tunnel_pool.overlay.community import LocalTunnelCommunity
@@ -64,7 +65,7 @@ class IntroductionPointDht(DHTCommunityProvider):
     def _may_crawl(self) -> bool:
         if self._crawls.spend(CRAWLS_PER_S, CRAWLS_AT_ONCE, time.monotonic()):
             return True
-        self.dht_community.counters["dht_crawl_too_often"] += 1
+        self.dht_community.counters[DropReason.DHT_CRAWL_TOO_OFTEN] += 1
         return False
 
     async def lookup(self, info_hash: bytes) -> tuple[bytes, list[IntroductionPoint]] | None:

@@ -23,6 +23,7 @@ from tunnel_pool.overlay.paths.networks import network_of
 from tunnel_pool.overlay.paths.path import Node
 from tunnel_pool.overlay.peers.own_address import AddressVotes
 from tunnel_pool.overlay.peers.proven import ProvenSources, Source
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 QUESTION_S = 10.0  # for so long an answer to a question of ours is one
 MAX_QUESTIONS = 1000
@@ -151,7 +152,7 @@ class CarefulIntroductions:
             self._introductions_asked = {
                 asked: until_s for asked, until_s in self._introductions_asked.items() if asked[0] != place
             }
-            self.counters["introduction_guessed"] += 1
+            self.counters[DropReason.INTRODUCTION_GUESSED] += 1
         if self._guessed[place] > MAX_WRONG_ANSWERS or len(self._guessed) > MAX_QUESTIONS:
             self._guessed.clear()
         return False
@@ -162,7 +163,7 @@ class CarefulIntroductions:
         """Answer and keep a peer if there is room, as py-ipv8 does; answer another once it is known to be there."""
         known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
         if known is None and not self._make_room(peer):
-            self.counters["introduction_refused"] += 1
+            self.counters[DropReason.INTRODUCTION_REFUSED] += 1
             self._answer_without_room(peer, payload)
             return
         is_asked = self._is_asked(self._source)
@@ -199,7 +200,7 @@ class CarefulIntroductions:
             if gone is None:
                 return False
             self.network.remove_peer(gone)
-            self.counters["introduction_replaced"] += 1
+            self.counters[DropReason.INTRODUCTION_REPLACED] += 1
             peers = self.get_peers()
             if not self._has_room(newcomer, peers):
                 return False
@@ -208,7 +209,7 @@ class CarefulIntroductions:
             if not unasked:
                 return False
             self.network.remove_peer(random.choice(unasked))
-            self.counters["introduction_shed"] += 1
+            self.counters[DropReason.INTRODUCTION_SHED] += 1
         return True
 
     def _has_room(self, newcomer: Peer, peers: Iterable[Peer]) -> bool:
@@ -240,15 +241,15 @@ class CarefulIntroductions:
         key = peer.public_key.key_to_bin()
         known = self.network.get_verified_by_public_key_bin(key)
         if not self._is_answer(payload):
-            self.counters["introduction_unasked"] += 1
+            self.counters[DropReason.INTRODUCTION_UNASKED] += 1
             return
         self.proven.add(Source(tuple(self._source), key), time.monotonic())
         others = [other for other in self.get_peers() if other != peer]
         if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
-            self.counters["introduction_refused"] += 1
+            self.counters[DropReason.INTRODUCTION_REFUSED] += 1
             return
         if known is not None and known.address[0] != self._source[0] and not self._answers_us(payload):
-            self.counters["introduction_of_another_address"] += 1
+            self.counters[DropReason.INTRODUCTION_OF_ANOTHER_ADDRESS] += 1
             return
         wan = self.my_estimated_wan
         self._answered.add(key)
@@ -295,9 +296,9 @@ class CarefulIntroductions:
             target = payload.lan_walker_address
         key = peer.public_key.key_to_bin() if peer is not None else b""
         if key not in self._answered or not self.may_contact(*target[:2]):
-            self.counters["puncture_refused"] += 1
+            self.counters[DropReason.PUNCTURE_REFUSED] += 1
         elif self._punctured.has(key, now_s) or not self._punctures.spend(PUNCTURES_PER_S, PUNCTURES_AT_ONCE, now_s):
-            self.counters["puncture_too_often"] += 1
+            self.counters[DropReason.PUNCTURE_TOO_OFTEN] += 1
         else:
             self._punctured.add(key, now_s)
             super().on_puncture_request(source_address, dist, payload, new_style)  # type: ignore[misc]

@@ -14,6 +14,7 @@ from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FL
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 CIRCUIT_TYPE_DHT_NAME = "DHT_NAME"  # our own: for one question
 ASK_AGAIN_S = 2.0
@@ -72,6 +73,6 @@ class DhtNames:
         is_address = is_allowed_destination(origin[0], origin[1], self.allow_private)
         # An exit could answer with a name, for us to look up, or with a neighbour of ours.
         if asked is None or not is_address or not answers(data, asked[0]):
-            self.counters["circuit_datagram_refused"] += 1
+            self.counters[DropReason.CIRCUIT_DATAGRAM_REFUSED] += 1
         elif not asked[1].done():
             asked[1].set_result((origin[0], origin[1]))

@@ -24,10 +24,11 @@ from tunnel_pool.overlay.hidden_swarms.services import HiddenServices
 from tunnel_pool.overlay.requests.http_answers import PART_BYTES, may_pass
 from tunnel_pool.overlay.requests.http_reading import read_response
 from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
-from tunnel_pool.overlay.serving.exit_rules import NEW_TOO_FAST, ExitRules
+from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.wire.crypto_endpoint import pack_address, unpack_address
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 PEER_FLAG_EXIT_HTTP = 32768
@@ -166,7 +167,7 @@ class HttpTunnels(HiddenServices):
         payload, _ = self.serializer.unpack_serializable(HttpResponsePayload, data, offset=PAYLOAD_AT)
         cache = self.request_cache.get(HttpRequestCache, payload.identifier)
         if cache is None or cache.circuit.circuit_id != circuit_id:
-            self.counters["http_response_unasked"] += 1
+            self.counters[DropReason.HTTP_RESPONSE_UNASKED] += 1
         elif cache.add(payload.part, payload.total, payload.response):
             self.request_cache.pop(HttpRequestCache, payload.identifier)
             if not cache.future.done():
@@ -179,11 +180,11 @@ class HttpTunnels(HiddenServices):
         payload, _ = self.serializer.unpack_serializable(HttpRequestPayload, data, offset=PAYLOAD_AT)
         offered = PEER_FLAG_EXIT_HTTP in self.settings.peer_flags
         if circuit_id is None or circuit_id not in self.exit_sockets or not offered:
-            self.counters["http_not_offered"] += 1
+            self.counters[DropReason.HTTP_NOT_OFFERED] += 1
             return
         running = self._serving.get(circuit_id, 0)
         if running >= MAX_REQUESTS_PER_CIRCUIT or sum(self._serving.values()) >= MAX_REQUESTS:
-            self.counters["http_too_many_requests"] += 1
+            self.counters[DropReason.HTTP_TOO_MANY_REQUESTS] += 1
             return
         self._serving[circuit_id] = running + 1
         try:
@@ -193,7 +194,7 @@ class HttpTunnels(HiddenServices):
             self.counters[str(refused)] += 1
             return
         except (OSError, TimeoutError):
-            self.counters["http_failed"] += 1
+            self.counters[DropReason.HTTP_FAILED] += 1
             return
         finally:
             self._serving[circuit_id] -= 1
@@ -209,7 +210,7 @@ class HttpTunnels(HiddenServices):
     async def _fetch(self, exit_socket: PolicedExitSocket, target: tuple[str, int], request: bytes) -> bytes:
         """Raises RefusedError, OSError."""
         if not _GET_REQUEST.fullmatch(request):
-            raise RefusedError("http_request_refused")
+            raise RefusedError(DropReason.HTTP_REQUEST_REFUSED)
         address = await self._destination(exit_socket, *target)
         if why := exit_socket.asked.refusal(self.exit_rules, address, time.monotonic()):
             raise RefusedError(why)
@@ -220,12 +221,12 @@ class HttpTunnels(HiddenServices):
             await writer.drain()
             response = await read_response(reader)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            raise RefusedError("http_answer_refused") from None
+            raise RefusedError(DropReason.HTTP_ANSWER_REFUSED) from None
         finally:
             writer.close()
         async with self._judging:  # one at a time: it takes milliseconds
             if not await asyncio.to_thread(may_pass, response):
-                raise RefusedError("http_answer_refused")
+                raise RefusedError(DropReason.HTTP_ANSWER_REFUSED)
         return response
 
     async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
@@ -233,14 +234,14 @@ class HttpTunnels(HiddenServices):
         if not is_address(host):
             if self.exit_source.device:
                 # The system's resolver would ask through any device.
-                raise RefusedError("exit_name_refused")
+                raise RefusedError(DropReason.EXIT_NAME_REFUSED)
             if not exit_socket.asked.may_look_up(self.exit_rules, time.monotonic()):
-                raise RefusedError(NEW_TOO_FAST)
-        why = "exit_destination_refused"
+                raise RefusedError(DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST)
+        why: str = DropReason.EXIT_DESTINATION_REFUSED
         try:
             found = await self.exit_source.resolve(host, port)
         except UnicodeError:  # no name at all
-            raise RefusedError("exit_name_refused") from None
+            raise RefusedError(DropReason.EXIT_NAME_REFUSED) from None
         for ip in found:
             if is_allowed_destination(ip, port, self.allow_private):
                 if (refusal := self.exit_rules.destination_refusal(ip, port)) is None:

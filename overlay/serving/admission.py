@@ -3,13 +3,8 @@
 from dataclasses import dataclass
 
 from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.rpc.drop_reasons import DropReason
 
-CLOSED = "create_closed"
-CIRCUIT_TOTAL = "create_too_many"
-CIRCUIT_NEIGHBOUR = "create_too_many_of_neighbour"
-CIRCUIT_MINUTE = "create_too_many_a_minute"
-HANDSHAKES_OF_SOURCE = "handshakes_of_source"
-HANDSHAKES_TOO_MANY = "handshakes_too_many"
 MAX_SOURCES = 4096
 NEIGHBOUR_FACTOR = 2  # a neighbour's rate by that of another source
 BURST_S = 2.0  # in time of the rate
@@ -55,16 +50,16 @@ class Joins:
     def refusal(self, admission: Admission, joined: int, of_neighbour: int, now_s: float) -> str | None:
         """Why one more is too many; one that is not is counted."""
         if admission.closed:
-            return CLOSED
+            return DropReason.CREATE_CLOSED
         if admission.circuits and joined >= admission.circuits:
-            return CIRCUIT_TOTAL
+            return DropReason.CREATE_TOO_MANY
         if admission.per_neighbour and of_neighbour >= admission.per_neighbour:
-            return CIRCUIT_NEIGHBOUR
+            return DropReason.CREATE_TOO_MANY_OF_NEIGHBOUR
         if admission.per_minute:
             drained = admission.per_minute / 60 * max(0.0, now_s - self._seen_s)
             self._level, self._seen_s = max(0.0, self._level - drained), now_s
             if self._level + 1 > admission.per_minute:
-                return CIRCUIT_MINUTE
+                return DropReason.CREATE_TOO_MANY_A_MINUTE
             self._level += 1
         return None
 
@@ -94,11 +89,11 @@ class Handshakes:
         if self.per_source_per_s:
             bucket = _bucket_of(self._sources, source, now_s)
             if not bucket.permits(now_s):
-                return HANDSHAKES_OF_SOURCE
+                return DropReason.HANDSHAKES_OF_SOURCE
             bucket.take(self.per_source_per_s, BURST_S, now_s)
         if self.per_s:
             if not self._strangers.permits(now_s):
-                return HANDSHAKES_TOO_MANY
+                return DropReason.HANDSHAKES_TOO_MANY
             self._strangers.take(half, BURST_S, now_s)
         return None
 

@@ -15,12 +15,7 @@ from ipv8.messaging.anonymization.exit_socket import DataChecker
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
 
 from tunnel_pool.overlay.bucket import Bucket
-
-NETWORK_DENIED = "exit_network_denied"
-PORT_DENIED = "exit_port_denied"
-UNANSWERED = "exit_unanswered"
-TOO_MANY_DESTINATIONS = "exit_too_many_destinations"
-NEW_TOO_FAST = "exit_new_destinations_too_fast"
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 # Packed ranges travel in one control message (rpc/framing.py).
 MAX_RANGES = 24_000
@@ -138,11 +133,11 @@ class ExitRules:
             address = address.ipv4_mapped
         number = _number(address)
         if self.denied.contains(number) or (self.allowed is not None and not self.allowed.contains(number)):
-            return NETWORK_DENIED
+            return DropReason.EXIT_NETWORK_DENIED
         if self.denied_ports.contains(port) or (
             self.allowed_ports is not None and not self.allowed_ports.contains(port)
         ):
-            return PORT_DENIED
+            return DropReason.EXIT_PORT_DENIED
         return None
 
 
@@ -177,17 +172,17 @@ class Contacts:
         contact.active_s = now_s
         if contact.unanswered is not None:
             if rules.max_unanswered and contact.unanswered >= rules.max_unanswered:
-                return UNANSWERED
+                return DropReason.EXIT_UNANSWERED
             contact.unanswered += 1
         return None
 
     def _refusal_of_new(self, rules: ExitRules, now_s: float) -> str | None:
         most = rules.max_destinations or MAX_KNOWN
         if rules.new_per_s and not self._new.permits(now_s):
-            return NEW_TOO_FAST
+            return DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST
         self._forget_the_quiet(most, now_s)
         if len(self._known) >= most:
-            return TOO_MANY_DESTINATIONS
+            return DropReason.EXIT_TOO_MANY_DESTINATIONS
         if rules.new_per_s:
             self._new.take(rules.new_per_s, BURST_S, now_s)
         return None

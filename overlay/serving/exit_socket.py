@@ -11,10 +11,11 @@ from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from tunnel_pool.overlay.hidden_swarms.services import HIDDEN_SERVICE_MESSAGES
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unmapped
-from tunnel_pool.overlay.serving.exit_rules import NEW_TOO_FAST, Contacts, ExitRules, could_be_any_of
+from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
@@ -55,19 +56,19 @@ class PolicedExitSocket(TunnelExitSocket):
             sock = source.udp_socket(socket.AF_INET)
             self.transport_ipv4 = UdpSocket(sock, self.datagram_received_ipv4, counters)
         except CannotBindError:
-            counters["exit_no_ipv4_socket"] += 1
+            counters[DropReason.EXIT_NO_IPV4_SOCKET] += 1
         self.enabled = self.transport_ipv4 is not None  # otherwise the next datagram tries again
         if self.enabled and socket.AF_INET6 in source.families:
             try:
                 sock = source.udp_socket(socket.AF_INET6)
                 self.transport_ipv6 = UdpSocket(sock, self.datagram_received_ipv6, counters)
             except CannotBindError:
-                counters["exit_no_ipv6_socket"] += 1
+                counters[DropReason.EXIT_NO_IPV6_SOCKET] += 1
 
     def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
         """Send, unless the policy says no; a domain name is judged once it is resolved."""
         if not self._policy.settings.peer_flags & SERVING_FLAGS:
-            self._policy.counters["exit_not_offered"] += 1
+            self._policy.counters[DropReason.EXIT_NOT_OFFERED] += 1
             return
         if isinstance(destination, DomainAddress):
             if not self._may_look_up(data):
@@ -84,13 +85,13 @@ class PolicedExitSocket(TunnelExitSocket):
         refusal = None
         if self._policy.exit_source.device or not self._policy.exit_protocols():
             # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
-            refusal = "exit_name_refused"
+            refusal = DropReason.EXIT_NAME_REFUSED
         elif self._resolving >= MAX_RESOLVING or self._policy.resolving >= MAX_RESOLVING_IN_ALL:
-            refusal = "exit_too_many_names"
+            refusal = DropReason.EXIT_TOO_MANY_NAMES
         elif not self.is_allowed(data):
             return False
         elif not self._contacts.may_look_up(self._policy.exit_rules, time.monotonic()):
-            refusal = NEW_TOO_FAST
+            refusal = DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST
         if refusal is not None:
             self._policy.counters[refusal] += 1
         return refusal is None
@@ -98,14 +99,14 @@ class PolicedExitSocket(TunnelExitSocket):
     def _may_send(self, data: bytes, destination: tuple[str, int]) -> bool:
         policy, rules = self._policy, self._policy.exit_rules
         if not is_allowed_destination(*destination[:2], policy.allow_private):
-            refusal: str | None = "exit_destination_refused"
+            refusal: str | None = DropReason.EXIT_DESTINATION_REFUSED
         elif (refusal := rules.destination_refusal(*destination[:2])) is None:
             if not self.is_allowed(data):
                 return False
             if self._reaches(destination[0]):
                 refusal = self._contacts.refusal(rules, (destination[0], destination[1]), time.monotonic())
             else:
-                refusal = "exit_no_ipv6_socket"
+                refusal = DropReason.EXIT_NO_IPV6_SOCKET
         if refusal is not None:
             policy.counters[refusal] += 1
         return refusal is None
@@ -125,7 +126,7 @@ class PolicedExitSocket(TunnelExitSocket):
             resolved: tuple[str, int] = await super().resolve(address)
             return resolved
         except (OSError, ValueError):
-            self._policy.counters["exit_name_unknown"] += 1
+            self._policy.counters[DropReason.EXIT_NAME_UNKNOWN] += 1
             raise
         finally:
             self._resolving -= 1
@@ -141,7 +142,7 @@ class PolicedExitSocket(TunnelExitSocket):
             data.startswith(overlay.get_prefix()) and data[MESSAGE_ID_AT:PAYLOAD_AT] in _HIDDEN_SERVICE_MESSAGES
         )
         if not allowed:
-            self._policy.counters["exit_content_refused"] += 1
+            self._policy.counters[DropReason.EXIT_CONTENT_REFUSED] += 1
         return allowed
 
 

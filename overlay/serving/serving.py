@@ -23,6 +23,7 @@ from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Joins
 from tunnel_pool.overlay.serving.exit_rules import NO_RULES, Protocol, exit_protocols
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import CarriedState
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
@@ -76,7 +77,7 @@ class ServingTunnels(HttpTunnels):
         host, port = payload.node_addr[:2]
         is_known = self.network.get_verified_by_public_key_bin(payload.node_public_key) is not None
         if not is_known and (host, port) != ("0.0.0.0", 0) and not self.may_contact(host, port):  # noqa: S104 - as py-ipv8 writes none
-            self.counters["extend_address_refused"] += 1
+            self.counters[DropReason.EXTEND_ADDRESS_REFUSED] += 1
             return
         await super().on_extend(source_address, data, circuit_id)
 
@@ -86,7 +87,7 @@ class ServingTunnels(HttpTunnels):
         request = self.request_cache.get(CreateRequestCache, payload.identifier)
         asked = None if request is None else (*request.to_peer.address[:2], request.to_circuit_id)
         if asked is not None and asked != (*source_address[:2], payload.circuit_id):
-            self.counters["created_by_another"] += 1
+            self.counters[DropReason.CREATED_BY_ANOTHER] += 1
             return
         super().on_created(source_address, data, circuit_id)
 
@@ -121,10 +122,10 @@ class ServingTunnels(HttpTunnels):
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
         """Return whether to join: not while draining, under an id that is taken, or beyond the admission."""
         if self.is_draining:
-            self.counters["create_while_draining"] += 1
+            self.counters[DropReason.CREATE_WHILE_DRAINING] += 1
             return False
         if self._is_circuit_id_taken(create_payload.circuit_id):
-            self.counters["create_id_taken"] += 1
+            self.counters[DropReason.CREATE_ID_TAKEN] += 1
             return False
         # Of a relayed circuit's two routes, the one backward says who asked for it.
         asked = [
@@ -144,14 +145,14 @@ class ServingTunnels(HttpTunnels):
         exit_socket = self.exit_sockets.get(circuit_id)
         is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
         if is_foreign and data[MESSAGE_ID_AT] not in _FROM_ANYWHERE:
-            self.counters["exit_foreign_source"] += 1
+            self.counters[DropReason.EXIT_FOREIGN_SOURCE] += 1
         else:
             super().on_packet_from_circuit(source_address, data, circuit_id)
 
     def on_test_request(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         payload, _ = self.serializer.unpack_serializable(TestRequestPayload, data, offset=PAYLOAD_AT)
         if payload.response_size > MAX_TEST_BYTES:
-            self.counters["test_response_too_large"] += 1
+            self.counters[DropReason.TEST_RESPONSE_TOO_LARGE] += 1
         else:
             super().on_test_request(source_address, data, circuit_id)
 

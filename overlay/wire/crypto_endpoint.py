@@ -37,6 +37,7 @@ from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, 
 
 from tunnel_pool.overlay.serving.admission import Handshakes
 from tunnel_pool.overlay.wire.replay import Received
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT, MESSAGE_ID_AT, PREFIX_BYTES
 
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
@@ -114,14 +115,14 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         if len(datagram) <= PREFIX_BYTES or (
             datagram[MESSAGE_ID_AT] == CellPayload.msg_id and len(datagram) <= CELL_MESSAGE_AT
         ):
-            self._counters["cell_malformed"] += 1
+            self._counters[DropReason.CELL_MALFORMED] += 1
             return
         try:
             super().on_packet(packet, warn_unknown)
         except (
             Exception
         ):  # what a stranger sent: ipv8_rust_tunnels raises RuntimeError where py-ipv8 expects ValueError
-            self._counters["packet_failed"] += 1
+            self._counters[DropReason.PACKET_FAILED] += 1
 
     def encrypt_cell(self, cell: CellPayload, direction: int, *hops: Hop) -> None:
         """Encrypt as py-ipv8 does, but never with the first counter, which is not ours to use.
@@ -177,14 +178,14 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         """Relay as py-ipv8 does, and count what is dropped by its reason."""
         route = self.relays[cell.circuit_id]
         if cell.plaintext:
-            self._counters["cell_not_encrypted"] += 1
+            self._counters[DropReason.CELL_NOT_ENCRYPTED] += 1
         elif cell.relay_early and route.relay_early_count >= self.max_relay_early:
-            self._counters["cell_relay_early_too_many"] += 1
+            self._counters[DropReason.CELL_RELAY_EARLY_TOO_MANY] += 1
         else:
             sent_before = route.bytes_up
             super().relay_cell(cell)
             if route.bytes_up == sent_before:
-                self._counters["cell_not_decrypted"] += 1
+                self._counters[DropReason.CELL_NOT_DECRYPTED] += 1
 
     def _relay(self, cell: CellPayload, received_bytes: int) -> None:
         """Hand a cell on; py-ipv8 takes any for a sign of life, before it is known whether it is the neighbour's."""
@@ -207,7 +208,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         try:
             self._process_cell(source_address, data)
         except ReplayedError:
-            self._counters["cell_replayed"] += 1
+            self._counters[DropReason.CELL_REPLAYED] += 1
 
     def _process_cell(self, source_address: tuple[str, int], data: bytes) -> None:
         """Process a cell as PythonCryptoEndpoint.process_cell does, with the short way for data messages."""
@@ -219,14 +220,14 @@ class DataCellEndpoint(PythonCryptoEndpoint):
         circuit = self.circuits.get(circuit_id)
         has_no_keys = circuit is not None and not circuit.hops and not cell.plaintext
         if has_no_keys or not self.incoming_crypto(cell) or not cell.message:
-            self._counters["cell_not_decrypted"] += 1
+            self._counters[DropReason.CELL_NOT_DECRYPTED] += 1
             return
         message_id = cell.message[0]
         if (message_id == ExtendPayload.msg_id and not cell.relay_early) or self.max_relay_early <= 0:
-            self._counters["cell_relay_early_missing"] += 1
+            self._counters[DropReason.CELL_RELAY_EARLY_MISSING] += 1
             return
         if cell.plaintext and message_id not in NO_CRYPTO_PACKETS:
-            self._counters["cell_not_encrypted"] += 1
+            self._counters[DropReason.CELL_NOT_ENCRYPTED] += 1
             return
         community = self.tunnel_community
         if community is None:

@@ -16,6 +16,7 @@ from typing import cast
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.group import enlarge_buffers
 
 MAX_DATAGRAM_BYTES = 65535
@@ -96,7 +97,7 @@ class UdpSocket:
             except BlockingIOError:
                 return
             except OSError:  # an ICMP error for something sent before
-                self._counters["udp_receive_error"] += 1
+                self._counters[DropReason.UDP_RECEIVE_ERROR] += 1
                 continue
             self._on_datagram(bytes(view[:size]), source)
             if self.sock.fileno() < 0:
@@ -106,9 +107,9 @@ class UdpSocket:
         try:
             self.sock.sendto(data, destination)
         except BlockingIOError:
-            self._counters["udp_send_full"] += 1
+            self._counters[DropReason.UDP_SEND_FULL] += 1
         except OSError:
-            self._counters["udp_send_error"] += 1
+            self._counters[DropReason.UDP_SEND_ERROR] += 1
 
     def close(self) -> None:
         if self.sock.fileno() >= 0:
@@ -146,7 +147,7 @@ class BatchedEndpoint(UDPEndpoint):
             return
         if not is_ipv4(socket_address[0]):
             # sendto would look a name up, here and now.
-            self._counters["udp_send_no_address"] += 1
+            self._counters[DropReason.UDP_SEND_NO_ADDRESS] += 1
             return
         self._udp.sendto(packet, socket_address)
         self.bytes_up += len(packet)

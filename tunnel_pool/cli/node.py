@@ -27,6 +27,7 @@ from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.lifeline import die_with_parent
 from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UsageError, UserError
@@ -130,7 +131,7 @@ def _test_destination(arguments: argparse.Namespace, rules: ExitRules) -> dict[s
     host, port = arguments.test_destination
     why: str | None
     if not is_allowed_destination(host, port, arguments.allow_private):
-        why = "exit_destination_refused"
+        why = DropReason.EXIT_DESTINATION_REFUSED
     else:
         why = rules.destination_refusal(host, port) or (None if rules.protocols else "exit_not_offered")
     verdict = f"no: {policy.REASONS[why]} ({why})" if why else "yes, where the content is let out"

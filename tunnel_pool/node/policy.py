@@ -1,13 +1,14 @@
 """What may leave from an exit, in words."""
 
 from tunnel_pool.node.config import PROTOCOL_NAMES, Exit
-from tunnel_pool.overlay.serving.exit_rules import NETWORK_DENIED, PORT_DENIED, ExitRules, Protocol
+from tunnel_pool.overlay.serving.exit_rules import ExitRules, Protocol
+from tunnel_pool.rpc.drop_reasons import DropReason
 
 REASONS = {
     "exit_not_offered": "there is no --exit; a relay lets messages of hidden services out, and nothing else",
     "exit_destination_refused": "never to private, reserved or multicast addresses, nor to port 0",
-    NETWORK_DENIED: "a denied network, or none of the allowed ones",
-    PORT_DENIED: "a denied port, or none of the allowed ones",
+    DropReason.EXIT_NETWORK_DENIED: "a denied network, or none of the allowed ones",
+    DropReason.EXIT_PORT_DENIED: "a denied port, or none of the allowed ones",
 }
 _WHAT = {
     Protocol.BITTORRENT: "BitTorrent's data (uTP, BEP 29)",

@@ -32,6 +32,7 @@ from tunnel_pool.pool.process import CALL_TIMEOUT_S, ChildProcess
 from tunnel_pool.pool.program import own_command, own_environment, template_command
 from tunnel_pool.pool.template import Template
 from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import HasDescriptor, give
 from tunnel_pool.rpc.sync import CarriedState, SyncState
@@ -155,7 +156,7 @@ class ProcessPool:
             total.update(self._before_restart.get(slot, (Counter(), None))[0])
             child = self._children.get(slot)
             if child is not None:
-                total["data_stream_full"] += child.datagrams.dropped
+                total[DropReason.DATA_STREAM_FULL] += child.datagrams.dropped
         return +total
 
     def carried(self) -> CarriedState:
@@ -387,7 +388,7 @@ class ProcessPool:
         counters, carried = self._before_restart.get(child.slot, (Counter(), CarriedState()))
         picture = self.pictures[child.slot]
         counters.update(picture.counters)
-        counters["data_stream_full"] += child.datagrams.dropped
+        counters[DropReason.DATA_STREAM_FULL] += child.datagrams.dropped
         carried = carried.plus(picture.carried.ended())
         self._before_restart[child.slot] = (counters, carried)
         picture.clear()

@@ -43,6 +43,7 @@ from tunnel_pool.pooled.shared_port import SharedPort
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.pooled.surface import refuse_the_rest
 from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
 from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState
@@ -170,22 +171,22 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
     ) -> None:
         """Hand the datagram to the child that has the circuit; target and source are its business."""
         if circuit_id not in self.circuits:
-            self.drops["unknown_circuit"] += 1
+            self.drops[DropReason.UNKNOWN_CIRCUIT] += 1
             return
         try:
             self.pool.send_datagram(slot_of(circuit_id), circuit_id, encode_address(*dest_address), data)
         except ValueError:
-            self.drops["datagram_malformed"] += 1
+            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
 
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
         circuit = self.circuits.get(circuit_id)
         if circuit is None:
-            self.drops["unknown_circuit"] += 1
+            self.drops[DropReason.UNKNOWN_CIRCUIT] += 1
             return
         try:
             origin = decode_address(address)
         except Socks5Error:
-            self.drops["datagram_malformed"] += 1
+            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
             return
         self.on_raw_data(circuit, _py_ipv8_address(origin), payload)
 

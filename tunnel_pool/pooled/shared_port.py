@@ -26,6 +26,7 @@ from tunnel_pool.overlay.wire.udp import bind_to_device, cannot_bind
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import CallError, RemoteError
 from tunnel_pool.rpc.sockets import TUNNEL_SOCKET
 from tunnel_pool.steering.cells import PY_IPV8, CellBuckets, bucket_of, cells_of, messages_like, messages_of, program
@@ -177,7 +178,7 @@ class SharedPort:
     def _deliver(self, circuit_id: int, source: tuple[str, int], packet: bytes) -> None:
         slot = self.buckets.slot_of(circuit_id)
         if slot not in self._pool.working() or self._handed[slot] >= MAX_HANDED:
-            self.drops["packet_for_child_dropped"] += 1
+            self.drops[DropReason.PACKET_FOR_CHILD_DROPPED] += 1
             return
         self._handed[slot] += 1
 

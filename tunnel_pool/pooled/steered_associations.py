@@ -14,6 +14,7 @@ from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.messages import address_message
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.rpc import control_pb2 as pb
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import CallError
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import join_udp_request
@@ -166,7 +167,7 @@ class SteeredCarrier:
             if len(steered.waiting) < MAX_WAITING and len(steered.serving) < len(steered.asked):
                 steered.waiting.append((address, payload))
             else:
-                self.drops["no_circuit"] += 1
+                self.drops[DropReason.NO_CIRCUIT] += 1
             return
         if before is None:
             self._attach_program(steered)
@@ -175,7 +176,7 @@ class SteeredCarrier:
 
     def _steer_answered(self, future: "Future[pb.Steered]") -> None:
         if future.exception() is not None:
-            self.drops["steer_failed"] += 1
+            self.drops[DropReason.STEER_FAILED] += 1
 
     def _update(self) -> None:
         """Let the children serve that can, and no others, after the pool has changed."""
@@ -201,7 +202,7 @@ class SteeredCarrier:
             del steered.asked[slot]
             steered.serving.pop(slot, None)
             if socket_of_slot(slot) < len(steered.group.sockets):
-                self.drops["steered_to_the_dead"] += steered.group.discard(socket_of_slot(slot))
+                self.drops[DropReason.STEERED_TO_THE_DEAD] += steered.group.discard(socket_of_slot(slot))
 
     def _ask(self, steered: _Steered, slot: int, pid: int) -> None:
         """Give the child its socket of the group; its predecessor's where it had one."""

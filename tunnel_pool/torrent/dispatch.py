@@ -23,6 +23,7 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
 )
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.pooled.steered_associations import Carrier, OnLost, carrier_for
+from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.address import Address as Socks5Address
 from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
@@ -79,7 +80,7 @@ class Dispatcher:
         try:
             destination = decode_address(address)
         except Socks5Error:
-            self.drops["socks5_malformed"] += 1
+            self.drops[DropReason.SOCKS5_MALFORMED] += 1
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
@@ -91,13 +92,13 @@ class Dispatcher:
                 self._clients.asked(circuit_id, address, association.id)
                 self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
             else:
-                self.drops["no_circuit"] += 1
+                self.drops[DropReason.NO_CIRCUIT] += 1
             return
         circuit = self._sticky.circuit_for(
             address, self._tunnels.circuits, lambda: self._tunnels.circuits_for_new_peers(*self.lane)
         )
         if circuit is None:
-            self.drops["no_circuit"] += 1
+            self.drops[DropReason.NO_CIRCUIT] += 1
             return
         self._clients.asked(circuit.circuit_id, address, association.id)
         self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
@@ -115,22 +116,22 @@ class Dispatcher:
             response = await self._tunnels.perform_http_request(address[1:], request, *self.lane)
             return rewritten(response, _url_of(address, request))
         except HttpError as error:
-            self.drops["http_request_failed"] += 1
+            self.drops[DropReason.HTTP_REQUEST_FAILED] += 1
             logger.info("A tracker was not asked: %s", error)
         except AnswerRefusedError as error:
-            self.drops["http_answer_refused"] += 1
+            self.drops[DropReason.HTTP_ANSWER_REFUSED] += 1
             logger.info("A tracker's answer was refused: %s", error)
         return b""
 
     def raw_data_received(self, circuit_id: int, origin: Address, data: bytes) -> None:
         """Hand a datagram that came over a circuit to the client that asked for it."""
         if not self._associations:
-            self.drops["no_association"] += 1
+            self.drops[DropReason.NO_ASSOCIATION] += 1
             return
         try:
             address = encode_address(origin[0], origin[1])
         except ValueError:  # a name that an exit made up
-            self.drops["origin_malformed"] += 1
+            self.drops[DropReason.ORIGIN_MALFORMED] += 1
             return
         known = {association.id: association for association in self._associations}
         chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
