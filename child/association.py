@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.sticky import StickyMap
-from tunnel_pool.overlay.community import NOWHERE, LocalTunnelCommunity
-from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
+from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.wire.udp import UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, decode_address
@@ -31,10 +30,9 @@ class ServedAssociation:
         self.lane = lane
         self._udp = UdpSocket(sock, self._received, counters)
         self._client = client
-        self._community = community
         self._counters = counters
         self._asked = asked
-        self._sticky = StickyMap()
+        self._outgoing = OutgoingCircuits(community, lane)
 
     def _received(self, datagram: bytes, source: tuple[str, int]) -> None:
         if source == self._client:
@@ -50,24 +48,12 @@ class ServedAssociation:
         except Socks5Error:
             self._counters[DropReason.SOCKS5_MALFORMED] += 1
             return
-        circuit_id = end_to_end_circuit_id(destination.host, destination.port)
-        if circuit_id is not None:
-            # Never to an exit, which would learn the id that our first hop knows.
-            linked = end_to_end_circuit(self._community.circuits, circuit_id, self.lane)
-            if linked is not None and is_linked(linked):
-                self._asked(circuit_id, address)
-                self._community.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
-            else:
-                self._counters[DropReason.NO_CIRCUIT] += 1
-            return
-        circuit = self._sticky.circuit_for(
-            address, self._community.circuits, lambda: self._community.circuits_for_new_peers(*self.lane)
-        )
-        if circuit is None:
+        outgoing = self._outgoing.choose(address, destination[1:])
+        if outgoing is None:
             self._counters[DropReason.NO_CIRCUIT] += 1
         else:
-            self._asked(circuit.circuit_id, address)
-            self._community.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
+            self._asked(outgoing.circuit.circuit_id, address)
+            self._outgoing.send(outgoing, payload)
 
     def deliver(self, address: bytes, data: bytes) -> None:
         """Deliver a datagram from outside, from this encoded address, to the client."""
@@ -75,7 +61,7 @@ class ServedAssociation:
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
         """Return the destinations that had it."""
-        return self._sticky.forget_circuit(circuit_id)
+        return self._outgoing.forget_circuit(circuit_id)
 
     def close(self) -> None:
         self._udp.close()

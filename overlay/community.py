@@ -21,7 +21,7 @@ from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.backoff import Backoff, Recent
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
-from tunnel_pool.overlay.config import SLOT_SHIFT
+from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
     end_to_end_address,
@@ -52,7 +52,6 @@ REBUILD_DELAY_S = 1.0
 SUSPECT_S = 120.0  # by then, churn has asked whether it lives
 STATISTICS_INTERVAL_S = 0.25
 MAX_PINGED = 256
-NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 
 class LocalTunnelSettings(ServingSettings):

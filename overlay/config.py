@@ -21,6 +21,7 @@ MAX_SLOTS = 1 << SLOT_BITS
 SLOT_SHIFT = CIRCUIT_ID_BITS - SLOT_BITS
 
 MAX_HOPS = 3
+NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 
 def slot_of(circuit_id: int) -> int:

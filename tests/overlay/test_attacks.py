@@ -29,7 +29,7 @@ from tests.network import (
     until,
     unused_host,
 )
-from tunnel_pool.overlay.community import NOWHERE
+from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST
 from tunnel_pool.overlay.serving.admission import Admission

@@ -14,7 +14,7 @@ from ipv8.messaging.serialization import default_serializer
 from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
-from tunnel_pool.overlay.community import NOWHERE
+from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.wire.crypto_endpoint import pack_address, packed_address_end, unpack_address
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT
 

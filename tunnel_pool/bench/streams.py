@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import psutil
 
-from tunnel_pool.overlay.community import NOWHERE
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.config import NOWHERE, HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.private_swarm.swarm import LocalSwarm

@@ -23,8 +23,8 @@ from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
-from tunnel_pool.overlay.community import NOWHERE, LocalTunnelSettings
-from tunnel_pool.overlay.config import HostPort, OverlayConfig, slot_of
+from tunnel_pool.overlay.community import LocalTunnelSettings
+from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
 from tunnel_pool.overlay.messages import address_message, exit_rules_message
 from tunnel_pool.overlay.paths.guards import Guards

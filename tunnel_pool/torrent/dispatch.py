@@ -12,14 +12,11 @@ from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.clients import Clients
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.clients.sticky import StickyMap
-from tunnel_pool.overlay.community import NOWHERE
+from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
     end_to_end_address,
-    end_to_end_circuit,
-    end_to_end_circuit_id,
 )
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.pooled.steered_associations import Carrier, OnLost, carrier_for
@@ -48,7 +45,7 @@ class Dispatcher:
         self.lane = lane
         self.drops: Counter[str] = Counter()
         self._tunnels = tunnels
-        self._sticky = StickyMap(slot_of)
+        self._outgoing = OutgoingCircuits(tunnels, lane, slot_of)
         self._associations: list[Association] = []
         self._clients = Clients()
         self._on_lost = on_lost
@@ -84,24 +81,12 @@ class Dispatcher:
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
-        circuit_id = end_to_end_circuit_id(destination.host, destination.port)
-        if circuit_id is not None:
-            # Never to an exit, which would learn the id that our first hop knows.
-            linked = end_to_end_circuit(self._tunnels.circuits, circuit_id, self.lane)
-            if linked is not None:
-                self._clients.asked(circuit_id, address, association.id)
-                self._tunnels.send_data(linked.hop.address, linked.circuit_id, NOWHERE, NOWHERE, payload)
-            else:
-                self.drops[DropReason.NO_CIRCUIT] += 1
-            return
-        circuit = self._sticky.circuit_for(
-            address, self._tunnels.circuits, lambda: self._tunnels.circuits_for_new_peers(*self.lane)
-        )
-        if circuit is None:
+        outgoing = self._outgoing.choose(address, destination[1:])
+        if outgoing is None:
             self.drops[DropReason.NO_CIRCUIT] += 1
             return
-        self._clients.asked(circuit.circuit_id, address, association.id)
-        self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, destination[1:], NOWHERE, payload)
+        self._clients.asked(outgoing.circuit.circuit_id, address, association.id)
+        self._outgoing.send(outgoing, payload)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
         """HTTP trackers are asked through exits that offer it; nothing else is connected to."""
@@ -142,7 +127,7 @@ class Dispatcher:
         if circuit.ctype in END_TO_END:
             self._on_lost({end_to_end_address(circuit.circuit_id)}.__contains__)
         self._clients.forget_circuit(circuit.circuit_id)
-        orphans = self._sticky.forget_circuit(circuit.circuit_id)
+        orphans = self._outgoing.forget_circuit(circuit.circuit_id)
         if orphans:
             self.orphaned(orphans)
 

@@ -1,0 +1,68 @@
+"""Over which circuit a client's datagram leaves, for the main process' dispatcher and for a child's associations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from ipv8.messaging.anonymization.tunnel import Circuit
+
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.sticky import StickyMap
+from tunnel_pool.overlay.config import NOWHERE
+from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id
+
+
+class Circuits(Protocol):
+    """The part of tunnel_pool.contract.Tunnels that is asked here."""
+
+    circuits: dict[int, Circuit]
+
+    def circuits_for_new_peers(self, hops: int, group: int = 0) -> Sequence[Circuit]: ...
+
+    def send_data(
+        self,
+        target: tuple[str, int],
+        circuit_id: int,
+        dest_address: tuple[str, int],
+        source_address: tuple[str, int],
+        data: bytes,
+    ) -> None: ...
+
+
+class Outgoing(NamedTuple):
+    """A circuit, and where the datagram goes at its end: NOWHERE for the other end of an end-to-end circuit."""
+
+    circuit: Circuit
+    destination: tuple[str, int]
+
+
+class OutgoingCircuits:
+    """Chooses circuits of one lane; a destination keeps its circuit while that lives."""
+
+    def __init__(self, tunnels: Circuits, lane: Lane, group_of: Callable[[int], int] = lambda circuit_id: 0) -> None:
+        """Circuits with the same `group_of` their id share a child."""
+        self._tunnels = tunnels
+        self._lane = lane
+        self._sticky = StickyMap(group_of)
+
+    def choose(self, address: bytes, destination: tuple[str, int]) -> Outgoing | None:
+        """Return where a datagram goes, and over which circuit; None while there is no circuit for it.
+
+        `address` is the destination as RFC 1928 section 5 encodes it.
+        """
+        circuits: Mapping[int, Circuit] = self._tunnels.circuits
+        circuit_id = end_to_end_circuit_id(*destination)
+        if circuit_id is not None:
+            # Never to an exit, which would learn the id that our first hop knows.
+            linked = end_to_end_circuit(circuits, circuit_id, self._lane)
+            return Outgoing(linked, NOWHERE) if linked is not None else None
+        circuit = self._sticky.circuit_for(address, circuits, lambda: self._tunnels.circuits_for_new_peers(*self._lane))
+        return Outgoing(circuit, destination) if circuit is not None else None
+
+    def send(self, outgoing: Outgoing, payload: bytes) -> None:
+        """Send a datagram; the tunnels drop and count what a circuit can't carry yet."""
+        circuit = outgoing.circuit
+        self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, outgoing.destination, NOWHERE, payload)
+
+    def forget_circuit(self, circuit_id: int) -> list[bytes]:
+        """Forget a dead circuit; return the destinations, encoded, that it carried."""
+        return self._sticky.forget_circuit(circuit_id)
