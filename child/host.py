@@ -20,11 +20,9 @@ from tunnel_pool.overlay.config import (
     COMMUNITY_ID_BYTES,
     INFOHASH_BYTES,
     MAX_HOPS,
-    ExitFrom,
-    HostPort,
-    OverlayConfig,
     slot_of,
 )
+from tunnel_pool.overlay.config_messages import admission_of, config_of, exit_rules_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import use_mask
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.messages import address_message, address_of, peer_of
@@ -33,10 +31,8 @@ from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_number
 from tunnel_pool.overlay.paths.networks import use_as_numbers
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
 from tunnel_pool.overlay.requests.speed_test import Sample, run_speed_test
-from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
 from tunnel_pool.overlay.wire.udp import CannotBindError, receive_buffer_bytes
-from tunnel_pool.packet_engine import EngineChoice, EngineMissingError
+from tunnel_pool.packet_engine import EngineMissingError
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.descriptors import SOCKETS
 from tunnel_pool.rpc.errors import RemoteError
@@ -142,7 +138,7 @@ class ChildHost:
             raise RemoteError(pb.ERROR_BAD_REQUEST, "no memory came for the limits")
         if message.as_numbers:
             self._use_as_numbers()
-        config = replace(_config(message), limits=limits)
+        config = replace(config_of(message), limits=limits)
         if not message.shared_port:
             return await open_overlay(config)
         sock = self._sockets.take_socket(TUNNEL_SOCKET)
@@ -206,11 +202,11 @@ class ChildHost:
         return pb.Drained()
 
     async def _on_set_exit_rules(self, message: pb.SetExitRules) -> pb.ExitRulesSet:
-        self._created().set_exit_rules(_rules(message.rules))
+        self._created().set_exit_rules(exit_rules_of(message.rules))
         return pb.ExitRulesSet()
 
     async def _on_set_admission(self, message: pb.SetAdmission) -> pb.AdmissionSet:
-        self._created().set_admission(_admission(message.admission))
+        self._created().set_admission(admission_of(message.admission))
         return pb.AdmissionSet()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
@@ -365,51 +361,3 @@ class ChildHost:
                 bytes_down=circuit.bytes_down,
             ),
         )
-
-
-def _config(message: pb.Create) -> OverlayConfig:
-    return OverlayConfig(
-        slot=message.slot,
-        member_key=message.member_key,
-        listen=HostPort(message.listen.host, message.listen.port),
-        peer_flags=frozenset(message.peer_flags),
-        community_id=message.community_id,
-        bootstrap_default=message.bootstrap_default,
-        bootstrap=tuple(HostPort(address.host, address.port) for address in message.bootstrap),
-        siblings=frozenset(message.sibling_keys),
-        known_peers=tuple(HostPort(address.host, address.port) for address in message.known_peers),
-        allow_private=message.allow_private,
-        exit_rules=_rules(message.exit_rules),
-        device=message.device,
-        exit_from=ExitFrom(message.exit_host, (message.exit_first_port, message.exit_last_port)),
-        admission=_admission(message.admission),
-        requires_diversity=message.requires_diversity,
-        engine=EngineChoice(message.engine or EngineChoice.AUTO.value),
-    )
-
-
-def _admission(message: pb.Admission) -> Admission:
-    return Admission(
-        message.circuits,
-        message.per_neighbour,
-        message.per_minute,
-        message.handshakes_per_s,
-        message.handshakes_per_source_per_s,
-        message.closed,
-    )
-
-
-def _rules(message: pb.ExitRules) -> ExitRules:
-    def unpacked(name: str, size: int) -> Ranges | None:
-        return Ranges.unpack(getattr(message, name), size) if message.HasField(name) else None  # type: ignore[arg-type]
-
-    return ExitRules(
-        protocols=Protocol(message.protocols) if message.HasField("protocols") else None,
-        denied=Ranges.unpack(message.denied, ADDRESS_BYTES),
-        allowed=unpacked("allowed", ADDRESS_BYTES),
-        denied_ports=Ranges.unpack(message.denied_ports, PORT_BYTES),
-        allowed_ports=unpacked("allowed_ports", PORT_BYTES),
-        max_destinations=message.max_destinations,
-        max_unanswered=message.max_unanswered,
-        new_per_s=message.new_per_s,
-    )

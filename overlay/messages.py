@@ -5,7 +5,6 @@ from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.sync import IntroductionState
 
@@ -40,20 +39,3 @@ def introduction_state(point: IntroductionPoint) -> IntroductionState:
 def introduction_point(state: IntroductionState | pb.IntroductionPoint) -> IntroductionPoint:
     peer = Peer(state.public_key, UDPv4Address(state.host, state.port))
     return IntroductionPoint(peer, state.seeder_key, state.source, state.last_seen)
-
-
-def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
-    message = pb.ExitRules(
-        denied=rules.denied.pack(ADDRESS_BYTES),
-        denied_ports=rules.denied_ports.pack(PORT_BYTES),
-        max_destinations=rules.max_destinations,
-        max_unanswered=rules.max_unanswered,
-        new_per_s=rules.new_per_s,
-    )
-    if rules.protocols is not None:
-        message.protocols = int(rules.protocols)
-    if rules.allowed is not None:
-        message.allowed = rules.allowed.pack(ADDRESS_BYTES)
-    if rules.allowed_ports is not None:
-        message.allowed_ports = rules.allowed_ports.pack(PORT_BYTES)
-    return message

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -25,8 +25,8 @@ from ipv8.taskmanager import TaskManager
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
+from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
 from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
-from tunnel_pool.overlay.messages import address_message, exit_rules_message
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.peers.discovery import MAX_PEERS
 from tunnel_pool.overlay.serving.admission import Admission
@@ -120,7 +120,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self.scaler: RunningScaler | None = None  # when there is one, it is stopped with us
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
         self.crypto_endpoint = PooledEndpoint(self.pool, self.register_anonymous_task)
-        self._told_share = self._admission_message()
+        self._told_share = self._admission_share()
 
     async def start(self) -> None:
         """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
@@ -227,17 +227,18 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
 
     def _share_admission(self, newcomer: int | None = None) -> None:
         """A child's share of what the node admits is another when there are more children or fewer."""
-        before, self._told_share = self._told_share, self._admission_message()
-        message = pb.SetAdmission(admission=self._told_share)
+        before, self._told_share = self._told_share, self._admission_share()
+        message = pb.SetAdmission(admission=admission_message(self._told_share))
         if self._told_share != before:
             self._tell_all("set_admission", message)
         elif newcomer is not None:
             self.pool.tell(newcomer, "set_admission", message)
 
-    def _admission_message(self) -> pb.Admission:
+    def _admission_share(self) -> Admission:
+        """Return a child's share of what the node admits."""
         records = self.pool.records.values()
         joining = sum(record.state not in FINAL_STATES and not record.unwanted for record in records)
-        return pb.Admission(**asdict(self._config.admission.share(max(1, joining))))
+        return self._config.admission.share(max(1, joining))
 
     def _tell_all(self, name: str, message: Message) -> None:
         for slot in self.pool.working():
@@ -372,29 +373,20 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         port = config.listen.port + slot if config.listen.port else 0
         known = dict.fromkeys([*(HostPort(*peer.address) for peer in self.candidates), *config.known_peers])
         own_keys = {} if self._shares_port else self._public_keys
-        message = pb.Create(
-            slot=slot,
-            member_key=self._own_keys[slot] if slot in own_keys else config.member_key,
-            sibling_keys=[key for other, key in own_keys.items() if other != slot],
-            listen=address_message((config.listen.host, port)),
-            community_id=config.community_id,
-            peer_flags=config.peer_flags,
-            bootstrap_default=config.bootstrap_default,
-            bootstrap=map(address_message, config.bootstrap),
-            allow_private=config.allow_private,
-            known_peers=map(address_message, list(known)[:MAX_KNOWN_PEERS]),
-            sync_interval_s=SYNC_INTERVAL_S,
-            log_level=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
-            admission=self._admission_message(),
-            requires_diversity=self._config.requires_diversity,
-            end_to_end_mask=mask_in_use(),
-            engine=config.engine.value,
-            exit_rules=exit_rules_message(config.exit_rules),
-            device=config.device,
-            exit_host=config.exit_from.host,
-            exit_first_port=config.exit_from.ports[0],
-            exit_last_port=config.exit_from.ports[1],
+        message = config_message(
+            replace(
+                config,
+                slot=slot,
+                member_key=self._own_keys[slot] if slot in own_keys else config.member_key,
+                siblings=frozenset(key for other, key in own_keys.items() if other != slot),
+                listen=HostPort(config.listen.host, port),
+                known_peers=tuple(known)[:MAX_KNOWN_PEERS],
+                admission=self._admission_share(),
+            )
         )
+        message.sync_interval_s = SYNC_INTERVAL_S
+        message.log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+        message.end_to_end_mask = mask_in_use()
         if self._limits is not None:
             message.limited = True
             with contextlib.suppress(OSError):

@@ -1,0 +1,112 @@
+"""A node's configuration in control messages: each written by the main process, and read by a child, here.
+
+tests/overlay/test_config_messages.py holds that what is read is what was written.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from tunnel_pool.overlay.config import ExitFrom, HostPort, OverlayConfig
+from tunnel_pool.overlay.messages import address_message
+from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.packet_engine import EngineChoice
+from tunnel_pool.rpc import control_pb2 as pb
+
+
+def config_message(config: OverlayConfig) -> pb.Create:
+    """Return RPC_CREATE with all of the configuration but descriptors, which go to a child by themselves."""
+    return pb.Create(
+        slot=config.slot,
+        member_key=config.member_key,
+        sibling_keys=config.siblings,
+        listen=address_message(config.listen),
+        community_id=config.community_id,
+        peer_flags=config.peer_flags,
+        bootstrap_default=config.bootstrap_default,
+        bootstrap=map(address_message, config.bootstrap),
+        allow_private=config.allow_private,
+        known_peers=map(address_message, config.known_peers),
+        admission=admission_message(config.admission),
+        requires_diversity=config.requires_diversity,
+        engine=config.engine.value,
+        exit_rules=exit_rules_message(config.exit_rules),
+        device=config.device,
+        exit_host=config.exit_from.host,
+        exit_first_port=config.exit_from.ports[0],
+        exit_last_port=config.exit_from.ports[1],
+    )
+
+
+def config_of(message: pb.Create) -> OverlayConfig:
+    """Return the configuration that `config_message` wrote."""
+    return OverlayConfig(
+        slot=message.slot,
+        member_key=message.member_key,
+        listen=HostPort(message.listen.host, message.listen.port),
+        peer_flags=frozenset(message.peer_flags),
+        community_id=message.community_id,
+        bootstrap_default=message.bootstrap_default,
+        bootstrap=_places(message.bootstrap),
+        siblings=frozenset(message.sibling_keys),
+        known_peers=_places(message.known_peers),
+        allow_private=message.allow_private,
+        exit_rules=exit_rules_of(message.exit_rules),
+        device=message.device,
+        exit_from=ExitFrom(message.exit_host, (message.exit_first_port, message.exit_last_port)),
+        admission=admission_of(message.admission),
+        requires_diversity=message.requires_diversity,
+        engine=EngineChoice(message.engine or EngineChoice.AUTO.value),
+    )
+
+
+def _places(addresses: Iterable[pb.Address]) -> tuple[HostPort, ...]:
+    return tuple(HostPort(address.host, address.port) for address in addresses)
+
+
+def admission_message(admission: Admission) -> pb.Admission:
+    return pb.Admission(**asdict(admission))
+
+
+def admission_of(message: pb.Admission) -> Admission:
+    return Admission(
+        message.circuits,
+        message.per_neighbour,
+        message.per_minute,
+        message.handshakes_per_s,
+        message.handshakes_per_source_per_s,
+        message.closed,
+    )
+
+
+def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
+    message = pb.ExitRules(
+        denied=rules.denied.pack(ADDRESS_BYTES),
+        denied_ports=rules.denied_ports.pack(PORT_BYTES),
+        max_destinations=rules.max_destinations,
+        max_unanswered=rules.max_unanswered,
+        new_per_s=rules.new_per_s,
+    )
+    if rules.protocols is not None:
+        message.protocols = int(rules.protocols)
+    if rules.allowed is not None:
+        message.allowed = rules.allowed.pack(ADDRESS_BYTES)
+    if rules.allowed_ports is not None:
+        message.allowed_ports = rules.allowed_ports.pack(PORT_BYTES)
+    return message
+
+
+def exit_rules_of(message: pb.ExitRules) -> ExitRules:
+    def unpacked(name: str, size: int) -> Ranges | None:
+        return Ranges.unpack(getattr(message, name), size) if message.HasField(name) else None  # type: ignore[arg-type]
+
+    return ExitRules(
+        protocols=Protocol(message.protocols) if message.HasField("protocols") else None,
+        denied=Ranges.unpack(message.denied, ADDRESS_BYTES),
+        allowed=unpacked("allowed", ADDRESS_BYTES),
+        denied_ports=Ranges.unpack(message.denied_ports, PORT_BYTES),
+        allowed_ports=unpacked("allowed_ports", PORT_BYTES),
+        max_destinations=message.max_destinations,
+        max_unanswered=message.max_unanswered,
+        new_per_s=message.new_per_s,
+    )
