@@ -63,7 +63,7 @@ class Codec(NamedTuple):
 
 
 def _struct_codec(schema: Schema, name: str) -> Codec:
-    """Fields in order, big endian; bytes, texts and lists with their length in two bytes before them."""
+    """Return a codec of fields in order, big endian; bytes, texts and lists have their length in two bytes first."""
 
     def encode(values: Values) -> bytes:
         parts: list[bytes] = []

@@ -156,7 +156,7 @@ _Found = tuple[str, Metric, dict[str, Value], list[float], list[float], bool]
 
 
 def _pairs(a: Results, b: Results, paired: bool) -> Iterator[_Found]:
-    """Metric, combination, both sides' values, and whether these are pairs."""
+    """Yield metric, combination, both sides' values, and whether these are pairs."""
     factors = [factor for factor in a.factors if factor in b.runs]
     for combination, first, second in _combinations(a.runs, b.runs, factors):
         for name, metric in b.experiment.metrics.items():
@@ -186,7 +186,7 @@ def _combinations(a: Any, b: Any, factors: list[str]) -> Iterator[tuple[dict[str
 
 
 def lost(a: Results, b: Results) -> list[str]:
-    """Metrics that both say they have, and only the first has measured."""
+    """Return the metrics that both say they have, and only the first has measured."""
     both = [name for name in b.experiment.metrics if name in a.experiment.metrics]
     return [name for name in both if _was_measured(a, name) and not _was_measured(b, name)]
 
@@ -216,7 +216,7 @@ def known(value: Any) -> Any:
 
 
 def as_rows(comparisons: Sequence[Comparison]) -> list[Mapping[str, Any]]:
-    """For a table or JSON."""
+    """Return the comparisons as rows of a table, or for JSON."""
     rows = [
         {
             "metric": each.metric, "unit": each.unit, **each.combination,

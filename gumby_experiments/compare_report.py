@@ -28,7 +28,7 @@ def title_of(each: Comparison) -> str:
 
 
 def write_comparison(a: Results, b: Results, comparisons: Sequence[Comparison], folder: Path) -> Path:
-    """compare.csv, figures and a page that needs nothing beside it. Raises UserError."""
+    """Write compare.csv, figures and a page that needs nothing beside it. Raises UserError."""
     pictures = folder / "figures"
     try:
         pictures.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ SO_TIMESTAMPNS = 35  # asm-generic/socket.h
 
 
 def datagram(size: int, number: int) -> bytes:
-    """An exit takes it for a message of the DHT; the number is in it."""
+    """Return a datagram with its number in it, which an exit takes for a message of the DHT."""
     return b"d" + struct.pack("!I", number) + bytes(size - 6) + b"e"
 
 
@@ -66,7 +66,7 @@ def _socket(host: str) -> socket.socket:
 
 @contextmanager
 def associated(port: int) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
-    """A UDP socket, and where its datagrams go (RFC 1928 section 7)."""
+    """Yield a UDP socket, and where its datagrams go (RFC 1928 section 7)."""
     with socket.create_connection(("127.0.0.1", port)) as tcp, _socket("127.0.0.1") as udp:
         tcp.sendall(b"\5\1\0")
         assert tcp.recv(2) == b"\5\0"

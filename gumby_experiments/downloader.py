@@ -31,7 +31,7 @@ def say(**what: Any) -> None:
 
 
 async def wait_for_line(reader: asyncio.StreamReader, client: TorrentClient) -> bytes:
-    """Saying meanwhile how many circuits there are."""
+    """Wait for a line of the reader, and say meanwhile how many circuits there are."""
     reading = asyncio.ensure_future(reader.readline())
     while not reading.done():
         await asyncio.wait([reading], timeout=SAY_S)
@@ -40,7 +40,7 @@ async def wait_for_line(reader: asyncio.StreamReader, client: TorrentClient) -> 
 
 
 async def carry_out(client: TorrentClient, torrent: str, folder: str, peers: list[tuple[str, int]]) -> None:
-    """One download. Raises UserError."""
+    """Carry out one download. Raises UserError."""
     progress = Progress()
     begun_s = time.monotonic()
 

@@ -20,7 +20,7 @@ UNIT_WORDS = {"mb", "gb", "kb", "bytes", "bit", "s", "ms", "us", "percent", "per
 
 
 def draw_all(results: Results, extra: Callable[[Results, Path], list[str]] | None = None) -> list[str]:
-    """Every figure as SVG and PNG in `figures/`; returns their names. Raises UserError."""
+    """Draw every figure as SVG and PNG in `figures/`; return their names. Raises UserError."""
     folder = results.folder / "figures"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def save(figure: Any, folder: Path, name: str) -> None:
 
 
 def _draw(results: Results, figure: Figure, folder: Path) -> bool:
-    """False when there is nothing to see."""
+    """Draw a figure; return False when there is nothing to see."""
     table = _selected(results.table(figure.table), figure)
     if table.empty:
         return False
@@ -107,7 +107,7 @@ def _groups(table: pd.DataFrame, by: str) -> Iterator[tuple[str, str, pd.DataFra
 
 
 def _in_order(values: Iterable[Any]) -> list[Any]:
-    """Numbers by size; with words among them, all by how they are written."""
+    """Return numbers by size; with words among them, all by how they are written."""
     try:
         return sorted(values)
     except TypeError:
@@ -115,7 +115,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 
 def _draw_series(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
-    """Each run thinly, the mean of all boldly."""
+    """Draw each run thinly, and the mean of all boldly."""
     grid_s = EVERY_S if figure.table == PROGRESS else INTERVAL_S  # bins that several runs are averaged over
     for name, colour, rows in _groups(table, figure.by):
         for _, run in rows.groupby(RUN):
@@ -125,7 +125,7 @@ def _draw_series(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
 
 
 def _draw_box(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
-    """A box for each x, side by side for each group; every run is a dot."""
+    """Draw a box for each x, side by side for each group; every run is a dot."""
     places = {value: number for number, value in enumerate(_in_order(table[figure.x].unique()))}
     groups = list(_groups(table, figure.by))
     width = 0.8 / len(groups)
@@ -143,7 +143,7 @@ def _draw_box(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
 
 
 def _draw_bars(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
-    """The mean for each x, with the least and the most that was seen."""
+    """Draw the mean for each x, with the least and the most that was seen."""
     places = {value: number for number, value in enumerate(table[figure.x].unique())}
     groups = list(_groups(table, figure.by))
     width = 0.8 / len(groups)
@@ -162,7 +162,7 @@ def _draw_bars(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
 
 
 def _draw_lines(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
-    """The mean at each x, with the least and the most that was seen."""
+    """Draw the mean at each x, with the least and the most that was seen."""
     for name, colour, rows in _groups(table, figure.by):
         seen = rows.groupby(figure.x)[figure.y].agg(["mean", "min", "max"])
         axes.plot(seen.index, seen["mean"], "o-", color=colour, label=name, markersize=4)

@@ -99,7 +99,7 @@ def why_not() -> str | None:
 
 @asynccontextmanager
 async def open_links(nodes: int, seed: int, kind: str | None = None) -> AsyncIterator[_Namespaces]:
-    """Namespaces for so many nodes; without a `kind`, netem where the kernel has it. Raises UserError."""
+    """Open namespaces for so many nodes; without a `kind`, by netem where the kernel has it. Raises UserError."""
     if why := why_not():
         raise UserError(why)
     more = [f"--kind={kind}"] if kind else []

@@ -84,7 +84,7 @@ KINDS = list(MAKERS)
 
 
 def mixed(mix: str, seed: int) -> list[tuple[str, Values]]:
-    """Messages as often as the mix has them, in an order that the seed shuffles."""
+    """Return messages as often as the mix has them, in an order that the seed shuffles."""
     chance = random.Random(seed)
     weights = MIXES[mix]
     names = [name for name, share in weights.items() for _ in range(share * DISTINCT // 100)]

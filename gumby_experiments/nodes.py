@@ -132,7 +132,7 @@ class Node:
         await self.stop()
 
     async def stop(self, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Whatever it does; SIGTERM, then SIGKILL for it and what it has started."""
+        """End the node, whatever it does: by SIGTERM, then by SIGKILL for it and what it has started."""
         process = self._process
         if process is None:
             return

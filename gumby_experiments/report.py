@@ -28,7 +28,7 @@ class MetricTable(NamedTuple):
 
 
 def number(value: float | None) -> str:
-    """For people."""
+    """Format a number for people."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return "-"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
@@ -42,7 +42,7 @@ def percent(share: float | None) -> str:
 
 
 def page_environment() -> Environment:
-    """Templates of this package, and what they write numbers with."""
+    """Return the templates of this package, and what they write numbers with."""
     environment = Environment(
         loader=PackageLoader("tunnel_pool.gumby_experiments", "."), autoescape=True, trim_blocks=True
     )

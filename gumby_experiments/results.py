@@ -44,11 +44,11 @@ class Results:
         return list(self.experiment.vary)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Empty where nothing was measured. Of runs, those that came to something."""
+        """Return a table, empty where nothing was measured; of runs, those that came to something."""
         return self.runs if name == RUNS else self.tables.get(name, pd.DataFrame())
 
     def add(self, name: str, rows: Iterable[Mapping[str, Any]], of_run: Mapping[str, Any]) -> None:
-        """Rows of a table; each gets what says which run it is of."""
+        """Add rows to a table; each gets what says which run it is of."""
         new = pd.DataFrame([{**of_run, **row} for row in rows])
         if not new.empty:
             old = self.tables.get(name)
@@ -58,7 +58,7 @@ class Results:
         return self.describe_column(column)[0]
 
     def describe_column(self, column: str) -> tuple[str, str]:
-        """Unit and meaning."""
+        """Return a column's unit and meaning."""
         experiment = self.experiment
         if column in experiment.metrics:
             return experiment.metrics[column].unit, experiment.metrics[column].what
@@ -72,7 +72,7 @@ class Results:
         return "", ""
 
     def write(self) -> None:
-        """Tables, what their columns mean, provenance. Raises UserError."""
+        """Write the tables, what their columns mean, and the provenance. Raises UserError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             meanings = []

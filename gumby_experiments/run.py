@@ -52,7 +52,7 @@ class Run:
         return self.factors[name] if name in self.factors else self.experiment.set[name]
 
     def now_s(self) -> float:
-        """Since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._start_s
 
     def happened(self, what: str, node: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Run:
         self.tables.setdefault(table, []).append(columns)
 
     def node(self, number: int) -> Node:
-        """Made when it is asked for first; it runs when it is started. Raises RunError."""
+        """Return a node, made when it is asked for first; it runs when it is started. Raises RunError."""
         if number not in self.roles:
             raise RunError(f"there is no node {number}; the experiment has {len(self.roles)}")
         if number not in self.nodes:
@@ -83,7 +83,7 @@ class Run:
         return [node for node in self.nodes.values() if node.role == role and node.pid is not None]
 
     async def carry_out(self) -> None:
-        """The scenario from its first line to its last; then everything has ended. Raises UserError."""
+        """Carry the scenario out from its first line to its last; then everything has ended. Raises UserError."""
         scenario = scenario_of(self.experiment, self.factors)
         verbs.check(scenario)
         modules: list[Any] = []
@@ -141,7 +141,7 @@ class Run:
             await asyncio.gather(working, sampling, return_exceptions=True)
 
     async def _close(self, modules: Sequence[Any]) -> None:
-        """All of it, however the run ended."""
+        """End everything, however the run ended."""
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self.folder, ignore_errors=True)
             stack.push_async_callback(self._stop_nodes)

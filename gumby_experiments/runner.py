@@ -24,7 +24,7 @@ OnStep = Callable[[int, int, str, str], None]  # runs done, runs in all, which r
 
 
 def output_folder(folder: Path) -> Path:
-    """Made, or empty as it is. Raises UserError."""
+    """Return the folder for results, made, or empty as it is. Raises UserError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -37,7 +37,7 @@ def output_folder(folder: Path) -> Path:
 async def run_experiment(
     name: str, experiment: Experiment, folder: Path, command: Sequence[str], on_step: OnStep
 ) -> Results:
-    """Every run of its plan. Stopped early, it keeps what was measured, if anything was. Raises UserError."""
+    """Carry out every run of the plan; stopped early, keep what was measured, if anything was. Raises UserError."""
     runs = plan(experiment)
     for planned in runs:
         verbs.check(scenario_of(experiment, planned.factors))
@@ -64,7 +64,7 @@ async def run_experiment(
 
 
 def make_report(results: Results) -> None:
-    """Tables that are made of others, figures and page. Raises UserError."""
+    """Make the tables that are made of others, figures and the page. Raises UserError."""
     findings = findings_of(results.experiment)
     if hasattr(findings, "derive"):
         findings.derive(results)
@@ -93,7 +93,7 @@ async def _links(experiment: Experiment, number: int) -> AsyncIterator[Any]:
 async def _carry_out(
     experiment: Experiment, planned: Planned, results: Results, on_event: Callable[[str], None]
 ) -> None:
-    """One run; when it comes to nothing, its row says why."""
+    """Carry out one run; when it comes to nothing, its row says why."""
     of_run = {RUN: planned.number, **planned.factors}
     begun_s = time.monotonic()
     on_event("starting")

@@ -41,7 +41,7 @@ class Sampler:
                     self._add(node, pid, now_s)
 
     def workers(self) -> list[tuple[int, int]]:
-        """Node and process of every worker that runs, as of now."""
+        """Return node and process of every worker that runs now."""
         below = _children()
         roots = [(node.number, node.pid) for node in self._nodes() if node.pid is not None]
         return [(number, pid) for number, root in roots for pid in _descendants(root, below)]

@@ -170,7 +170,7 @@ def _seconds(text: str, where: str) -> float:
 
 
 def peers_of_roles(roles: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """Number and role of each node: numbers go on from role to role."""
+    """Return number and role of each node: numbers go on from role to role."""
     number = 0
     for role, count in roles.items():
         for _ in range(count):

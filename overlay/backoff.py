@@ -20,7 +20,7 @@ class Backoff:
         return now_s >= self._not_before_s
 
     def failed(self, now_s: float) -> None:
-        """Failures before the next try is due count as one: they come in batches."""
+        """Note a failure; those before the next try is due count as one, as they come in batches."""
         if self.is_due(now_s):
             self._not_before_s = now_s + min(FIRST_DELAY_S * 2.0 ** min(self._failures, 16), MAX_DELAY_S)
             self._failures += 1

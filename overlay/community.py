@@ -146,7 +146,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.endpoint.close()
 
     def _generate_circuit_id(self) -> int:
-        """Random within the slot and its buckets; unused here as circuit, relay or exit."""
+        """Return a random id within the slot and its buckets, unused here by circuits, relays and exits."""
         if self._next_circuit_id is not None:
             return self._next_circuit_id
         while True:
@@ -155,7 +155,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
                 return circuit_id
 
     def create_circuit_with_id(self, circuit_id: int, goal_hops: int, **kwargs: Any) -> Circuit | None:
-        """`create_circuit`, with the id chosen by the caller."""
+        """Create a circuit as `create_circuit` does, with an id that the caller chose."""
         self._next_circuit_id = circuit_id
         try:
             return self.create_circuit(goal_hops, **kwargs)
@@ -245,7 +245,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         return self._backoff.is_due(time.monotonic())
 
     def send_ping(self, peer: Peer) -> None:
-        """RandomChurn's question whether a peer lives; only py-ipv8's DiscoveryCommunity has real pings."""
+        """Ask whether a peer lives, for RandomChurn; only py-ipv8's DiscoveryCommunity has real pings."""
         if len(self._pinged_s) > MAX_PINGED:
             self._pinged_s.clear()
         self._pinged_s[peer.mid] = time.monotonic()

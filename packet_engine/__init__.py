@@ -21,7 +21,7 @@ def is_built() -> bool:
 
 
 def choose(choice: EngineChoice) -> EngineChoice:
-    """NATIVE or PYTHON. Raises EngineMissingError."""
+    """Return NATIVE or PYTHON. Raises EngineMissingError."""
     if choice is EngineChoice.AUTO:
         return EngineChoice.NATIVE if is_built() else EngineChoice.PYTHON
     if choice is EngineChoice.NATIVE and not is_built():

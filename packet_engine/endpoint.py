@@ -259,12 +259,12 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
 
     @property
     def bytes_up(self) -> int:
-        """Payload bytes of all datagrams sent by the tunnels' socket since `reset_byte_counters`."""
+        """Return the payload bytes of all datagrams that the tunnels' socket sent since `reset_byte_counters`."""
         return self.engine.wire_bytes()[0] - self._reset_at[0]
 
     @property
     def bytes_down(self) -> int:
-        """Payload bytes of all datagrams received by the tunnels' socket since `reset_byte_counters`."""
+        """Return the payload bytes of all datagrams that the tunnels' socket received since `reset_byte_counters`."""
         return self.engine.wire_bytes()[1] - self._reset_at[1]
 
     def close(self) -> None:

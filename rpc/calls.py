@@ -154,7 +154,7 @@ class ControlChannel:
         return [self._fail(request_id, CallTimeoutError(self._pending[request_id].name)) for request_id in late]
 
     def close(self, why: str) -> list[Failed]:
-        """The other side is gone: every pending call fails once, new ones are refused."""
+        """Fail every pending call, once, and refuse new ones: the other side is gone."""
         if self._closed is None:
             self._closed = why
         return [self._fail(request_id, ConnectionLostError(why)) for request_id in list(self._pending)]

@@ -39,7 +39,7 @@ class DescriptorsTaken:
         self._taken: dict[int, int] = {}
 
     def take(self, what: int) -> int | None:
-        """The descriptor given for this id, the taker's from now on; None when none was."""
+        """Return the descriptor given for this id, the taker's from now on; None when none was."""
         while (received := self._receive()) is not None:
             other, fd = received
             if (old := self._taken.pop(other, None)) is not None:

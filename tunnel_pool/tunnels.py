@@ -145,7 +145,7 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
 
 
 async def open_tunnels(options: NodeOptions) -> Tunnels:
-    """Running tunnels that keep tunnel_pool.contract. Raises UserError."""
+    """Return running tunnels that keep tunnel_pool.contract. Raises UserError."""
     try:
         engine = choose(options.engine)
     except EngineMissingError as error:

@@ -30,7 +30,7 @@ ALIKE = 1.01  # the most by the least: no law to be seen
 
 
 def derive(results: Results) -> None:
-    """Tables of what the simulation says: `checked` against the runs that it was not calibrated with, `predicted`."""
+    """Make tables of what the simulation says: `checked` against runs that did not calibrate it, `predicted`."""
     runs = results.runs
     calibrates = runs[RUN] % CALIBRATES_EVERY == 0
     calibration, others = runs[calibrates], runs[~calibrates]

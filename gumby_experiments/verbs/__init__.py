@@ -13,13 +13,13 @@ _OF_A_NODE, _OF_THE_RUN = "node", "run"
 
 
 def of_a_node(method: Method) -> Method:
-    """A verb that is done once for each node that its line names; the first argument is the node's number."""
+    """Mark a verb that is done once for each node that its line names; its first argument is the node's number."""
     method.verb_of = _OF_A_NODE  # type: ignore[attr-defined]
     return method
 
 
 def of_the_run(method: Method) -> Method:
-    """A verb that is done once."""
+    """Mark a verb that is done once."""
     method.verb_of = _OF_THE_RUN  # type: ignore[attr-defined]
     return method
 

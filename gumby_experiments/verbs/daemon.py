@@ -83,7 +83,7 @@ class DaemonModule(SwarmModule):
 
     @of_a_node
     async def close_daemon(self, number: int) -> None:
-        """SIGTERM, until it has ended."""
+        """Send SIGTERM, and wait until the daemon has ended."""
         node = self._run.node(number)
         self._run.sampler.sample()
         begun_s = time.monotonic()

@@ -42,12 +42,12 @@ class SwarmModule:
 
     @of_the_run
     def annotate(self, what: str) -> None:
-        """For the log of events."""
+        """Write a remark into the log of events."""
         self._run.happened(what)
 
     @of_the_run
     async def make_file(self, size_mb: str) -> None:
-        """Random bytes, the same for the same seed, and a torrent of it."""
+        """Make a file of random bytes, the same for the same seed, and a torrent of it."""
         self.size_bytes = int(float(size_mb) * MB)
         folder = self._run.folder / "seed"
         folder.mkdir()
@@ -90,7 +90,7 @@ class SwarmModule:
 
     @of_a_node
     async def start_seeder(self, number: int, speed_mb: str = "0") -> None:
-        """It sends so many MB/s at most; 0: no limit."""
+        """Start a seeder that sends so many MB/s at most; 0 is no limit."""
         node = self._run.node(number)
         arguments = seeder_arguments(self.torrent, self._file.parent, node.host, int(float(speed_mb) * MB))
         await node.start([*own_executable(), *arguments])

@@ -160,7 +160,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         self.set_group_of_swarm(info_hash, 0)
 
     async def _tend_while_there_are(self) -> None:
-        """One loop, which ends by itself; without swarms a node does not even wake up."""
+        """Tend swarms once a second while there are any; without them a node does not even wake up."""
         ping_s = time.monotonic() + PING_END_TO_END_S
         try:
             while self.swarms:
@@ -218,7 +218,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         )
 
     async def _look_up(self, swarm: Swarm) -> None:
-        """One look-up, and a circuit to each seeder that it found (py-ipv8's do_peer_discovery)."""
+        """Look a swarm up, and ask each seeder that is found for a rendezvous (py-ipv8's do_peer_discovery)."""
         if not swarm.get_num_connections():
             swarm.min_dht_lookup_interval = swarm.max_dht_lookup_interval = 0
         else:
@@ -352,7 +352,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
                 self.remove_circuit(circuit.circuit_id, "the other end is silent", destroy=DESTROY_REASON_UNNEEDED)
 
     def _ping_end_to_end(self) -> None:
-        """The downloader's end asks, the seeder's answers: py-ipv8 keeps both alive so, but less often."""
+        """Ping the seeder's end of end-to-end circuits: py-ipv8 keeps both ends alive so, but less often."""
         linked = {
             circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None) if circuit.e2e
         }

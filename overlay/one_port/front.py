@@ -63,7 +63,7 @@ class FrontCommunity(LocalTunnelCommunity):
         self._look_soon()
 
     def _build_soon(self, delay_s: float) -> None:
-        """The children do."""
+        """Do nothing: the children build circuits."""
 
     def _look_soon(self) -> None:
         if not self.is_pending_task_active("look soon"):
@@ -108,7 +108,7 @@ class FrontCommunity(LocalTunnelCommunity):
                 self.announce_seeder(seeder)
 
     async def look_up_swarm(self, info_hash: bytes) -> list[IntroductionPoint]:
-        """For a child that was asked over a circuit (py-ipv8's on_peers_request)."""
+        """Look a swarm up for a child that was asked over a circuit (py-ipv8's on_peers_request)."""
         if info_hash in self.pex:
             points: list[IntroductionPoint] = self.pex[info_hash].get_intro_points()
             return points

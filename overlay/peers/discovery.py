@@ -182,7 +182,7 @@ class Discovery(TaskManager):
     # Steps
 
     async def _discover(self) -> None:
-        """Step after step, less and less often while nothing is missing and nobody new is met."""
+        """Walk step after step, less and less often while nothing is missing and nobody new is met."""
         pause_s = WALK_INTERVAL_S
         met: set[Peer] = set()
         while True:

@@ -23,7 +23,7 @@ TRANSACTION_BYTES = 4
 
 
 def ping(transaction: bytes, node_id: bytes) -> bytes:
-    """BEP 5: {"a": {"id": ...}, "q": "ping", "t": ..., "y": "q"}."""
+    """Return a ping of BEP 5: {"a": {"id": ...}, "q": "ping", "t": ..., "y": "q"}."""
     length = str(len(transaction)).encode()
     return b"d1:ad2:id20:" + node_id + b"e1:q4:ping1:t" + length + b":" + transaction + b"1:y1:qe"
 
@@ -68,7 +68,7 @@ class DhtNames:
             self.remove_circuit(circuit.circuit_id, "asked", destroy=DESTROY_REASON_UNNEEDED)
 
     def datagram_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
-        """Over a circuit that carries no client's datagrams."""
+        """Take a datagram that came over a circuit which carries no client's datagrams."""
         asked = self._asked.get(circuit.circuit_id)
         is_address = is_allowed_destination(origin[0], origin[1], self.allow_private)
         # An exit could answer with a name, for us to look up, or with a neighbour of ours.

@@ -188,7 +188,7 @@ class Contacts:
         return None
 
     def _forget_the_quiet(self, most: int, now_s: float) -> None:
-        """Once a minute, and in a full table once a second."""
+        """Forget quiet destinations, once a minute, and in a full table once a second."""
         if now_s - self._looked_s >= (LOOK_EVERY_S if len(self._known) >= most else QUIET_S):
             self._looked_s = now_s
             self._known = {to: known for to, known in self._known.items() if now_s - known.active_s < QUIET_S}

@@ -29,7 +29,7 @@ class ExitSource(NamedTuple):
         return [socket.AF_INET, socket.AF_INET6] if is_any else [socket.AF_INET]
 
     def udp_socket(self, family: socket.AddressFamily) -> socket.socket:
-        """Bound, on a free port. Raises CannotBindError."""
+        """Return a socket bound to a free port. Raises CannotBindError."""
         for _ in range(PORT_TRIES if self.ports[1] else 0):
             with suppress(CannotBindError):
                 return bind_udp(self._host(family), self._port(), family, self.device)

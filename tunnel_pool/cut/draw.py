@@ -22,7 +22,7 @@ def bytes_per_s(value: float) -> str:
 
 
 def draw(profile: Profile, components: Components, cut: Cut, path: Path) -> None:
-    """Bytes/s as they were seen, whatever is free; where boundaries are deployed is marked.
+    """Draw bytes/s as they were seen, whatever is free, and mark where boundaries are deployed.
 
     Raises UserError when it can't be written.
     """

@@ -53,7 +53,7 @@ class Cut(NamedTuple):
 
 
 def graph_of(profile: Profile, free: Iterable[Iterable[str]] = ()) -> nx.Graph:
-    """Components, and bytes/s on their edges; `free` edges weigh nothing, for cutting them adds nothing."""
+    """Return components, and bytes/s on their edges; `free` edges weigh nothing, as cutting them adds nothing."""
     graph = nx.Graph()
     graph.add_nodes_from(profile.cpu_seconds)
     unweighed = {frozenset(edge) for edge in free}

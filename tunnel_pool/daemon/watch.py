@@ -46,7 +46,7 @@ class _File(NamedTuple):
 
 
 def _written(folder: Path) -> list[_File]:
-    """Files that nobody writes to any more."""
+    """Return the files that nobody writes to any more."""
     before_s = time.time() - WRITTEN_AFTER_S
     files = []
     with contextlib.suppress(OSError):  # it is not there, or not now

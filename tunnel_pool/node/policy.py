@@ -20,7 +20,7 @@ _WHAT = {
 
 
 def describe(rules: ExitRules, exit_: Exit, allow_private: bool) -> str:
-    """Line by line."""
+    """Return the policy in words, line by line."""
     lines = ["What leaves from here, told by its content:"]
     let_out = rules.protocols or Protocol(0)
     for name, protocol in PROTOCOL_NAMES.items():

@@ -71,7 +71,7 @@ def _process(pid: int | None) -> dict[str, Any]:
 
 
 def describe(status: dict[str, Any]) -> str:
-    """For people."""
+    """Return the status in words, for people."""
     carried = ", ".join(
         f"{name} {ways['up'] / 1e6:.1f} MB up {ways['down'] / 1e6:.1f} down" for name, ways in status["bytes"].items()
     )

@@ -72,7 +72,7 @@ def child_environment(environment: Mapping[str, str], package_parent: str) -> di
 
 
 def descriptor_map(null: int, data_in: int, data_out: int, sockets: int) -> dict[int, int | str]:
-    """Twisted's childFDs: the child gets these and nothing else.
+    """Return Twisted's childFDs: the child gets these and nothing else.
 
     "w" and "r" are pipes that Twisted makes and the parent writes and reads;
     numbers are descriptors of the parent.

@@ -206,7 +206,7 @@ class PoolPolicy:
             self._change_state(record, ChildState.RUNNING, now_s)
 
     def cannot_start(self, slot: int, why: str) -> None:
-        """The child says that it can't work as configured: it is not tried again once it ended."""
+        """Note that the child says it can't work as configured: it is not tried again once it ended."""
         record = self.slots[slot]
         record.start_failures = MAX_START_FAILURES
         record.why = why

@@ -368,7 +368,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         return peer
 
     def _create_message(self, slot: int) -> pb.Create:
-        """RPC_CREATE for a child: what the node is, and whom its other children know."""
+        """Return RPC_CREATE for a child: what the node is, and whom its other children know."""
         config = self._config
         port = config.listen.port + slot if config.listen.port else 0
         known = dict.fromkeys([*(HostPort(*peer.address) for peer in self.candidates), *config.known_peers])

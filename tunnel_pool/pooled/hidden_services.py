@@ -89,7 +89,7 @@ class PooledHiddenServices(EndToEndAddresses):
             self._tell_of_swarms(slot)
 
     def _take_swarms_back(self, slot: int) -> None:
-        """A child is to go on with the swarms that it had before it was drained."""
+        """Have a child go on with the swarms that it had before it was drained."""
         had = [info_hash for info_hash in self.pool.pictures[slot].swarms if info_hash in self.swarms]
         for other in self._owners.give(had, slot) & set(self.pool.running()):
             self._tell_of_swarms(other)

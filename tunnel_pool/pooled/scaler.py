@@ -156,5 +156,5 @@ def _carries_clients(circuit: Circuit) -> bool:
 
 
 def circuits_for(workers: int) -> int:
-    """py-ipv8's own maximum, more when there are more children to give them to."""
+    """Return py-ipv8's own maximum of circuits, more when there are more children to give them to."""
     return max(8, 2 * workers)

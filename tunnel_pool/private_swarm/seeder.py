@@ -20,7 +20,7 @@ SAMPLE_S = 0.25
 
 
 def seeder_settings(host: str, port: int = 0, speed: int = 0) -> dict[str, object]:
-    """uTP only, on one address, found by nobody but who is told of it; sends `speed` bytes/s at most, if not 0."""
+    """Return settings of a seeder by uTP alone, on one address, that nobody is told of; `speed` in bytes/s."""
     return {
         "upload_rate_limit": speed,
         "listen_interfaces": f"{host}:{port}",

@@ -38,7 +38,7 @@ def make_random_file(
     cancelled: threading.Event | None = None,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
-    """Random bytes, so that nothing on the way can compress or guess them. Raises UserError."""
+    """Make a file of random bytes, which nothing on the way can compress or guess. Raises UserError."""
     try:
         with path.open("wb") as file:
             for start in range(0, size_bytes, CHUNK_BYTES):
@@ -58,7 +58,7 @@ def write_torrent(file: Path, torrent: Path, cancelled: threading.Event | None =
 
 
 def same_bytes(first: Path, second: Path) -> bool:
-    """Compares the contents; False when either can't be read."""
+    """Compare the contents of two files; return False when either can't be read."""
     try:
         with first.open("rb") as a, second.open("rb") as b:
             while True:
@@ -78,7 +78,7 @@ def free_port(host: str) -> int:
 
 
 def make_folder(prefix: str = FOLDER_PREFIX) -> Path:
-    """For the time that this process lives; it says whose it is."""
+    """Make a folder for the time that this process lives; its name says whose it is."""
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
 
 

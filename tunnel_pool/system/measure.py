@@ -85,7 +85,7 @@ class CpuMeter:
         self._readings: dict[int, _Reading] = {}
 
     def cores(self, pid: int | None, now_s: float) -> float:
-        """0.0 the first time, and of a process that is gone."""
+        """Return the cores used since the last call; 0.0 the first time, and for a process that is gone."""
         if pid is None:
             return 0.0
         try:

@@ -94,7 +94,7 @@ class LibtorrentSession(Generic[T]):
             self.on_listening(alert.port)
 
     async def _end(self) -> None:
-        """libtorrent's destructor waits for trackers and disk: not on the loop."""
+        """End the session off the loop, as libtorrent's destructor waits for trackers and disk."""
         holder = [self._session]
         del self._session
         await asyncio.to_thread(holder.clear)

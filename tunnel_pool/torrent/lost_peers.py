@@ -9,14 +9,14 @@ from tunnel_pool.contract import Address
 
 
 def is_end_to_end(peer: Address) -> bool:
-    """Such a peer has another address with another circuit."""
+    """Return whether this is the address of an end-to-end circuit; another circuit gives the peer another one."""
     return peer[1] == int(CIRCUIT_ID_PORT)
 
 
 def drop_and_reconnect(
     session: lt.session, handles: Iterable[lt.torrent_handle], is_lost: Callable[[Address], bool]
 ) -> None:
-    """Lost peers of these torrents are dropped, and asked for again unless they are end-to-end.
+    """Drop lost peers of these torrents, and ask again for those that are not end-to-end.
 
     They would know us by another exit's address from now on, and libtorrent
     would notice only by time-outs. A filter on their addresses, set and

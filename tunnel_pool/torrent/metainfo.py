@@ -76,7 +76,7 @@ def _parse_file(path: Path) -> lt.add_torrent_params:
 
 
 def _reason(error: RuntimeError) -> str:
-    """libtorrent's message without its error category."""
+    """Return libtorrent's message without its error category."""
     return str(error).split(" [")[0]
 
 

@@ -42,7 +42,7 @@ OVER_CIRCUITS = {
 def anonymous_settings(
     socks_port: int, dht: bool = False, private: bool = False, secret: Secret | None = None
 ) -> dict[str, Any]:
-    """libtorrent settings under which its only way out is the SOCKS5 server on `socks_port`.
+    """Return settings under which libtorrent's only way out is the SOCKS5 server on `socks_port`.
 
     uTP, UDP trackers and the DHT go by UDP ASSOCIATE, HTTP trackers by CONNECT.
     What could pass by the proxy is off: port mapping, LSD, TCP with peers, and
@@ -107,7 +107,7 @@ def anonymous_settings(
 
 
 def all_alike() -> lt.ip_filter:
-    """libtorrent lifts all limits for peers with private addresses; nobody behind a tunnel is near."""
+    """Return a filter that limits peers with private addresses, too, as nobody behind a tunnel is near."""
     classes = lt.ip_filter()
     for first, last in (("0.0.0.0", "255.255.255.255"), ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")):  # noqa: S104
         classes.add_rule(first, last, 1 << lt.session.global_peer_class_id)
@@ -115,7 +115,7 @@ def all_alike() -> lt.ip_filter:
 
 
 def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[str, Any]:
-    """For torrents without hops: TCP and uTP, with everybody.
+    """Return settings for torrents without hops: TCP and uTP, with everybody.
 
     `listen` is IP:PORT, `dht_nodes` are HOST:PORT with commas between, without any the DHT is off.
     """

@@ -145,7 +145,7 @@ class Adoption:
 
 
 def main(argv: list[str]) -> int:
-    """Entry; returns the exit code."""
+    """Run Tribler over a pool; return the exit code."""
     parser = make_parser()
     arguments, theirs = parser.parse_known_args(argv)
     sys.argv = ["tribler", *theirs]

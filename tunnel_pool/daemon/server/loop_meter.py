@@ -28,7 +28,7 @@ class LoopMeter:
         self._timer = self._loop.call_at(self._due_s, self._tick)
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Cumulative, by upper bound in seconds, as Prometheus wants them."""
+        """Return cumulative counts by upper bound in seconds, as Prometheus wants them."""
         total, found = 0, []
         for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], self._counts, strict=True):
             total += count

@@ -72,7 +72,7 @@ def delete(deletions: Iterable[Deletion]) -> list[Deletion]:
 
 
 def _remove_empty_folders(path: Path, root: Path) -> None:
-    """Above a file that is gone, up to `root`, which stays."""
+    """Remove empty folders above a file that is gone, up to `root`, which stays."""
     with contextlib.suppress(OSError):  # not empty, or not there
         for parent in path.parents:
             if parent == root:

@@ -27,7 +27,7 @@ class Room:
         return folder not in self._full
 
     def found_none(self, folder: str) -> None:
-        """libtorrent could not write to the folder."""
+        """Note that libtorrent could not write to the folder."""
         self._say_full(folder)
 
     async def look(self, rates: Mapping[str, int]) -> None:

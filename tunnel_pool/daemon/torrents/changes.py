@@ -123,7 +123,7 @@ class Changes:
         )
 
     async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
-        """They are gone when it returns; their files soon after. Raises StoreError."""
+        """Remove torrents: they are gone when it returns, their files soon after. Raises StoreError."""
         library = self._library
         async with library.changing:
             torrents = [torrent for torrent in torrents if library.has(torrent)]
@@ -171,7 +171,7 @@ class Changes:
     async def change(
         self, torrents: Iterable[Torrent], priorities: Callable[[Torrent], list[int]] | None = None, **changes: Any
     ) -> None:
-        """Fields of their records; `priorities` says those of its files. Raises RequestError and StoreError."""
+        """Change fields of their records; `priorities` says those of its files. Raises RequestError and StoreError."""
         library = self._library
         if "labels" in changes:
             for torrent in (torrents := list(torrents)):
@@ -194,7 +194,7 @@ class Changes:
         library.tick()
 
     async def start(self, torrents: Iterable[Torrent], now: bool = False) -> None:
-        """`now`: past the queue. Raises StoreError."""
+        """Start torrents; with `now`, past the queue. Raises StoreError."""
         torrents = list(torrents)
         library = self._library
         for torrent in torrents:
@@ -273,7 +273,7 @@ class Changes:
         await self._library.put_with_resume(torrent, folder=folder)
 
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
-        """Trackers that the tunnels don't carry are left out of a torrent with hops. Raises StoreError."""
+        """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
         if torrent.record.hops != PLAIN:
             allowed = allowed_trackers(tiers)
             if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
@@ -292,7 +292,7 @@ class Changes:
             await self._library.put_with_resume(torrent)
 
     async def rename(self, torrent: Torrent, path: str, name: str) -> None:
-        """A file of it, or a folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
+        """Rename a file or folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
         if torrent.layout is None:
             raise RequestError("its files are not known yet")
         if not name or "/" in name or name in (".", ".."):
@@ -359,7 +359,7 @@ def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
 
 
 def _name_of(parameters: lt.add_torrent_params) -> str:
-    """Empty when there is none, or none that can be read."""
+    """Return the torrent's name, empty when there is none, or none that can be read."""
     try:
         return str(parameters.ti.name() if parameters.ti is not None else parameters.name)
     except UnicodeDecodeError:
@@ -374,7 +374,7 @@ def absolute(folder: str) -> str:
 
 
 async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
-    """libtorrent has done it. Raises RequestError."""
+    """Wait until libtorrent has done it. Raises RequestError."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await future

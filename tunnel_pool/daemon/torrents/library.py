@@ -159,7 +159,7 @@ class Library:
         return [torrent for torrent in self.torrents.values() if torrent.record.hops == hops]
 
     def rates(self) -> tuple[int, int]:
-        """Payload of all torrents down and up, bytes a second."""
+        """Return the payload rates of all torrents, down and up, in bytes a second."""
         torrents = self.torrents.values()
         return sum(torrent.down_rate for torrent in torrents), sum(torrent.up_rate for torrent in torrents)
 
@@ -286,7 +286,7 @@ class Library:
         self.apply_activity(torrent)
 
     def _share_rates(self) -> None:
-        """Sessions that have work to do share what is allowed in all."""
+        """Share out what is allowed in all among the sessions that have work to do."""
         down, up = self.settings.rates(datetime.datetime.now())
         rates: dict[Lane, tuple[int, int]] = {}
         for torrent in self.torrents.values():
@@ -314,7 +314,7 @@ class Library:
         self.spawn(self.room.look(rates))
 
     def disk_is_full(self, torrent: Torrent) -> None:
-        """libtorrent found no room before we did."""
+        """Note that libtorrent found no room before we did."""
         self.room.found_none(torrent.record.folder)
         torrent.is_verifying = False
         torrent.activity = Activity.NO_ROOM

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def renames_of(paths: dict[int, str], path: str, name: str) -> list[tuple[int, str]]:
-    """Files whose path, or a folder in it, is this one: their numbers and new paths."""
+    """Return numbers and new paths of the files whose path, or a folder in it, is this one."""
     return [
         (index, str(Path(path).with_name(name) / Path(old).relative_to(path)))
         for index, old in paths.items()

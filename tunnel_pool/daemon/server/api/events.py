@@ -56,7 +56,7 @@ class Events:
                 cut_off()
 
     async def close(self, _: object = None) -> None:
-        """Everybody is told that it is over."""
+        """Tell everybody that it is over."""
         for queue in self._listeners:
             queue.put_nowait(None)
 

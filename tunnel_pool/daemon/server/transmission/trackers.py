@@ -60,7 +60,7 @@ def stats(torrent: Torrent) -> list[dict[str, Any]]:
 
 
 def text(torrent: Torrent) -> str:
-    """Announce URLs, one a line, a blank line between tiers (BEP 12)."""
+    """Return announce URLs, one a line, with a blank line between tiers (BEP 12)."""
     return "\n\n".join("\n".join(urls) for urls in tiers_of(torrent))
 
 
