@@ -191,7 +191,7 @@ class Handshake:
         return [Associate(client)]
 
     def _http(self) -> list[Step]:
-        """One GET request without a body is all that a tracker is asked (BEP 3)."""
+        """Take the one GET request without a body that is all a tracker is asked (BEP 3)."""
         if not self._buffer.startswith(_GET[: len(self._buffer)]):
             return self._close("no HTTP GET request; TLS can't be carried")
         head, end, rest = self._buffer.partition(_END_OF_HEADERS)

@@ -69,7 +69,7 @@ def reply(code: ReplyCode, bound: bytes) -> bytes:
 
 
 def split_udp_request(datagram: bytes) -> tuple[bytes, bytes]:
-    """(encoded address, payload) of a datagram from the client.
+    """Return (encoded address, payload) of a datagram from the client.
 
     Raises Socks5Error; a fragment is one (section 7 allows to drop them).
     """

@@ -133,7 +133,7 @@ def _mean_mb(speeds: Sequence[int]) -> float:
 
 
 async def _load(request: Any, rate: int, seconds: float) -> tuple[list[tuple[float, int]], float]:
-    """(seconds, bytes) of each request; and how long all took."""
+    """Return (seconds, bytes) of each request, and how long all took."""
     begun_s = time.monotonic()
     took: list[tuple[float, int]] = []
 
@@ -185,7 +185,7 @@ async def _loop_delays(client: daemon.Client, seconds: float) -> list[tuple[floa
 
 
 def _ecdf(before: dict[str, float], after: dict[str, float]) -> list[tuple[float, float]]:
-    """(milliseconds, share of the delays that were no longer)."""
+    """Return pairs of milliseconds and the share of the delays that were no longer."""
     total = after["+Inf"] - before["+Inf"]
     return [
         (1000 * float(bound), round((after[bound] - before[bound]) / total, 4) if total else 0.0)

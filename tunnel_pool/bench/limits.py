@@ -17,7 +17,7 @@ LATENCY_S = 2.0
 
 
 async def measure(seconds: float) -> Result:
-    """For each number of children and each limit: the rate got, in all and by circuit. Raises UserError."""
+    """Measure the rate got, in all and by circuit, for each number of children and each limit. Raises UserError."""
     limits: list[Result] = []
     latency: Result = {}
     for children in CHILDREN:

@@ -121,7 +121,7 @@ class _Chain:
         }
 
     async def _fill(self) -> None:
-        """The children's buffers, while they stand still."""
+        """Fill the children's buffers while they stand still."""
         _signal(self._relays, signal.SIGSTOP)
         started = self._originated()
         for number in range(1, self._trains + 1):
@@ -178,7 +178,7 @@ def _processes(pool: ProcessPool) -> list[psutil.Process]:
 
 
 def _pin(children: Sequence[psutil.Process]) -> None:
-    """Each to a core of its own."""
+    """Pin each process to a core of its own."""
     for child, core in zip(children, sorted(os.sched_getaffinity(0)), strict=False):
         for thread in child.threads():
             os.sched_setaffinity(thread.id, {core})

@@ -138,7 +138,7 @@ async def _download(arguments: argparse.Namespace, swarm: LocalSwarm) -> dict[st
 
 
 def _saw_only(seen_by_seeders: list[list[str]], exits: set[str]) -> bool:
-    """A check that saw nobody is no check: some seeder must have seen some exit."""
+    """Return whether some seeder saw some exit and none saw anybody else: a check that saw nobody is no check."""
     seen = {host for peers in seen_by_seeders for host in peers}
     return bool(seen) and seen <= exits
 

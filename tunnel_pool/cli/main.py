@@ -67,7 +67,7 @@ def module_of(command: str) -> Any:
 
 
 def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """For this command line: of its command it knows the options."""
+    """Return a parser for this command line, which knows the options of its command alone."""
     parser = OneLineParser(prog="tunnel-pool", description="The anonymous BitTorrent daemon that uses every core.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

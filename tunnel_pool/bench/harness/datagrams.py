@@ -13,7 +13,7 @@ RECEIVE_BYTES = 1 << 16
 
 
 def send_train(sock: socket.socket, to: tuple[str, int], datagram: bytes, number: int) -> None:
-    """The same so often."""
+    """Send the same datagram so often."""
     segment = [(socket.SOL_UDP, UDP_SEGMENT, struct.pack("@H", len(datagram)))]
     for start in range(0, number, TRAIN):
         sock.sendmsg([datagram * min(TRAIN, number - start)], segment, 0, to)

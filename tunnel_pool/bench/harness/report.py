@@ -83,7 +83,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """One picture of everything. Raises UserError when it can't be written."""
+    """Draw one picture of everything. Raises UserError when it can't be written."""
     import matplotlib as mpl
 
     mpl.use("Agg")

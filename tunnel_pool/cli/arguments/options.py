@@ -98,7 +98,7 @@ def exit_from(text: str) -> ExitFrom:
 
 
 def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
-    """(whether py-ipv8's own addresses, further addresses)."""
+    """Parse `--bootstrap` into whether py-ipv8's own addresses are used, and further addresses."""
     if text in ("default", "none"):
         return text == "default", ()
     return False, tuple(peer_address(part) for part in text.split(","))
