@@ -127,7 +127,7 @@ class NativeDataPath:
         return Counter()
 
     def circuit_removed(self, circuit_id: int) -> None:
-        """The engine tells of orphans by itself."""
+        """Do nothing: the engine itself reports the destinations that lose their circuit."""
 
     def associate(self, association_id: int, sock: socket.socket, lane: Lane, client: tuple[str, int]) -> None:
         with sock:

@@ -43,7 +43,7 @@ class ExitWatch:
         self._thread.start()
 
     def ended(self) -> NoReturn:
-        """The loop has closed everything in order."""
+        """End the process, now that the loop has closed everything in order."""
         self._ended.set()
         end_process(ExitKind.ENDED)
 

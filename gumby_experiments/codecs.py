@@ -236,7 +236,7 @@ def _capnp_module(text: str) -> Any:
 
 
 def _capnp_codec(schema: Schema, name: str) -> Codec:
-    """Packed, as it is meant to be where bytes count. Raises UserError where pycapnp is not installed."""
+    """Return a codec that packs its messages, as is advised where bytes count. Raises UserError without pycapnp."""
     message = getattr(_capnp_module(capnp_schema(schema)), name.capitalize())
     return Codec(
         lambda values: bytes(message.new_message(**values).to_bytes_packed()),

@@ -140,7 +140,7 @@ def compare(a: Results, b: Results, paired: bool = False) -> list[Comparison]:
 
 
 def compare_in_parts(a: Results, b: Results, rounds: int) -> Iterator[list[Comparison]]:
-    """Comparisons of results whose runs took turns, each of so many rounds that no other has. Raises UserError."""
+    """Yield the comparisons of each part of so many rounds; the runs took turns. Raises UserError."""
     for first in range(0, int(a.runs[RUN].max()) + 1, rounds):
         part = range(first, first + rounds)
         yield compare(_of_rounds(a, part), _of_rounds(b, part), paired=True)
@@ -211,7 +211,7 @@ def regressed(comparisons: Sequence[Comparison]) -> bool:
 
 
 def known(value: Any) -> Any:
-    """JSON has neither NaN nor infinity."""
+    """Return None in place of NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -149,7 +149,7 @@ class Watcher:
         self._sock.close()
 
     def seen(self) -> Iterator[Sight]:
-        """Since it was asked before."""
+        """Yield the packets that were seen since the last call."""
         with suppress(BlockingIOError):
             while True:
                 frame, ancillary, _, address = self._sock.recvmsg(128, 64)

@@ -55,7 +55,7 @@ class Loopback:
         raise RunError("set_link needs `links = true` in the experiment")
 
     def check(self) -> None:
-        """Loopback is always there."""
+        """Do nothing: loopback is always there."""
 
 
 NO_LINKS = Loopback()

@@ -143,7 +143,7 @@ def _receive_synchronously(sock: socket.socket, file: Any, codecs: dict[str, Cod
 
 
 def _receive_full(data: bytes, codecs: dict[str, Codec]) -> int:
-    """All of them are there."""
+    """Decode messages that have all arrived, and return the nanoseconds of CPU that this took."""
     at, end = 0, len(data)
     begun_ns = time.process_time_ns()
     while at < end:
@@ -154,7 +154,7 @@ def _receive_full(data: bytes, codecs: dict[str, Codec]) -> int:
 
 
 def each(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every kind of message by itself, in one process."""
+    """Measure every kind of message by itself, in one process."""
     rows = []
     for name, make in MAKERS.items():
         made = [make(random.Random(arguments.seed + number)) for number in range(DISTINCT)]
@@ -171,7 +171,7 @@ def each(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _timed(work: Callable[[Any], Any], items: Sequence[Any], rounds: int) -> float:
-    """Nanoseconds of CPU for each."""
+    """Return the nanoseconds of CPU that the work took for each item."""
     begun_ns = time.process_time_ns()
     for _ in range(rounds):
         for item in items:

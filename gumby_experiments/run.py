@@ -122,7 +122,7 @@ class Run:
             raise RunError(f"{line.where}: {line.verb}: {type(error).__name__}: {error}") from error
 
     async def _while_nodes_live(self, work: Any) -> None:
-        """Samples meanwhile. Raises RunError as soon as a node ends that should not, or the links do."""
+        """Await the work and take samples. Raises RunError as soon as a node ends that should not, or links do."""
         loop = asyncio.get_running_loop()
         working, sampling = loop.create_task(work), loop.create_task(self.sampler.run())
         try:

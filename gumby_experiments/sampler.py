@@ -93,7 +93,7 @@ def _descendants(pid: int, below: dict[int, list[int]]) -> list[int]:
 
 
 def _disk(process: psutil.Process) -> dict[str, int]:
-    """Empty where the system does not tell, or not us."""
+    """Return what the process read and wrote; nothing where the system does not tell, or not this user."""
     try:
         counters = process.io_counters()
     except (psutil.Error, AttributeError, NotImplementedError):

@@ -76,6 +76,6 @@ def power_of_t_test(effect: float, first: int, second: int, alpha: float = 1 - C
 
 
 def effect_in_words(effect: float) -> str:
-    """After Cohen."""
+    """Name the size of an effect by Cohen's conventions."""
     size = abs(effect)
     return "negligible" if size < 0.2 else "small" if size < 0.5 else "medium" if size < 0.8 else "large"

@@ -75,7 +75,7 @@ def _hop() -> Hop:
 
 
 def _sends_one(endpoint: DataCellEndpoint, work: Work) -> Work:
-    """The work, and a look whether it was done."""
+    """Return the work with a check after it that one packet was sent."""
     nowhere = endpoint.endpoint
 
     def do() -> None:
@@ -90,7 +90,7 @@ _MESSAGE = DATA_MESSAGE + pack_address("8.8.8.8", 80) + pack_address("0.0.0.0", 
 
 
 def python_relay(number: int) -> list[Work]:
-    """A cell that the Python engine relays, one layer off."""
+    """Return the work of relaying a cell in the Python engine, which takes one layer off."""
     endpoint, keys = _endpoint(), generate_session_keys(SECRET)
     endpoint.relays[OURS] = RelayRoute(THEIRS, _hop(), FORWARD)
     endpoint.relays[THEIRS] = RelayRoute(OURS, _hop(), BACKWARD)
@@ -100,7 +100,7 @@ def python_relay(number: int) -> list[Work]:
 
 
 def python_originate(number: int) -> list[Work]:
-    """A cell that the Python engine seals for three hops."""
+    """Return the work of sealing a cell for three hops in the Python engine."""
     endpoint = _endpoint()
     circuit = Circuit(OURS, 3)
     for _ in range(3):
@@ -111,19 +111,19 @@ def python_originate(number: int) -> list[Work]:
 
 
 def data_stream(number: int) -> list[Work]:
-    """A datagram onto the data stream and off it."""
+    """Return the work of putting a datagram onto the data stream and taking it off."""
     decoder, address = data.DataDecoder(), encode_address("8.8.8.8", 80)
     return [lambda: decoder.feed(data.encode(OURS, address, PAYLOAD))] * number
 
 
 def socks5_datagram(number: int) -> list[Work]:
-    """A datagram's SOCKS5 header put on and taken off."""
+    """Return the work of putting a datagram's SOCKS5 header on and taking it off."""
     address = encode_address("8.8.8.8", 80)
     return [lambda: split_udp_request(join_udp_request(address, PAYLOAD))] * number
 
 
 def control_call(number: int) -> list[Work]:
-    """A heartbeat in a frame and out of it."""
+    """Return the work of putting a heartbeat into a frame and taking it out."""
     decoder = framing.FrameDecoder()
 
     def call() -> None:

@@ -252,7 +252,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.send_introduction_request(peer)
 
     def _note_pong(self, peer: Peer) -> None:
-        """One answer is enough for RandomChurn: from then on it asks only when nothing was heard of the peer."""
+        """Note the answer to a ping so that RandomChurn asks this peer again only when it has been silent."""
         pinged_s = self._pinged_s.pop(peer.mid, None)
         known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
         if pinged_s is not None and known is not None:
@@ -265,7 +265,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         return [peer for peer in peers if not self._suspects.has(peer.mid, now_s)] or peers
 
     def _suspect_unverified(self, circuit: Circuit) -> None:
-        """It was asked to join, and another is asked now or nobody any more."""
+        """Suspect the node that was asked to join, as now another one is asked, or none."""
         if circuit.unverified_hop is not None:
             self._suspects.add(circuit.unverified_hop.mid, time.monotonic())
 
@@ -300,12 +300,12 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
             self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
     def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """A data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""
+        """Take a data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""
         if circuit_id is not None:
             self.on_data_message(source, circuit_id, data[MESSAGE_ID_AT:PAYLOAD_AT] + data[AFTER_CIRCUIT_ID:])
 
     def on_data_message(self, source: tuple[str, int], circuit_id: int, message: bytes) -> None:
-        """A decrypted data message: for us over our circuit, or to leave from our exit (py-ipv8's on_data)."""
+        """Take a decrypted data message: for us over our circuit, or to leave from our exit (py-ipv8's on_data)."""
         try:
             origin_at = packed_address_end(message, 1)
             data_at = packed_address_end(message, origin_at)

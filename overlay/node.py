@@ -169,7 +169,7 @@ async def _open_endpoint(
 
 
 def _find_own_address(community: LocalTunnelCommunity, endpoint: Endpoint) -> None:
-    """A node bound to one address is there and nowhere else; others find theirs as py-ipv8 does, but less often."""
+    """Take the address that the node is bound to as its own; without one, find it as py-ipv8 does, but less often."""
     host, port = endpoint.get_address()
     community.cancel_pending_task("discover_lan_addresses")
     if not ipaddress.ip_address(host).is_unspecified:

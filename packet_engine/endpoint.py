@@ -110,12 +110,12 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self.set_peer_flags(settings.peer_flags)
 
     def set_max_relay_early(self, max_relay_early: int) -> None:
-        """Called by py-ipv8's TunnelSettings, too."""
+        """Set how many cells of a circuit may be marked as relay_early; py-ipv8's TunnelSettings call this, too."""
         self._max_relay_early = max_relay_early
         self._configure()
 
     def set_peer_flags(self, peer_flags: set[int]) -> None:
-        """Called by py-ipv8's TunnelSettings, too."""
+        """Set what this node serves as; py-ipv8's TunnelSettings call this, too."""
         self._peer_flags = sum(peer_flags)
         self._configure()
 

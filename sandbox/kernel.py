@@ -36,7 +36,7 @@ def drop_capabilities() -> None:
 
 
 def syscall(number: int, *arguments: int) -> int:
-    """Numbers and addresses as arguments; returns what the call does."""
+    """Call the kernel with numbers and addresses as arguments, and return what the call returns."""
     words = [ctypes.c_long(word) for word in arguments]
     return _checked(_libc.syscall(ctypes.c_long(number), *words))
 

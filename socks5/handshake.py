@@ -125,12 +125,12 @@ class Handshake:
         return [Send(reply(ReplyCode.SUCCEEDED, encode_address(host, port)))]
 
     def connected(self) -> list[Step]:
-        """HTTP requests can go there."""
+        """Grant the connection: HTTP requests may follow."""
         self.state = State.HTTP
         return [Send(reply(ReplyCode.SUCCEEDED, _NO_ADDRESS)), *self._http()]
 
     def refused(self, code: ReplyCode, why: str) -> list[Step]:
-        """They can't."""
+        """Refuse the connection, for the reason given."""
         return self._refuse(code, why)
 
     def failed(self, why: str) -> list[Step]:
@@ -150,7 +150,7 @@ class Handshake:
         return [Send(method_selection(method))]
 
     def _password(self) -> list[Step]:
-        """VER (1), ULEN, UNAME, PLEN, PASSWD (RFC 1929 section 2)."""
+        """Read VER (1), ULEN, UNAME, PLEN, PASSWD (RFC 1929 section 2), and judge them."""
         if self._buffer and self._buffer[0] != AUTHENTICATION_VERSION:
             raise Socks5Error(f"authentication version {self._buffer[0]}")
         if len(self._buffer) < 2 or len(self._buffer) < (password_at := 3 + self._buffer[1]):

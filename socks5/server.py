@@ -89,7 +89,7 @@ class Consumer(Protocol):
         """Return the answer, headers and all; empty when there is none."""
 
     def datagram_received(self, association: "Association", address: bytes, payload: bytes) -> None:
-        """A datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
+        """Take a datagram for `address` (encoded, RFC 1928 section 5). It may be dropped, never sent otherwise."""
 
 
 class Association:
@@ -133,7 +133,7 @@ class Association:
 
     @property
     def client(self) -> tuple[str, int] | None:
-        """Known from its first datagram on, if not before."""
+        """Return the client's address, which is known from its first datagram on, if not before."""
         return self._client
 
     @property

@@ -57,7 +57,7 @@ class CellBuckets:
     """Knows which slot has which bucket, and the live circuits that stayed with a slot when their bucket moved."""
 
     def __init__(self, slots: Sequence[int]) -> None:
-        """Shared out evenly, each slot's in a row."""
+        """Share the buckets out evenly, each slot's in a row."""
         self.owners = [slots[bucket * len(slots) // BUCKETS] for bucket in range(BUCKETS)]
         self.stayed: dict[int, int] = {}  # circuit id: slot
 

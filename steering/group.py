@@ -48,7 +48,7 @@ class ReusePortGroup:
     """
 
     def __init__(self, host: str, port: int = 0, prepare: Prepare | None = None, open_in: OpenIn = open_here) -> None:
-        """The first socket; port 0: a free one. `prepare` is called with each socket before it is bound.
+        """Open the first socket; port 0: a free one. `prepare` is called with each socket before it is bound.
 
         Each socket is made by `open_in`. Raises SteeringError, OSError.
         """
@@ -104,7 +104,7 @@ class ReusePortGroup:
             return number
 
     def dropped(self) -> int:
-        """Datagrams that the kernel dropped since the start: a full buffer, or not let in."""
+        """Return how many datagrams the kernel dropped since the start: for a full buffer, or not let in."""
         return sum(
             _MEMINFO.unpack(sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, _MEMINFO.size))[-1] for sock in self.sockets
         )

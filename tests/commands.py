@@ -55,7 +55,7 @@ class Command:
             raise AssertionError(f"no such line in {timeout_s} s: {self.lines}") from None
 
     async def until_downloaded(self, megabytes, timeout_s=60):
-        """When the progress says that at least this much is there."""
+        """Wait until the progress says that at least this much is there."""
 
         def enough(line):
             words = line.split()

@@ -54,7 +54,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """No child process and no folder of a demo outlives a test."""
+    """Check that no child process and no folder of a demo outlives a test."""
     yield
     children = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs(children, timeout=GONE_WITHIN_S)

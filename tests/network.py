@@ -153,7 +153,7 @@ def dht_like(text):
 
 
 def metrics_in(text):
-    """What Prometheus reads: values by name and labels."""
+    """Return what Prometheus reads: values by name and labels."""
     families = text_string_to_metric_families(text)
     return {(sample.name, *sorted(sample.labels.items())): sample.value for f in families for sample in f.samples}
 

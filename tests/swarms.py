@@ -22,7 +22,7 @@ from tunnel_pool.torrent.session_settings import PRIVATE_DHT
 
 
 def _find_opentracker():
-    """Its path; None without it, and where it can't be: as the only user of a namespace, it won't be root."""
+    """Return its path; None where there is none, and where it can't drop root: as a namespace's only user."""
     is_root = os.geteuid() == 0
     users = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return None if is_root and users < 2 else shutil.which("opentracker", path="/usr/bin:/usr/sbin:/usr/local/bin")

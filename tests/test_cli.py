@@ -45,7 +45,7 @@ WRONG = [
 
 @pytest.mark.parametrize("module", ["twisted", "rich.console"])
 async def test_what_the_command_needs_and_is_not_installed_is_said_in_one_line(module):
-    """As where `pip install tunnel-pool` brought what a program that embeds the pool needs, and no more."""
+    """`pip install tunnel-pool` brings what a program that embeds the pool needs, and no more."""
     code = f"import sys; sys.modules[{module!r}] = None; from tunnel_pool.__main__ import main; sys.exit(main())"
     code, _, line = await fails("demo", program=[sys.executable, "-c", code])
     assert code == 1
@@ -186,7 +186,7 @@ async def test_a_node_that_is_told_to_stop_ends_well(tmp_path, workers, number, 
 
 
 async def test_a_peer_that_is_not_there_is_waited_for_until_ctrl_c(tmp_path):
-    """No circuit and no peer: it says what it waits for, and Ctrl-C ends it."""
+    """The command has no circuit and no peer; it says what it waits for, and Ctrl-C ends it."""
     arguments = [INFOHASH, "--peer=127.0.0.1:1", f"--save={tmp_path}", f"--state={tmp_path}", *QUIET]
     async with command("download", *arguments, "--listen=127.0.0.1:0") as download:
         await download.until_line(lambda line: "building circuits: 0 ready, 0 nodes known" in line)

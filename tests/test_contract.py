@@ -187,7 +187,7 @@ async def test_nothing_is_sent_over_a_circuit_that_is_not_ready(kind):
 
 
 async def test_an_overlay_message_over_a_circuit_is_not_acted_on(kind):
-    """Whoever sees the exit could else have us answer him directly, from our own address."""
+    """Otherwise an exit's observer could have us answer him directly, from our own address."""
     async with network() as nodes, tunnels(kind, map(address_of, nodes)) as client:
         circuit = await ready_circuit(client)
         incoming = []

@@ -66,7 +66,7 @@ async def test_a_magnet_link_with_a_tracker(tmp_path):
 
 @pytest.mark.slow
 async def test_a_hybrid_torrent_by_its_first_hash_alone(tmp_path):
-    """Its best hash becomes another when the metadata arrives (BEP 52)."""
+    """The torrent's best hash becomes another when the metadata arrives (BEP 52)."""
     async with LocalSwarm(1 << 20, seeders=1, exits=1, relays=0, log_level="error") as swarm:
         hashes = lt.load_torrent_file(str(swarm.torrent)).ti.info_hashes()
         assert hashes.has_v1()

@@ -21,7 +21,7 @@ def path_without_cargo():
 
 @pytest.fixture
 def fresh_copy(tmp_path):
-    """What a clone would have, and a virtual environment in which everything but ourselves is installed already."""
+    """Return what a clone would have, and a virtual environment in which all but ourselves is installed."""
     files = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )

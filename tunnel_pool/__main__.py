@@ -23,7 +23,7 @@ def be(module: str) -> None:
 
 
 def main() -> int:
-    """Entry of the console script; returns the exit code."""
+    """Run the command, or the module that this process was started for; return the exit code."""
     if module := switches.own_module_for("".join(sys.argv[1:2])):
         be(module)
         return 0

@@ -30,7 +30,7 @@ class Tunnels(Protocol):
 
     @property
     def candidates(self) -> Mapping[Peer, list[int]]:
-        """Peers that a circuit may use, with their peer flags; never ourselves."""
+        """Return the peers that a circuit may use, with their peer flags; never ourselves."""
 
     on_raw_data: Callable[[Circuit, Address, bytes], None]
     """Called with each datagram that comes in: over which circuit, from where outside, what."""

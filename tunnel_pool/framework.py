@@ -10,7 +10,7 @@ from tunnel_pool.socks5.server import Network
 
 
 def _has_reactor() -> bool:
-    """Some library of an embedding program may have imported a reactor that nobody runs."""
+    """Return whether a reactor runs: some library may have imported one that nobody runs."""
     return bool(getattr(sys.modules.get("twisted.internet.reactor"), "running", False))
 
 

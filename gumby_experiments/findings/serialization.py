@@ -36,7 +36,7 @@ def _ranking(means: pd.Series, unit: str) -> str:
 
 
 def _is_waiting_apart(mix: str, runs: pd.DataFrame) -> Iterator[str]:
-    """Formula 1: a synchronous message costs what it costs in a full buffer, and a constant for waiting."""
+    """Check formula 1: a synchronous message costs as much as in a full buffer, plus a constant for waiting."""
     means = runs.groupby(["format", "mode"])["receiver_us"].mean().unstack()
     if not {SYNCHRONOUS, FULL} <= set(means.columns):
         return
@@ -50,7 +50,7 @@ def _is_waiting_apart(mix: str, runs: pd.DataFrame) -> Iterator[str]:
 
 
 def _packing_pays(mix: str, runs: pd.DataFrame) -> Iterator[str]:
-    """Formula 2: packing pays if P + U <= (1 - |packed| / |raw|) T (Stokkink 2016, 3.1.2); raw is struct here.
+    """Check formula 2: packing pays if P + U <= (1 - |packed| / |raw|) T (Stokkink 2016, 3.1.2); raw is struct here.
 
     T is how long the raw message is on its way. As struct is made and read, too, P + U is what a format costs more.
     """
@@ -72,7 +72,7 @@ def _packing_pays(mix: str, runs: pd.DataFrame) -> Iterator[str]:
 
 
 def _linear(messages: pd.DataFrame) -> Iterator[str]:
-    """Formula 3: the cost is a constant and so much a byte."""
+    """Check formula 3: the cost is a constant plus a constant for each byte."""
     if messages.empty:
         return
     for format_name, rows in messages.groupby("format"):

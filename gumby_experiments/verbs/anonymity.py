@@ -18,7 +18,7 @@ class AnonymityModule:
         self, rules: str, size: str, hostile_percent: str, placement: str, *, hops: str, days: str, clients: str,
         circuits_a_day: str, requests: str,
     ) -> None:  # fmt: skip
-        """Metrics of so many clients, each in a network of its own; the seed is the run's."""
+        """Set the metrics of so many clients, each in a network of its own; the seed is the run's."""
         chosen, share = Rules(rules), float(hostile_percent) / 100
         rng = random.Random(self._run.random.random())
 

@@ -24,7 +24,7 @@ class BenchModule:
 
     @of_a_node
     async def measure_start_methods(self, number: int, workers: str, seconds: str) -> None:
-        """A pool of so many workers, started either way: times, memory, and CPU over so many seconds of idleness."""
+        """Measure pools of so many workers, started either way: times, memory, and CPU over so many idle seconds."""
         measured = await self._bench(number, "idle", f"--workers={workers}", f"--seconds={seconds}")
         for method, figures in measured.items():
             self._run.add_row("pools", start_method=method, **figures)
@@ -32,7 +32,7 @@ class BenchModule:
 
     @of_a_node
     async def measure_api(self, number: int, size_mb: str, seconds: str) -> None:
-        """Requests at each rate for so many seconds, while a file of this size is downloaded again and again."""
+        """Ask at each rate for so many seconds, while a file of this size is downloaded again and again."""
         measured = await self._bench(number, "api", f"--size={size_mb}", f"--seconds={seconds}")
         for row in measured["requests"]:
             self._run.add_row("requests", **row)

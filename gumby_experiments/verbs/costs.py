@@ -50,7 +50,7 @@ class CostsModule:
 
     @of_a_node
     async def count_python(self, number: int, workload: str, times: str) -> None:
-        """The metric WORKLOAD_instructions of tunnel_pool.gumby_experiments.workloads, for each time."""
+        """Set the metric WORKLOAD_instructions: what one time of the workload of `workloads.py` costs."""
         if self._empty is None:
             self._empty = await self._count_workload(number, NOTHING, "1")
         counted = await self._count_workload(number, workload, times) - self._empty
@@ -62,7 +62,7 @@ class CostsModule:
 
     @of_a_node
     async def count_engine(self, number: int, role: str, cells: str) -> None:
-        """The metric engine_ROLE_instructions, for each cell; nothing where the engine can't be built."""
+        """Set the metric engine_ROLE_instructions, for each cell; nothing is set where the engine can't be built."""
         if shutil.which("cargo") is None or not CRATE.exists():
             self._run.happened("the engine's cells are not counted: no cargo, or no source of the engine")
             return

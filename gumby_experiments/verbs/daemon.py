@@ -54,7 +54,7 @@ class DaemonModule(SwarmModule):
 
     @of_a_node
     async def open_magnet(self, number: int) -> None:
-        """A magnet link of the file, naming its seeders; return when its metadata is there."""
+        """Open a magnet link of the file that names its seeders, and return when its metadata is there."""
         seeders = [HostPort(seeder.host, await seeder.heard("port")) for seeder in self._run.with_role(SEEDER)]
         self._opened_s = time.monotonic()
         self._infohash = await self._client.add(source=magnet_link(self.torrent, seeders), hops=1)
@@ -69,7 +69,7 @@ class DaemonModule(SwarmModule):
         self._run.metrics["mean_mb_per_s"] = round(self.size_bytes / MB / seconds, 2)
 
     async def _until(self, number: int, what: str, holds: Any) -> None:
-        """The metric `what`_s: seconds since the link was opened."""
+        """Wait until the condition holds, and set the metric `what`_s: seconds since the link was opened."""
         node = self._run.node(number)
         while True:
             torrent = await self._client.get(f"/api/torrents/{self._infohash}")
@@ -95,7 +95,7 @@ class DaemonModule(SwarmModule):
 
     @of_a_node
     async def be_idle(self, number: int, seconds: str) -> None:
-        """For so long; then what it used meanwhile, all its processes together."""
+        """Rest for so long, then set the metrics of what all processes of the node used meanwhile."""
         node = self._run.node(number)
         before, late_before = self._used(number), await self._lateness()
         self._run.happened("idle from here", number)

@@ -41,7 +41,7 @@ class DatagramModule(SwarmModule):
 
     @of_a_node
     async def start_echo(self, number: int, ports: str) -> None:
-        """A port for each circuit: a destination keeps its circuit."""
+        """Start an echo with a port for each circuit, as a destination keeps its circuit."""
         node = self._run.node(number)
         await node.start(self._program("datagram_load", "echo", node.host, f"--ports={ports}"))
         self._echoes = [f"--echo={node.host}:{port}" for port in await node.heard("echo")]
@@ -83,7 +83,7 @@ class DatagramModule(SwarmModule):
 
     @of_a_node
     async def probe(self, number: int, probes: str) -> None:
-        """Rows of the table `breakdown`: microseconds of each part of the way, the median of all probes."""
+        """Add rows to the table `breakdown`: microseconds of each part of the way, the median of all probes."""
         if os.geteuid() != 0:
             self._run.happened("no breakdown: only root sees the packets on loopback")
             return

@@ -26,7 +26,7 @@ class ScaleModule(SwarmModule):
 
     @of_a_node
     async def end_count(self, number: int) -> None:
-        """The metrics NAME_s_per_gb are what was used since `count_costs`, by kind of process."""
+        """Set the metrics NAME_s_per_gb: what was used since `count_costs`, by kind of process."""
         used = {
             kind: [seconds - self._before[kind].get(key, 0.0) for key, seconds in by_id.items()]
             for kind, by_id in self._used(number).items()

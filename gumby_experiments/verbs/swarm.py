@@ -145,7 +145,7 @@ class SwarmModule:
 
     @of_a_node
     async def wait_until_downloaded(self, number: int) -> None:
-        """Then the download's metrics are there."""
+        """Wait for the end of the download, and set its metrics."""
         node = self._run.node(number)
         seconds = await node.heard("finished")
         self._run.sampler.sample()

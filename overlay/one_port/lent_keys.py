@@ -12,7 +12,7 @@ _ANY_SECRET = bytes(64)
 def session_keys(
     key_forward: bytes, key_backward: bytes, salt_forward: bytes, salt_backward: bytes, counter_backward: int
 ) -> SessionKeys:
-    """py-ipv8's SessionKeys of their parts: it makes them of a shared secret alone, but lets them be changed."""
+    """Make py-ipv8's SessionKeys of their parts; its own function makes them of a shared secret alone."""
     keys: Any = generate_session_keys(_ANY_SECRET)
     keys.key_forward, keys.key_backward = key_forward, key_backward
     keys.salt_forward, keys.salt_backward = salt_forward, salt_backward

@@ -136,7 +136,7 @@ class Discovery(TaskManager):
         self.strategies.append((strategy, target_peers))
 
     def _open_pex(self, pex: PexCommunity) -> None:
-        """Other introduction points of the swarm are in the DHT; py-ipv8 always asks its own servers."""
+        """Meet the swarm's other introduction points through the DHT; py-ipv8 always asks its own servers."""
         pex.bootstrappers = [
             made for made in make_bootstrappers(self._config) if isinstance(made, DispersyBootstrapper)
         ]
@@ -165,7 +165,7 @@ class Discovery(TaskManager):
         self.overlays.append(self._dht)
 
     def _find_dht_peers(self, dht: CarefulDht) -> None:
-        """Nodes that relay are in the DHT as well, at the same address."""
+        """Walk to a node that relays, since it is in the DHT as well, at the same address."""
         known = dht.get_peers()
         if len(known) >= MAX_DHT_PEERS:
             return
@@ -220,6 +220,6 @@ class Discovery(TaskManager):
 
 
 def _estimate_as(overlay: Community, community: Community) -> None:
-    """They share the socket, so what is known of our address holds for both."""
+    """Take the community's estimate of our address for the overlay, as both share the socket."""
     overlay.cancel_pending_task("discover_lan_addresses")
     overlay.my_estimated_lan, overlay.my_estimated_wan = community.my_estimated_lan, community.my_estimated_wan

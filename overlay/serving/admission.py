@@ -22,7 +22,7 @@ class Admission:
     closed: bool = False  # no circuit more: what it carries could not go on
 
     def share(self, children: int) -> "Admission":
-        """One child's: ids are random, so that each gets its part; a neighbour's come to one by chance."""
+        """Return one child's share: ids are random, so that each gets its part; a neighbour's come to one by chance."""
 
         def part(whole: int) -> int:
             return -(-whole // children)

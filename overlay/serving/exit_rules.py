@@ -95,7 +95,7 @@ class Ranges(NamedTuple):
 
 
 def _number(address: IpAddress) -> int:
-    """IPv4 mapped into IPv6."""
+    """Return the address as a number, IPv4 mapped into IPv6."""
     return int(address) + (_MAPPED if address.version == 4 else 0)
 
 
@@ -194,7 +194,7 @@ class Contacts:
             self._known = {to: known for to, known in self._known.items() if now_s - known.active_s < QUIET_S}
 
     def may_look_up(self, rules: ExitRules, now_s: float) -> bool:
-        """A name is a new destination, too, each time."""
+        """Return whether a name may be looked up now; each time, it counts as a new destination."""
         if rules.new_per_s:
             if not self._new.permits(now_s):
                 return False

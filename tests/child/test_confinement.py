@@ -100,7 +100,7 @@ def test_a_filter_is_a_program_whose_jumps_stay_inside_and_that_ends(machine):
 
 
 def test_numbers_of_calls_are_those_of_this_machine():
-    """As the C library has them, where a call can be told by what it answers."""
+    """Each number is that of the C library, where a call can be told by what it answers."""
     if not seccomp.is_known_machine():
         pytest.skip("no numbers for this machine")
     numbers = seccomp._ARCHITECTURES[kernel.MACHINE][1]

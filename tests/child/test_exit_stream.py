@@ -145,7 +145,7 @@ async def test_a_child_that_ignores_it_is_killed(loop):
 
 
 async def test_a_child_dies_with_its_streams(spawn):
-    """What it sees when the main process is gone: end of file on the exit stream."""
+    """The child sees end of file on the exit stream when the main process is gone."""
     child, watcher = spawn(own_command())
     await child.call("create", create_message())
     close_stream(child._process, EXIT_IN)
@@ -178,7 +178,7 @@ async def test_unknown_calls_and_bad_requests_are_answered(spawn):
 
 
 async def test_the_key_is_nowhere_but_on_the_control_stream():
-    """Not in argv, not in the environment, not in a file of its own."""
+    """The key is not in argv, not in the environment, and not in a file of its own."""
     async with tunnels("pooled", workers=1) as client:
         process = psutil.Process(client.pool.pid(0))
         key = client._config.member_key

@@ -59,7 +59,7 @@ def git(*arguments):
 
 
 def worktrees():
-    """Without those whose folders are gone."""
+    """Return git's worktrees without those whose folders are gone."""
     git("worktree", "prune")
     return git("worktree", "list")
 

@@ -118,7 +118,7 @@ async def test_packets_take_their_time_and_some_are_lost():
 
 @needs_namespaces
 async def test_veth_pairs_join_the_namespaces_too():
-    """What netem is put on where the kernel has it."""
+    """The links that netem is put on, where the kernel has it, join the namespaces as well."""
     async with links.open_links(2, seed=1, kind="netem") as namespaces:
         assert len(await ping(namespaces, 20)) == 20
 

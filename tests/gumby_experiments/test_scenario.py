@@ -30,7 +30,7 @@ def read(text, variables=(), **files):
 
 
 def test_lines_of_gumbys_own_experiments():
-    """From its experiments/tunnels and docs/advanced_scenario_concepts.rst."""
+    """The lines are from its experiments/tunnels and docs/advanced_scenario_concepts.rst."""
     scenario = read(
         """
 &module gumby.modules.tribler_module.TriblerModule

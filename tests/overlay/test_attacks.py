@@ -115,7 +115,7 @@ async def test_however_often_a_hidden_seeder_is_asked_a_relay_is_next_to_its_fir
 
 
 def signed_by(node, key, make):
-    """What the node would send with another key."""
+    """Return what the node would send with another key."""
     own, node.my_peer = node.my_peer, Peer(key, node.my_peer.address)
     try:
         return make()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not is_built(), reason="the native engine is not
 
 
 async def flood(send, targets):
-    """As fast as this process can, round robin."""
+    """Send as fast as this process can, round robin."""
     until_s = time.monotonic() + FLOOD_S
     while time.monotonic() < until_s:
         for target in targets:
@@ -141,7 +141,7 @@ async def test_a_quiet_circuit_is_served_beside_a_flood():
 
 
 async def test_the_engine_rests_once_an_association_is_gone():
-    """Its socket lives on elsewhere, and what comes to it must not keep the engine awake."""
+    """The socket lives on elsewhere, and what comes to it must not keep the engine awake."""
     async with network() as (node,):
         client, served = bind_udp("127.0.0.1", 0), bind_udp("127.0.0.1", 0)
         try:
@@ -163,7 +163,7 @@ async def test_the_engine_rests_once_an_association_is_gone():
 
 
 async def test_strangers_packets_neither_stop_python_nor_fill_memory():
-    """As many as come: the loop has its turns, and what waits is bounded in bytes."""
+    """However many packets come, the loop has its turns, and what waits is bounded in bytes."""
     async with network() as (node,):
         packet = node.get_prefix() + bytes([245]) + bytes(60_000)
         longest_s, last_s = 0.0, time.monotonic()

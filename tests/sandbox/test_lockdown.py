@@ -26,7 +26,7 @@ def lockdown():
 
 
 def plain_session():
-    """As libtorrent comes, without a proxy: whatever reaches the outside by it, the kernel has let out."""
+    """Return a session without a proxy: whatever reaches the outside by it, the kernel has let out."""
     quiet = ("enable_dht", "enable_lsd", "enable_upnp", "enable_natpmp")
     return open_session({"listen_interfaces": "0.0.0.0:0", "ssrf_mitigation": False, **dict.fromkeys(quiet, False)})
 
@@ -98,7 +98,7 @@ def test_it_is_a_thread_that_is_locked_down_not_the_process(lockdown):
 
 
 def test_what_prepare_leaves_a_user_who_is_not_root():
-    """In a process of its own: it may lock down then, and what it starts has no new rights."""
+    """A process of its own shows that it may lock down then, and what it starts has no new rights."""
     code = (
         "import os, ctypes, subprocess\n"
         "from tunnel_pool.sandbox.lockdown import *\n"

@@ -24,7 +24,7 @@ from tunnel_pool.tribler import pooled_class
     ],
 )
 async def test_a_frozen_programs_children_are_started_with_its_own_switches(start_method, switch, more, tmp_path):
-    """Its argparse would refuse ours; no reactor runs there, and the pool is made before the loop runs."""
+    """The host's argparse would refuse ours; no reactor runs, and the pool is made before the loop runs."""
     executable = tmp_path / "host"
     executable.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.host_program "$@"\n')
     executable.chmod(0o755)

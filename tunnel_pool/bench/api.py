@@ -60,7 +60,7 @@ async def measure(size_mb: int, workers: int, seconds: float) -> dict[str, Any]:
 
 
 async def _add_many(client: daemon.Client, folder: Path, torrents: int = TORRENTS) -> None:
-    """Small files, all there, that are seeded without hops."""
+    """Add small torrents whose files are all there, to be seeded without hops."""
     downloads = folder / "downloads"
     downloads.mkdir(exist_ok=True)
     for number in range(torrents):

@@ -32,7 +32,7 @@ Sample = dict[str, float]
 
 
 async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[str, Any]:
-    """Calm, traffic, calm, a wish for circuits, calm; a load lasts `seconds`, calm long enough for the pool to shrink.
+    """Run calm, traffic, calm, a wish for circuits, calm: a load lasts `seconds`, a calm until the pool can shrink.
 
     Raises UserError when the file is too small for that.
     """
@@ -105,7 +105,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Children, circuits, CPU and speed over time. Raises UserError when the file can't be written."""
+    """Draw children, circuits, CPU and speed over time. Raises UserError when the file can't be written."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -100,7 +100,7 @@ def _create(world: World) -> bytes:
 
 
 async def _recorded(world: World) -> list[bytes]:
-    """Cells of a circuit of another originator's, which has sent them and goes on living."""
+    """Return cells of another originator's circuit, which has sent them and goes on living."""
     config = world.config("127.0.0.4", set(), [world.address], engine=EngineChoice.PYTHON)
     recorder = await open_overlay(config)
     world.stack.push_async_callback(recorder.unload)

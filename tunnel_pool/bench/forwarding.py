@@ -52,7 +52,7 @@ Result = dict[str, Any]
 
 
 async def measure(scenario: str, contender: Contender, trains: bool, arguments: argparse.Namespace) -> Result:
-    """Microseconds of CPU per cell, and cells per second. Raises UserError."""
+    """Measure the microseconds of CPU for each cell, and the cells in a second. Raises UserError."""
     swarm = LocalSwarm(
         1,
         seeders=0,
@@ -165,7 +165,7 @@ class _Forward(_Flow):
     """Client to outside."""
 
     async def prepare(self) -> None:
-        """Exits of ours let few datagrams out to who never answers."""
+        """Answer the exit once, as our exits let few datagrams out to destinations that never answer."""
         self.send(1)
         loop = asyncio.get_running_loop()
         _, source = await asyncio.wait_for(loop.sock_recvfrom(self.outside, RECEIVE_BYTES), CIRCUIT_TIMEOUT_S)

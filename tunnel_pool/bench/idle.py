@@ -122,7 +122,7 @@ _KINDS = ("rss", "uss", "pss")
 
 
 async def _cpu(main: psutil.Process, children: list[psutil.Process], seconds: float) -> dict[str, float]:
-    """Percent of one core over this time."""
+    """Measure the percent of one core that is used over this time."""
     meter = CpuMeter()
 
     def percent() -> tuple[float, float]:

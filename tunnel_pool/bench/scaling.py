@@ -165,11 +165,11 @@ class _Chain:
         send_train(self._client, self._served.getsockname(), head + DATAGRAM, TRAIN)
 
     def _originated(self) -> int:
-        """Cells so far."""
+        """Return the cells that were originated so far."""
         return self._world.own_memory.counted().up["own"] // self._originated_bytes
 
     def _relayed(self) -> int:
-        """Cells so far."""
+        """Return the cells that were relayed so far."""
         return self._world.memory.counted().up["relayed"] // self._relayed_bytes
 
 

@@ -101,7 +101,7 @@ async def _ask(client: daemon.Client, counts: dict[str, int]) -> None:
 
 
 async def _listen(client: daemon.Client, counts: dict[str, int]) -> None:
-    """Comes and goes, too."""
+    """Count the daemon's events, over a connection that is closed and opened again all the time."""
     while True:
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(10), client.http.get(f"{client.base}/api/events") as response:

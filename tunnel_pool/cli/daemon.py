@@ -160,7 +160,7 @@ def _bytes(text: str) -> int:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs until it is stopped; the report is what it carried. Raises UserError."""
+    """Run until stopped, and return a report of what was carried. Raises UserError."""
     daemon_options = options_of(arguments)
     started_s = time.monotonic()
     with state_of_our_own(arguments.state.absolute()), contextlib.ExitStack() as ending:

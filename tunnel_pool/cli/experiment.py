@@ -137,7 +137,7 @@ async def run_one(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _import_runner() -> Any:
-    """Import the runner and all that is needed at the end, too."""
+    """Import the runner, and now also what is needed only at the end."""
     import matplotlib  # noqa: F401
     import scipy  # noqa: F401
     import simpy  # noqa: F401

@@ -60,7 +60,7 @@ SEEDER = "seeder"  # started by the demo, not by people
 
 
 def module_of(command: str) -> Any:
-    """Imported for the command that runs alone: what each needs takes a second in all."""
+    """Import the module of the command that runs, and no other: what all need takes a second."""
     if importlib.util.find_spec("twisted") is None:  # it is imported when the command runs
         raise ModuleNotFoundError(name="twisted")
     return importlib.import_module(f"tunnel_pool.cli.{MODULES.get(command, command)}")

@@ -114,7 +114,7 @@ def _rules(arguments: argparse.Namespace, config: NodeConfig) -> ExitRules:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs until it is stopped; the report is what it carried. Raises UserError."""
+    """Run until stopped, and return a report of what was carried. Raises UserError."""
     if arguments.what == "status":
         return {"ok": True, **await ask_status(arguments.state.absolute())}
     rules = _rules(arguments, arguments.config_read)
@@ -167,7 +167,7 @@ class _Node:
         return status.status_of(watched)
 
     def reload(self) -> None:
-        """Limits and the exit's rules of the file as it is now; a file with an error changes nothing."""
+        """Apply limits and exit rules from the file as it is now; a file with an error changes nothing."""
         systemd.tell_reloading()
         try:
             config = read_config(self.arguments.config)

@@ -142,5 +142,5 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """Names are strangers' words: none moves the cursor."""
+    """Replace what does not print: a stranger's name must not move the cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

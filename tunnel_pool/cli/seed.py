@@ -62,7 +62,7 @@ def _whole_path(text: str) -> Path:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs until it is stopped; the report is what it seeded. Raises UserError."""
+    """Run until stopped, and return a report of what was seeded. Raises UserError."""
     node = options.node_options(arguments)
     for path in arguments.path:
         if path.name and node.state_dir.is_relative_to(path):
@@ -128,7 +128,7 @@ def describe(report: dict[str, Any]) -> str:
 
 
 async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
-    """Made now, unless it was made before of the same files. Raises UserError."""
+    """Return the path's torrent, made now unless one was made of the same files before. Raises UserError."""
     if not path.name:
         raise UserError(f"cannot seed {path}: name a file or folder in it")
     kept = kept_in / f"{_fingerprint(path)}.torrent"
@@ -152,7 +152,7 @@ def _keep(torrent: Path, data: bytes) -> None:
 
 
 def _fingerprint(path: Path) -> str:
-    """Changes with the name, size or time of any file in it. Raises UserError."""
+    """Return a name that changes with the name, size or time of any file in the path. Raises UserError."""
     digest = hashlib.sha256(str(path).encode(errors="surrogateescape"))
     try:
         for file in _files_in(path):
@@ -173,7 +173,7 @@ def _files_in(path: Path) -> Iterator[Path]:
 
 
 async def _hash(path: Path) -> bytes:
-    """Off the loop, with a bar on a terminal; a cancelled one ends at the next piece."""
+    """Hash the path off the loop, with a bar on a terminal; a cancelled hashing ends at the next piece."""
     cancelled = threading.Event()
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -164,7 +164,7 @@ class CpuMeter:
             self._seconds[self._native] += sum(self._thread_s.values())
 
     def _look_at_threads(self) -> None:
-        """They may end before the program does; what they used up to the last look counts."""
+        """Note the CPU of other threads now: they may end before the program does."""
         pythons = {str(thread.native_id) for thread in threading.enumerate()}
         for path in Path("/proc/self/task").glob("*"):
             if path.name not in pythons:

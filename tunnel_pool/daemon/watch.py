@@ -58,7 +58,7 @@ def _written(folder: Path) -> list[_File]:
 
 
 async def _take(file: _File, watch: Watch, changes: Changes) -> bool:
-    """Added and kept before it is renamed: killed between, it is there twice in no case.
+    """Add and keep a file's torrent before the file is renamed: a kill between the two adds nothing twice.
 
     Returns False when the file is to be left alone from now on.
     """

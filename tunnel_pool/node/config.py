@@ -186,7 +186,7 @@ def protocols(text: str) -> Protocol:
 
 
 def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
-    """Files of networks are read now, relative to the configuration's folder. Raises UserError."""
+    """Make the exit's rules, and read its files of networks, relative to the folder. Raises UserError."""
     denied = network_ranges(_networks(exit_.deny_networks, folder))
     allowed = network_ranges(_networks(exit_.allow_networks, folder)) if exit_.allow_networks else None
     if (ranges := len(denied.firsts) + (len(allowed.firsts) if allowed else 0)) > MAX_RANGES:
@@ -204,7 +204,7 @@ def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
 
 
 def _networks(entries: list[str], folder: Path) -> list[Network]:
-    """Each entry is a network, or a file with one a line; `#` begins a comment. Raises UserError."""
+    """Read entries that are each a network, or a file with one a line (`#` begins a comment). Raises UserError."""
     networks: list[Network] = []
     for entry in entries:
         try:

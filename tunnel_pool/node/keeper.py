@@ -53,7 +53,7 @@ class LimitsKeeper:
             self.memory.set(limits)
 
     def save(self) -> None:
-        """A full disk costs the count of the last minutes, no more."""
+        """Keep the usage of the quota; a full disk costs the count of the last minutes, no more."""
         if self.config.quota is None:
             return
         try:

@@ -27,7 +27,7 @@ def is_open(window: Window, now: datetime.datetime) -> bool:
 
 
 def limits_at(config: Limits, now: datetime.datetime, quota_spent: bool) -> rate_limits.Limits:
-    """Windows that are open replace what they name, the last of them first of all; own traffic has no quota."""
+    """Return the limits of now: open windows replace what they name, the last one first; own traffic has no quota."""
     windows = [window for window in config.schedule if is_open(window, now)]
     held = {name: _latest([config, *windows], name) for name in NAMES}
     if quota_spent:

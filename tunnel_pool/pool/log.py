@@ -28,6 +28,6 @@ class ChildLog:
                 logger.log(level, "%s: %s", self._name, text)
 
     def ended(self) -> None:
-        """A last line without its end is one, too."""
+        """Take what is left as a last line, though it has no end."""
         if self._rest:
             self.received(b"\n")

@@ -134,7 +134,7 @@ def surplus(wanted: int, have: Mapping[int, int]) -> dict[int, int]:
 
 
 def restart_delay_s(quick_deaths: int) -> float:
-    """Doubles with each death soon after the start."""
+    """Return a delay that doubles with each death soon after the start."""
     return min(FIRST_RESTART_DELAY_S * float(1 << min(quick_deaths, 16)), MAX_RESTART_DELAY_S)
 
 
@@ -217,7 +217,7 @@ class PoolPolicy:
         record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
 
     def end(self, slot: int, why: str, now_s: float) -> RequestExit | None:
-        """A stream of the child broke, or it has been drained. None when it is ending already."""
+        """End a child whose stream broke, or that has been drained. None when it is ending already."""
         record = self.slots[slot]
         if record.state not in ALIVE_STATES or record.state is ChildState.ENDING:
             return None

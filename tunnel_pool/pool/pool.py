@@ -384,7 +384,7 @@ class ProcessPool:
         self._tick()
 
     def _remember(self, child: ChildProcess) -> None:
-        """Totals go on where the predecessor's ended."""
+        """Keep the child's totals, so that its successor's go on from them."""
         counters, carried = self._before_restart.get(child.slot, (Counter(), CarriedState()))
         picture = self.pictures[child.slot]
         counters.update(picture.counters)

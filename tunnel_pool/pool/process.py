@@ -184,6 +184,6 @@ class ChildProcess:
         self._lose_soon(f"data stream: {why}")
 
     def _lose_soon(self, why: str) -> None:
-        """Most often the process is dead and its end, with the reason, is about to be told."""
+        """Report the child as lost in a moment, as most often its end, with the reason, is about to be told."""
         if self._losing is None:
             self._losing = self._loop.call_later(END_OF_FILE_GRACE_S, self._listener.child_lost, self, why)

@@ -78,7 +78,7 @@ class Template:
         return self._launcher.adopt(self._ask_for_child, descriptors, events)
 
     async def stop(self) -> None:
-        """It has nothing to put in order."""
+        """Kill the template, which has nothing to put in order, and wait for its end."""
         self._stopping = True
         if self._next is not None:
             self._next.cancel()
@@ -105,7 +105,7 @@ class Template:
                 self._next = self._loop.call_later(START_TIMEOUT_S, self._kill)
 
     def _told(self) -> None:
-        """Before it is asked for anything, it says that it is ready."""
+        """Note that the template said that it is ready, as it does before it is asked for anything."""
         assert self._requests is not None
         with contextlib.suppress(OSError):
             self.is_ready = self._requests.recv(MAX_MESSAGE_BYTES) == READY
@@ -135,7 +135,7 @@ class Template:
             self._process.kill()
 
     def _close_requests(self) -> None:
-        """The template ends when it sees this."""
+        """Close the stream of requests; the template ends when it sees this."""
         self.is_ready = False
         if self._requests is not None:
             self._loop.remove_reader(self._requests)
@@ -148,7 +148,7 @@ class Template:
         self._log.received(data)
 
     def closed(self, descriptor: int) -> None:
-        """The end of the process follows."""
+        """Do nothing: the end of the process follows."""
 
     def ended(self, code: int) -> None:
         self._log.ended()

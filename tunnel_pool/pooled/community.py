@@ -226,7 +226,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self._share_admission()
 
     def _share_admission(self, newcomer: int | None = None) -> None:
-        """A child's share of what the node admits is another when there are more children or fewer."""
+        """Tell the children their share of what the node admits, as it changes with their number."""
         before, self._told_share = self._told_share, self._admission_share()
         message = pb.SetAdmission(admission=admission_message(self._told_share))
         if self._told_share != before:
@@ -357,7 +357,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         return Hop(self.peer_of(hop), flags=list(hop.flags))
 
     def peer_of(self, state: PeerState) -> Peer:
-        """Parsing a key is slow, so peers are kept while they are candidates or hops of late."""
+        """Return the peer of this state, kept from earlier calls, as parsing a key is slow."""
         peer = self._peers.get(state.public_key)
         if peer is None:
             if len(self._peers) > 4096:

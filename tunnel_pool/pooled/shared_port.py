@@ -239,7 +239,7 @@ class SharedPort:
         return pb.SwarmLookedUp(introduction_points=found)
 
     async def _link_rendezvous(self, slot: int, message: pb.LinkRendezvous) -> pb.RendezvousLinked:
-        """The child with the cookie may have it so recently that RPC_SYNC has not told yet."""
+        """Find the child with the cookie, which may have it so recently that RPC_SYNC has not told yet."""
         if self._linking >= MAX_LINKING:
             raise RemoteError(pb.ERROR_FAILED, "too many at a time")
         self._linking += 1

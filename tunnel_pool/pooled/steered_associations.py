@@ -49,7 +49,7 @@ class Carrier(Protocol):
         """Have this association, which was opened, get what no client asked for."""
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
-        """False when the datagram is to go the usual way."""
+        """Take a datagram; return False when it is to go the usual way."""
 
     def closed(self, association: Association) -> None: ...
 

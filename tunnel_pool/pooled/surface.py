@@ -140,7 +140,7 @@ _add(
 
 
 def refuse_the_rest(owner: type) -> type:
-    """A class decorator: names that only children have say so when they are used."""
+    """Decorate a class so that names that only children have say so when they are used."""
     for name, entry in SURFACE.items():
         if entry.kind is Kind.CHILDREN:
             setattr(owner, name, _Refusal(name, entry.how))
@@ -161,7 +161,7 @@ class _Refusal:
 
 
 def markdown() -> str:
-    """docs/SURFACE.md."""
+    """Return the text of docs/SURFACE.md."""
     lines = [
         "# PooledTunnelCommunity beside py-ipv8's HiddenTunnelCommunity",
         "",

@@ -13,7 +13,7 @@ LOCK_FILE = "lock"
 
 @contextmanager
 def state_of_our_own(state_dir: Path) -> Iterator[None]:
-    """Made if it is not there. Raises UserError, when another program has it, too."""
+    """Hold the state folder, made if it is not there. Raises UserError when another program has it."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -17,7 +17,7 @@ def tell(state: str) -> None:
 
 
 def tell_reloading() -> None:
-    """READY=1 is to follow; a unit of Type=notify-reload wants to know since when."""
+    """Tell systemd that a reload begins, and since when; READY=1 is to follow (Type=notify-reload)."""
     tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 

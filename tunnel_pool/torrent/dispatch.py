@@ -89,7 +89,7 @@ class Dispatcher:
         self._outgoing.send(outgoing, payload)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
-        """HTTP trackers are asked through exits that offer it; nothing else is connected to."""
+        """Return why not to connect: HTTP trackers are asked through exits that offer it, nothing else is reached."""
         if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
         if address.port == 0:
@@ -170,7 +170,7 @@ def serve_session(
     secret: Secret | None = None,
     lockdown: Lockdown | None = None,
 ) -> tuple[Dispatcher, Socks5Server]:
-    """For a libtorrent session of this lane: a server that is to `listen`, and a dispatcher to `connect`.
+    """Make what a libtorrent session of this lane needs: a server to `listen`, a dispatcher to `connect`.
 
     Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
     there alone.

@@ -23,7 +23,7 @@ def open_session(settings: Mapping[str, Any]) -> lt.session:
 
 
 class SessionTorrent(Protocol):
-    """What a session asks of each of its torrents."""
+    """A torrent as a session needs it: the protocol that each torrent of a session keeps to."""
 
     handle: lt.torrent_handle
     peers: frozenset[Address]  # to be asked until they are there

@@ -262,7 +262,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
                     self._on_file_error(self._torrents[alert.handle], alert)
 
     def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
-        """libtorrent has stopped the torrent."""
+        """Handle a torrent that libtorrent has stopped for an error of a file."""
         if torrent.error is not None:
             return  # said once
         hint = "make room and start the same command again" if alert.error.value() == errno.ENOSPC else "mend it"

@@ -132,7 +132,7 @@ class Adoption:
         return community.carried() if community is not None else NOTHING_CARRIED
 
     async def run(self) -> bool:
-        """Tribler's main; being cancelled shuts it down in order. Returns whether it wants to be started again."""
+        """Run Tribler's main; being cancelled shuts it down in order. Return whether it wants to be started again."""
         running = asyncio.ensure_future(self.program.main())
         try:
             return bool(await asyncio.shield(running))

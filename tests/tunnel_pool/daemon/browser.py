@@ -59,7 +59,7 @@ class Browser:
             self.driver.save_screenshot(str(Path(SCREENSHOTS) / name))
 
     def serious(self):
-        """What axe-core finds that keeps people out."""
+        """Return what axe-core finds that keeps people out."""
         found = Axe().run(self.driver)["violations"]
         return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found if rule["impact"] != "minor"]
 

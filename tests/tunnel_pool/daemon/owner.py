@@ -129,7 +129,7 @@ class Owner:
                 return "torrent_remove", {"delete_local_data": what == "delete"}, None
 
     async def check(self, rpc, may_move=False):
-        """What is there is what was acknowledged; a move, once the daemon was started again, unless it `may_move` yet.
+        """Check that what was acknowledged is there; a move must be, after a new start, unless it `may_move` yet.
 
         Returns what is there by infohash, also of torrents of others.
         """

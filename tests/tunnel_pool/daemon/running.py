@@ -55,7 +55,7 @@ def make_torrent(folder, name, sizes, piece_bytes=16384):
 
 
 def kept_peers(state):
-    """Of the only torrent, in the resume data that is kept."""
+    """Return the peers in the resume data that is kept of the only torrent."""
     with contextlib.closing(sqlite3.connect(state / STORE_FILE)) as connection:
         ((resume,),) = connection.execute("SELECT resume FROM torrents").fetchall()
     return lt.read_resume_data(resume).peers

@@ -78,7 +78,7 @@ async def told_when_late(what):
 
 
 async def all_downloaded(rpc, owner, seeder):
-    """What can be: without hops, nobody is there.
+    """Wait until every torrent without hops is downloaded; `--workers=0` leaves no way to get the others.
 
     Where the machine stands still for five seconds, the seeder takes its peer to be gone, which that notices by its own
     time-outs, up to two minutes.

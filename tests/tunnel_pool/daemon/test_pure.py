@@ -199,7 +199,7 @@ def test_no_field_is_lost_by_its_old_name():
 
 
 def test_files_are_counted_as_clients_see_them():
-    """Those that only pad are none of theirs."""
+    """Files that only pad are not shown to clients."""
     assert _priorities([], [0, 2], {"files_unwanted": [1]}) == [4, 4, 0]
     assert _priorities([4, 4, 0], [0, 2], {"priority_high": []}) == [7, 4, 0]
     assert _priorities([4, 4, 0], [0, 2], {"files_wanted": [1], "priority_low": [1]}) == [4, 4, 1]

@@ -70,7 +70,7 @@ async def test_parts_of_a_file_that_is_there(tmp_path):
 
 @pytest.mark.slow
 async def test_pieces_of_one_byte_do_not_hold_up_others(tmp_path):
-    """With the work for each piece in proportion to their number this would take a minute, and the loop with it."""
+    """The test would take a minute, and hold up the loop, if the work for each piece grew with their number."""
     content = os.urandom(100_000)
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/odd.mp4").write_bytes(content)

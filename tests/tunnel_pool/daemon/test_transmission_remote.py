@@ -29,7 +29,7 @@ class Remote:
         return output.decode()
 
     async def seen(self, pattern, *words):
-        """What it prints, once that is in it."""
+        """Return what the command prints, once the wanted text is in it."""
         async with asyncio.timeout(60):
             while not re.search(pattern, output := await self(*words)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)

@@ -36,7 +36,7 @@ CONTENTS = {Protocol.DHT: DHT, Protocol.BITTORRENT: UTP, Protocol.UDP_TRACKERS: 
 
 
 class Sink:
-    """Where datagrams arrive, or do not."""
+    """A destination that notes which datagrams arrive."""
 
     def __init__(self, host, port=0):
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -196,7 +196,7 @@ def leaves(rules, host, port):
 
 
 async def sent_and_judged(world, rules, sent):
-    """How often each reason was expected, None for what leaves; the exit says the same."""
+    """Count how often each reason was expected, None for what leaves; the exit says the same."""
     before, bytes_before = world.refused(), world.exited_bytes()
     for host, port, data in sent:
         world.send((host, port), data)

@@ -29,7 +29,7 @@ def policy(slots=1):
 
 
 def decide_until(made, start_s, end_s):
-    """As the pool does it: often. Returns every command with its time."""
+    """Decide as often as the pool does, and return every command with its time."""
     times = [start_s + i / 10 for i in range(round((end_s - start_s) * 10) + 1)]
     return [(now_s, command) for now_s in times for command in made.decide(now_s)]
 
@@ -83,7 +83,7 @@ def test_a_busy_main_process_does_not_blame_its_children():
 
 
 def test_a_hang_is_mended_within_ten_seconds():
-    """What the issue asks of a stopped child, without the time a spawn takes."""
+    """A stopped child is replaced within ten seconds, without the time that a spawn takes."""
     assert HEARTBEAT_INTERVAL_S + HEARTBEAT_TIMEOUT_S + EXIT_GRACE_S + restart_delay_s(1) < 8
 
 

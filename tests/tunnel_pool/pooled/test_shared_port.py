@@ -67,7 +67,7 @@ class Load:
             await asyncio.sleep(PACE_S)
 
     async def stop(self):
-        """Until all has come, or what is on its way no longer can."""
+        """Wait until all has come, or until what is on its way no longer can."""
         self._task.cancel()
         with contextlib.suppress(AssertionError):
             await until(lambda: not self.lost(self.sent), WAIT_S)

@@ -73,7 +73,7 @@ class Setup:
         return all([await self.ask(echo, text) or await self.ask(echo, text) for echo in self.echoes])
 
     def exits_seen(self):
-        """By destination, the exit addresses that it was reached from."""
+        """Return, by destination, the exit addresses that it was reached from."""
         return [{source for _, source in echo.received} for echo in self.echoes]
 
 

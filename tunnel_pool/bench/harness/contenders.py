@@ -20,7 +20,7 @@ class Contender:
     threads: int = 4
 
     def node_command(self) -> list[str]:
-        """Takes the arguments of `tunnel-pool node`."""
+        """Return the command that takes the arguments of `tunnel-pool node`."""
         if self.engine is not None:
             return [*own_executable(), "node", f"--engine={self.engine.value}"]
         return [*self._peer_command(), "node"]

@@ -83,7 +83,7 @@ class World:
         self.node = await self._start_pool(config, children, self.memory)
 
     async def start_exit(self) -> None:
-        """Another node, of one child. Raises UserError."""
+        """Start another node, of one child. Raises UserError."""
         config = self.config(
             "127.0.0.4", {PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY}, [self.address], admission=self._admission
         )
@@ -224,7 +224,7 @@ class Load:
         return [each * seconds / elapsed_s for each in got]
 
     async def latency(self, rate: float, seconds: float) -> Result:
-        """Milliseconds from our sending to the destination, at a steady rate."""
+        """Measure the milliseconds from our sending to the destination, at a steady rate."""
         pause_s = PAYLOAD_BYTES * CIRCUITS / rate
         took_ms: list[float] = []
         await asyncio.sleep(SETTLE_S)

@@ -69,7 +69,7 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def check_plot(path: Path) -> None:
-    """Whether a picture can be drawn there. Raises UserError."""
+    """Check that a picture can be drawn there. Raises UserError."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:

@@ -52,7 +52,7 @@ def _again(read: Callable[[], argparse.Namespace]) -> argparse.Namespace:
 def environment_arguments(
     environment: Mapping[str, str], options: Collection[str], flags: Collection[str]
 ) -> list[str]:
-    """TUNNEL_POOL_MIN_FREE is --min-free; others of that prefix are somebody else's. Raises UserError."""
+    """Turn TUNNEL_POOL_MIN_FREE into --min-free; others of that prefix are not ours. Raises UserError."""
     arguments = []
     for name in sorted(options):
         variable = PREFIX + name.upper()

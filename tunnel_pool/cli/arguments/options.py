@@ -27,7 +27,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def workers(text: str) -> WorkerRange:
-    """--workers: a number, a range, or as many as there is work for."""
+    """Parse --workers: a number, a range, or `auto`, as many as there is work for."""
     if text == "auto":
         return WorkerRange(1, min(physical_cores(), MAX_WORKERS))
     least, dots, most = text.partition("..")
@@ -54,7 +54,7 @@ def whole_number(least: int, most: int, otherwise: str = "") -> Callable[[str], 
 
 
 def host_port(text: str) -> HostPort:
-    """HOST:PORT with an IPv4 address: a name would be looked up outside the tunnels."""
+    """Parse HOST:PORT with an IPv4 address: a name would be looked up outside the tunnels."""
     host, _, port = text.rpartition(":")
     try:
         address = HostPort(str(ipaddress.IPv4Address(host)), int(port))
@@ -73,7 +73,7 @@ def peer_address(text: str) -> HostPort:
 
 
 def destination(text: str) -> HostPort:
-    """IP:PORT, where the address may be IPv6, in brackets or not."""
+    """Parse IP:PORT, where the address may be IPv6, in brackets or not."""
     host, _, port = text.rpartition(":")
     try:
         address = HostPort(str(ipaddress.ip_address(host.strip("[]"))), int(port))
@@ -85,7 +85,7 @@ def destination(text: str) -> HostPort:
 
 
 def exit_from(text: str) -> ExitFrom:
-    """IP, or IP:PORT-PORT."""
+    """Parse IP, or IP:PORT-PORT."""
     host, _, ports = text.partition(":")
     try:
         address = str(ipaddress.IPv4Address(host))
@@ -105,7 +105,7 @@ def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
 
 
 def name_port(text: str) -> HostPort:
-    """HOST:PORT, where the host may be a name: an exit looks it up."""
+    """Parse HOST:PORT, where the host may be a name: an exit looks it up."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
@@ -113,7 +113,7 @@ def name_port(text: str) -> HostPort:
 
 
 def dht(text: str) -> tuple[HostPort, ...]:
-    """Nodes of BitTorrent's DHT to start from."""
+    """Parse the nodes of BitTorrent's DHT to start from."""
     if text in ("default", "none"):
         return DHT_NODES if text == "default" else ()
     return tuple(name_port(part) for part in text.split(","))
@@ -265,7 +265,7 @@ def add_circuits_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
-    """A private swarm has nodes of its own to start from."""
+    """Add --bootstrap; a private swarm has nodes of its own to start from."""
     usual = "default, none, or IP:PORT[,IP:PORT...] of nodes to start from (default: default)"
     own = "IP:PORT[,IP:PORT...] of nodes beside the swarm's own (default: none)"
     parser.add_argument(

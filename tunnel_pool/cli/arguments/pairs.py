@@ -10,7 +10,7 @@ from tunnel_pool.daemon.torrents.hops import checked_hops
 
 
 def pairs(text: str) -> dict[str, str]:
-    """KEY=VALUE with commas between; a key may hold no comma."""
+    """Parse KEY=VALUE pairs with commas between; a key may hold no comma."""
     found = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.rpartition("=")
@@ -38,7 +38,7 @@ def folder_hop_pairs(text: str) -> dict[str, int]:
 
 
 def watches(text: str) -> list[Watch]:
-    """DIR[;hops=H][;labels=A+B][;download_to=DIR][;stopped=true], with commas between."""
+    """Parse DIR[;hops=H][;labels=A+B][;download_to=DIR][;stopped=true], with commas between."""
     return [_watch(part) for part in filter(None, text.split(","))]
 
 

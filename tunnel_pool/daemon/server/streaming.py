@@ -95,7 +95,7 @@ class Reader:
             raise GoneError("the torrent is gone") from None
 
     def _want_ends(self) -> None:
-        """Players look at the end of a file before they go on at its beginning. Raises GoneError."""
+        """Ask for the end of the file, which players look at before its beginning. Raises GoneError."""
         if not self._torrent.is_finished and self.size:
             end = self._offset + self.size
             from_here = max(self._offset, end - min(ENDS_BYTES, MAX_AHEAD * self._piece_bytes))

@@ -49,7 +49,7 @@ def new_session_id() -> str:
 
 
 def make_app(options: Callable[[], WebOptions]) -> web.Application:
-    """Guarded by what the options are at each request, with nothing in it yet but the page of `web_root`."""
+    """Return an app guarded by the options of the moment, with nothing in it yet but the page of `web_root`."""
     app = web.Application(middlewares=[_guard(options)], client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(_add_headers)
     if (root := options().web_root) is not None:

@@ -108,7 +108,7 @@ class AlertReader:
         _refuse(torrent.renamed, OSError(alert.error.value(), alert.error.message()))
 
     def _file_error_alert(self, torrent: Torrent, alert: Any) -> None:
-        """libtorrent has stopped the torrent."""
+        """Handle a torrent that libtorrent has stopped for an error of a file."""
         torrent.handle.clear_error()
         if alert.error.value() == errno.ENOSPC:
             self._library.disk_is_full(torrent)

@@ -229,7 +229,7 @@ class Changes:
         return self._library.has(torrent) and not torrent.is_between_sessions
 
     async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
-        """Returns when it is kept that they are to be there. Raises RequestError and StoreError."""
+        """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError."""
         folder, library = absolute(location), self._library
         async with library.changing:
             for torrent in filter(self._is_here, torrents):

@@ -254,7 +254,7 @@ class Library:
         self._join_swarms(torrent, may_run)
 
     def _is_reachable(self, lane: Lane) -> bool:
-        """Looked up once a tick."""
+        """Return whether peers can reach the lane, asked once in each tick."""
         if (known := self._reachable.get(lane)) is None:
             known = self._reachable[lane] = self.sessions.is_reachable(lane)
         return known

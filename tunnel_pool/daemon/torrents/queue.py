@@ -73,7 +73,7 @@ def _activity(view: View, left: int | None) -> Activity:
 
 
 def moved(order: list[str], which: set[str], where: str) -> list[str]:
-    """The queue's order after these went `top`, `up`, `down` or `bottom`; among themselves they keep theirs."""
+    """Return the queue's order after these went `top`, `up`, `down` or `bottom`; among themselves they keep theirs."""
     chosen = [name for name in order if name in which]
     others = [name for name in order if name not in which]
     if where == "top":

@@ -25,7 +25,7 @@ class Standstill:
     _next_s: float = 0.0
 
     def moved(self, now_s: float) -> None:
-        """The download has no cause to be helped now: it moves, or need not."""
+        """Note that the download needs no help now, because it moves or need not."""
         self.since_s, self.attempts, self._next_s = now_s, 0, now_s + FIRST_S
 
     def look(self, now_s: float, got: tuple[int, int]) -> Step | None:

@@ -210,7 +210,7 @@ class Torrent:
         self.reading.clear()
 
     def expect_piece(self, number: int) -> "asyncio.Future[bytes]":
-        """Done with its bytes, or why there are none (OSError, StoreError); `expect_no_more` ends it."""
+        """Return a future of the piece's bytes, or its error (OSError, StoreError); `expect_no_more` ends it."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.reading.setdefault(number, set()).add(future)
         return future
@@ -287,7 +287,7 @@ class Torrent:
         return left if self.is_finished else max(left, min(1, self.summary.total_wanted))
 
     def priority(self, index: int) -> int:
-        """libtorrent's, of a file."""
+        """Return libtorrent's priority of a file."""
         return priority_of(self.record.file_priorities, index)
 
     def is_wanted(self, index: int) -> bool:

@@ -116,7 +116,7 @@ def ready_circuits(tunnels: Tunnels) -> int:
 
 
 def _routes(tunnels: Tunnels) -> HiddenTunnelCommunity:
-    """Both kinds of Tunnels are one; the contract names only what its callers need to carry datagrams."""
+    """Return the tunnels as what they are: the contract names only what its callers need to carry datagrams."""
     assert isinstance(tunnels, HiddenTunnelCommunity)
     return tunnels
 

@@ -164,7 +164,7 @@ def hops_label(torrent: Torrent) -> str:
 
 
 def _hash_string(torrent: Torrent) -> str:
-    """v1's, by which the world's clients know a torrent that has both."""
+    """Return the v1 hash if there is one, as most clients know a torrent that has both by it."""
     hashes = torrent.status.info_hashes
     return str(hashes.v1) if hashes.has_v1() else torrent.record.infohash
 

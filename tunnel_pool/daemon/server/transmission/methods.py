@@ -166,7 +166,7 @@ class Methods:
         return {"torrent_duplicate" if was_there else "torrent_added": told}
 
     async def _torrent_set(self, arguments: Arguments) -> Arguments:
-        """Besides Transmission's arguments, `hops` and `confirm_fewer_hops`; `notice` says what others know already."""
+        """Set Transmission's arguments, `hops` and `confirm_fewer_hops`; `notice` says what others know already."""
         fields = _fields(arguments)
         labels = _typed(arguments.get("labels"), list[str] | None, "labels")
         if labels is not None:
@@ -313,7 +313,7 @@ def _shown(getter: Callable[[Torrent], Any], torrent: Torrent) -> Any:
 
 
 def _flag(arguments: Arguments, name: str, otherwise: bool | None) -> Any:
-    """True and false, which old clients write as 1 and 0. Raises RequestError."""
+    """Read true or false, which old clients write as 1 and 0. Raises RequestError."""
     value = arguments.get(name, otherwise)
     return bool(value) if value in (0, 1) else _typed(value, bool | None, name)
 
@@ -346,14 +346,14 @@ class _Fields(msgspec.Struct):
 
 
 def _fields(arguments: Arguments) -> Arguments:
-    """Fields of a record. Raises msgspec.ValidationError."""
+    """Return the fields of a record that the arguments set. Raises msgspec.ValidationError."""
     given = {key: arguments[key] for key in SETTABLE if key in arguments}
     checked = msgspec.convert(given, _Fields, strict=False)
     return {SETTABLE[key]: getattr(checked, key) for key in given}
 
 
 def _priorities(before: Iterable[int], files: Sequence[int] | None, arguments: Arguments) -> list[int]:
-    """libtorrent's priorities of files; an empty list of files is all of them.
+    """Return libtorrent's priorities of files as changed; an empty list of files means all of them.
 
     `files` are libtorrent's numbers of those that clients see, None while they are not known. Raises RequestError.
     """

@@ -72,7 +72,7 @@ def tiers_of(torrent: Torrent) -> list[list[str]]:
 
 
 def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> list[list[str]]:
-    """After the changes of Transmission before 4.0, which name trackers by their number. Raises RequestError."""
+    """Apply changes as made before Transmission 4.0, which name trackers by their number. Raises RequestError."""
     flat = [(number, url) for number, urls in enumerate(tiers) for url in urls]
     add, remove = arguments.get("tracker_add", []), arguments.get("tracker_remove", [])
     replace = arguments.get("tracker_replace", [])
