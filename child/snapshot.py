@@ -99,7 +99,7 @@ def _swarm_state(swarm: Swarm) -> SwarmState:
 def take_snapshot(
     community: LocalTunnelCommunity, stream_counters: Mapping[str, int], with_routes: bool = False
 ) -> Snapshot:
-    """Circuits, candidates and counters as they are now."""
+    """Return circuits, candidates and counters as they are now."""
     community.crypto_endpoint.update_statistics()
     candidates = {
         key: PeerState(key, peer.address[0], peer.address[1], tuple(sorted(flags)))

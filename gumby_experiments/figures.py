@@ -98,7 +98,7 @@ def _selected(table: pd.DataFrame, figure: Figure) -> pd.DataFrame:
 
 
 def _groups(table: pd.DataFrame, by: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Name, colour and rows of each."""
+    """Yield the name, colour and rows of each."""
     if not by:
         yield "", COLOURS[0], table
         return

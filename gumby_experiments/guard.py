@@ -133,7 +133,7 @@ async def _must(*command: str, scratch: Path | None = None) -> None:
 
 
 async def _run(*command: str, cwd: Path | None = None, scratch: Path | None = None) -> tuple[int, str]:
-    """Exit code, and all that it said; `scratch`: for its temporary files. Cancelled, it is ended with its children."""
+    """Return the exit code and all output; `scratch`: for temporary files. Cancelled, it is ended with its children."""
     environment = {"TMPDIR": str(scratch)} if scratch else {}
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(

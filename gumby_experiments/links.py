@@ -85,7 +85,7 @@ class _Namespaces:
 
 
 def why_not() -> str | None:
-    """Why there can be no links here, None when there can."""
+    """Return why there can be no links here, None when there can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "links between nodes need root on Linux"
     missing = [program for program in NEEDED if shutil.which(program) is None]

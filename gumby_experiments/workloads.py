@@ -135,7 +135,7 @@ def control_call(number: int) -> list[Work]:
 
 
 def sync(number: int) -> list[Work]:
-    """RPC_SYNC of a busy child: all circuits' counters have changed."""
+    """Return the work of an RPC_SYNC of a busy child: all circuits' counters have changed."""
     hop = PeerState(bytes(74), "198.51.100.1", 7000, (1, 2))
     encoder, state = SyncEncoder(), SyncState()
 

@@ -109,7 +109,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
 
     def failure(self) -> str | None:
-        """Why no datagram can be carried any more, None while one can."""
+        """Return why no datagram can be carried any more, None while one can."""
         return self._failure
 
     def _engine_failed(self, why: str) -> None:
@@ -357,7 +357,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.crypto_endpoint.update_statistics()
 
     def dropped(self) -> Counter[str]:
-        """Dropped datagrams by reason, since the start."""
+        """Return the dropped datagrams by reason, since the start."""
         of_the_engine: Counter[str] = self.crypto_endpoint.dropped()
         return self.counters + of_the_engine
 

@@ -144,7 +144,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self.engine.configure(self._engine_settings())
 
     def set_exit_rules(self, rules: Any) -> None:
-        """Have the rules of overlay/serving/exit_rules.py hold in the engine."""
+        """Apply the rules of overlay/serving/exit_rules.py in the engine."""
         self.engine.set_exit_rules(packed_rules(rules))
 
     # The tables

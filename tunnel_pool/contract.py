@@ -123,10 +123,10 @@ class Tunnels(Protocol):
         """Return when circuits have counted all that they carried until now; they are a moment behind otherwise."""
 
     def dropped(self) -> Counter[str]:
-        """Dropped datagrams by reason, since the start."""
+        """Return the dropped datagrams by reason, since the start."""
 
     def set_exit_rules(self, rules: ExitRules) -> None:
-        """Have these rules of an operator's hold from now on, for everything that leaves from here."""
+        """Apply these rules of an operator's from now on, to everything that leaves from here."""
 
     def set_admission(self, admission: Admission) -> None:
         """Take so much part in others' circuits from now on, as a node."""
@@ -135,7 +135,7 @@ class Tunnels(Protocol):
         """Return what was relayed and exited for others."""
 
     def failure(self) -> str | None:
-        """Why no datagram can be carried any more, None while one can."""
+        """Return why no datagram can be carried any more, None while one can."""
 
     async def unload(self) -> None:
         """Remove all circuits and close everything."""

@@ -20,7 +20,7 @@ NEEDED = ("google.protobuf", "ipv8", "psutil")
 
 
 def use_switches(child: str, template: str) -> None:
-    """Have a frozen program's children started with these arguments instead of --child and --template."""
+    """Start a frozen program's children with these arguments instead of --child and --template."""
     switches.use(child, template)
 
 

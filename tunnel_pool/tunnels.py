@@ -185,7 +185,7 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
 
 
 def _open_as_database(path: Path) -> BinaryIO:
-    """Have networks told by it in this process; children get the file. Raises UserError."""
+    """Tell networks of addresses by it in this process; children get the file. Raises UserError."""
     try:
         database = path.open("rb")
         use_as_numbers(open_as_numbers(database.fileno()))

@@ -30,7 +30,7 @@ sys.stdin.read()
 
 
 def why_not() -> str | None:
-    """Why no instructions can be counted here, None when they can."""
+    """Return why no instructions can be counted here, None when they can."""
     return None if shutil.which("valgrind") else "counting instructions needs valgrind: apt-get install valgrind"
 
 
@@ -110,7 +110,7 @@ class CostsModule:
 
     @of_a_node
     async def compare_cpu(self, number: int, role: str, seconds: str) -> None:
-        """CPU a cell of ours, by that of pyipv8's Python endpoint, in one run."""
+        """Compare our CPU for a cell with that of pyipv8's Python endpoint, in one run."""
         if not is_built():
             return
         node = self._run.another(number)

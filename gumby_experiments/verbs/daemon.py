@@ -121,7 +121,7 @@ class DaemonModule(SwarmModule):
         return {**total, "cpu_s": sum(row["cpu_user_s"] + row["cpu_system_s"] for row in rows)}
 
     async def _lateness(self) -> dict[str, float]:
-        """Sum and count of the loop's delays, from the daemon's own histogram."""
+        """Return the sum and count of the loop's delays, from the daemon's own histogram."""
         async with self._http.get(f"{self._client.base}/metrics") as response:
             text = await response.text()
         samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]

@@ -38,7 +38,7 @@ class ScaleModule(SwarmModule):
             self._run.metrics[f"{kind}_s_per_gb"] = round(each / self.size_bytes * 1e9, 4)
 
     def _used(self, number: int) -> dict[str, dict[int, float]]:
-        """CPU seconds so far, by thread of the session's process, and by process of all others."""
+        """Return the CPU seconds so far, by thread of the session's process, and by process of all others."""
         main = self._run.node(number)
         if main.pid is None:
             raise RunError("the downloader does not run")
@@ -57,7 +57,7 @@ class ScaleModule(SwarmModule):
 
 
 def _threads(pid: int) -> dict[int, tuple[str, float]]:
-    """Name and CPU seconds of each (Documentation/scheduler/sched-stats.rst)."""
+    """Yield the name and CPU seconds of each (Documentation/scheduler/sched-stats.rst)."""
     return {
         int(path.name): ((path / "comm").read_text().strip(), int((path / "schedstat").read_text().split()[0]) / 1e9)
         for path in Path(f"/proc/{pid}/task").iterdir()

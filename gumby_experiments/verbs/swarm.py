@@ -133,7 +133,7 @@ class SwarmModule:
 
     @of_a_node
     async def download(self, number: int) -> None:
-        """Begin it; `wait_until_downloaded` waits for the end."""
+        """Begin the download; `wait_until_downloaded` waits for the end."""
         node = self._run.node(number)
         folder = node.folder / "downloads"
         folder.mkdir()

@@ -95,7 +95,7 @@ class GroupedCircuits:
             self.do_circuits()
 
     def want_circuits(self, lane: Lane, count: int) -> None:
-        """Have so many kept from now on; they are built with the next `do_circuits`."""
+        """Keep so many circuits from now on; they are built with the next `do_circuits`."""
         if lane.group:
             self.groups_needed[lane] = count
         else:

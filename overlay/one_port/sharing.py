@@ -61,7 +61,7 @@ class _DhtOfMain:
         return info_hash, await self._main.look_up_swarm(info_hash)
 
     async def announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> bool:
-        """RPC_SYNC tells whom we introduce, and the main process announces it."""
+        """Do nothing more: RPC_SYNC tells whom we introduce, and the main process announces it."""
         return True
 
 
@@ -120,7 +120,7 @@ class SharingCommunity(LocalTunnelCommunity):
     def meet(
         self, known: Mapping[Peer, list[int]], lost: Iterable[bytes], full: bool, guards: GuardOrder | None = None
     ) -> None:
-        """These peers with their flags are new or changed; those with the lost public keys are gone, or all others.
+        """Meet these peers, new or with other flags; those with the lost public keys are gone, or all others.
 
         Circuits begin at these `guards` from now on.
         """

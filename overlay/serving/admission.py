@@ -48,7 +48,7 @@ class Joins:
         self._seen_s = 0.0
 
     def refusal(self, admission: Admission, joined: int, of_neighbour: int, now_s: float) -> str | None:
-        """Why one more is too many; one that is not is counted."""
+        """Return why one more is too many; one that is not is counted."""
         if admission.closed:
             return DropReason.CREATE_CLOSED
         if admission.circuits and joined >= admission.circuits:
@@ -75,7 +75,7 @@ class Handshakes:
         self._neighbour_sources: dict[str, Bucket] = {}
 
     def refusal(self, source: str, is_neighbour: bool, now_s: float) -> str | None:
-        """Why one more is not looked at; one that is is counted. Half of the whole is kept for neighbours."""
+        """Return why one more is refused; one that is not is counted. Half of the whole is kept for neighbours."""
         half = self.per_s / 2
         if is_neighbour and self.per_s and self._neighbours.permits(now_s):
             # Of one neighbour, too, there is a bound: a relay's circuits are many people's, so it is a higher one.

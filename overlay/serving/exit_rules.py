@@ -161,7 +161,7 @@ class Contacts:
         self._looked_s = 0.0
 
     def refusal(self, rules: ExitRules, to: tuple[str, int], now_s: float) -> str | None:
-        """Why one more datagram may not go there; one that may is counted."""
+        """Return why one more datagram may not go there; one that may is counted."""
         if not (rules.max_destinations or rules.max_unanswered or rules.new_per_s):
             return None
         contact = self._known.get(to[0])

@@ -36,7 +36,7 @@ class ExitSource(NamedTuple):
         return bind_udp(self._host(family), self._port(), family, self.device)
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """To an IP address over TCP, from a free port. Raises OSError."""
+        """Connect to an IP address over TCP, from a free port. Raises OSError."""
         for _ in range(PORT_TRIES if self.ports[1] else 0):
             try:
                 return await self._connect_once(host, port)

@@ -48,7 +48,7 @@ class LimitsMemory:
         return self._fd
 
     def set(self, limits: Limits) -> None:
-        """Have these limits hold from now on."""
+        """Apply these limits from now on."""
         words = self._words
         words[_MAX_DELAY] = int(limits.max_delay_s * _NS)
         words[_BURST] = int(limits.burst_s * _NS)
@@ -69,7 +69,7 @@ class LimitsMemory:
         return sums
 
     def waiting(self) -> dict[str, int]:
-        """Circuits that wait, by class, as each child said of late."""
+        """Return the circuits that wait, by class, as each child said of late."""
         sums = dict.fromkeys(CLASSES, 0)
         now_ms = time.monotonic_ns() // 1_000_000
         for word in self._words[_WAITING : _WAITING + SLOTS]:

@@ -95,7 +95,7 @@ class ServingTunnels(HttpTunnels):
         return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
 
     def set_exit_rules(self, rules: "ExitRules") -> None:
-        """Have these rules hold; nothing leaves for this machine itself, under whatever address it is known."""
+        """Apply these rules; nothing leaves for this machine itself, under whatever address it is known."""
         self._rules = rules
         own = () if self.allow_private else own_addresses(self.my_estimated_wan[0], self.exit_source.host)
         rules = rules.with_denied(own)
@@ -106,7 +106,7 @@ class ServingTunnels(HttpTunnels):
             self.native.set_exit_rules(rules)
 
     def set_admission(self, admission: "Admission") -> None:
-        """Have this admission hold from now on."""
+        """Apply this admission from now on."""
         self.admission = admission
         if self.native is not None:
             self.native.engine.set_handshakes(admission.handshakes_per_s, admission.handshakes_per_source_per_s)

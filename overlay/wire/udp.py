@@ -28,7 +28,7 @@ class CannotBindError(Exception):
 
 
 def bind_to_device(sock: socket.socket, device: str) -> None:
-    """Have the socket send and receive through this device alone; "" is any. Raises OSError when there is none."""
+    """Let the socket send and receive through this device alone; "" is any. Raises OSError when there is none."""
     if device:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
 

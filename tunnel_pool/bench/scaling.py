@@ -186,7 +186,7 @@ def _pin(children: Sequence[psutil.Process]) -> None:
 
 @contextmanager
 def _running_at_once() -> Iterator[None]:
-    """Have processes that we wake on our own core wait for us, where that is allowed."""
+    """Let processes that we wake on our own core wait for us, where that is allowed."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:
@@ -202,7 +202,7 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 
 
 def _used_s(processes: Sequence[psutil.Process]) -> list[float]:
-    """CPU of each one's engine, to the nanosecond (Documentation/scheduler/sched-stats.rst): no clock tick of 10 ms."""
+    """Return each engine's CPU, to the nanosecond (Documentation/scheduler/sched-stats.rst): no clock tick of 10 ms."""
     return [sum(map(_thread_s, _engine_threads(process.pid))) for process in processes]
 
 

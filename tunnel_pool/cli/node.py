@@ -193,7 +193,7 @@ class _Node:
                 self.tell(self.tunnels)
 
     def tell(self, tunnels: Tunnels) -> None:
-        """Have the rules and the admission that hold now hold in these tunnels, which are open."""
+        """Apply the rules and the admission of now to these tunnels, which are open."""
         tunnels.set_exit_rules(self.options.exit_rules)
         tunnels.set_admission(self.options.admission)
 

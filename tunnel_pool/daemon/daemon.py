@@ -81,7 +81,7 @@ class Daemon:
         self.address: HostPort
 
     def apply(self, options: DaemonOptions) -> list[str]:
-        """These hold from now on; returns the names of options that need a restart.
+        """Apply these from now on; returns the names of options that need a restart.
 
         Raises UserError: then nothing is as they say.
         """

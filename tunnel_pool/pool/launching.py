@@ -50,7 +50,7 @@ class Launcher(Protocol):
         """Start a program, which gets these descriptors. Raises OSError."""
 
     def adopt(self, fork: Fork, descriptors: Descriptors, events: ProcessEvents) -> RunningProcess:
-        """Have a process forked of another, which becomes our child. Raises OSError."""
+        """Adopt a process that another one forked, which becomes our child. Raises OSError."""
 
     def waits_for(self, pid: int) -> bool:
         """Return whether the end of this process is heard by an `events`."""

@@ -29,7 +29,7 @@ class SwarmOwners:
         return {slot for slot in owners if slot is not None and slot in running}
 
     def give(self, infohashes: Collection[bytes], slot: int) -> set[int]:
-        """These are this slot's from now on; returns whose list has changed."""
+        """Give these to the slot from now on; returns whose list has changed."""
         changed = {self.of[infohash] for infohash in infohashes if self.of.get(infohash, slot) != slot}
         self.of.update(dict.fromkeys(infohashes, slot))
         return changed | {slot} if changed else set()

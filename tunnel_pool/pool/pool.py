@@ -53,16 +53,16 @@ class PoolListener(Protocol):
         """Hear that a child is gone, and its circuits with it."""
 
     def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
-        """RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
+        """Hear that RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
 
     def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
-        """RPC_SYNC changed what the child knows of these."""
+        """Hear that RPC_SYNC changed what the child knows of these."""
 
     def candidates_changed(self) -> None:
-        """RPC_SYNC changed some child's candidates."""
+        """Hear that RPC_SYNC changed some child's candidates."""
 
     def routes_changed(self, slot: int) -> None:
-        """RPC_SYNC changed the circuits that end at the child."""
+        """Hear that RPC_SYNC changed the circuits that end at the child."""
 
     async def called(self, slot: int, name: str, message: Any) -> Message:
         """Return the answer to a call of a child's. Raises RemoteError."""
@@ -149,7 +149,7 @@ class ProcessPool:
         return sum(record.restarts for record in self.records.values())
 
     def dropped(self) -> Counter[str]:
-        """Dropped datagrams by reason, over all children and their predecessors."""
+        """Return the dropped datagrams by reason, over all children and their predecessors."""
         total: Counter[str] = Counter()
         for slot, picture in self.pictures.items():
             total.update(picture.counters)
@@ -211,12 +211,12 @@ class ProcessPool:
         self._policy.resume(slot, time.monotonic())
 
     def end(self, slot: int, why: str) -> None:
-        """Have the child end in order."""
+        """End the child in order."""
         if (command := self._policy.end(slot, why, time.monotonic())) is not None:
             self._perform(command)
 
     def failure(self) -> str | None:
-        """Why no child can work any more, None while one can."""
+        """Return why no child can work any more, None while one can."""
         records = [record for record in self.records.values() if record.state is not ChildState.STOPPED]
         if records and all(record.state is ChildState.FAILED for record in records):
             return records[0].why

@@ -88,7 +88,7 @@ class ScalingPolicy:
         self.unwanted: set[int] = set()  # drained because somebody said so
 
     def drain(self, slot: int, now_s: float) -> Drain:
-        """Have this child go, whatever the others have to do; another follows it."""
+        """Drain this child, whatever the others have to do; another follows it."""
         self.unwanted.add(slot)
         self._draining_since_s[slot] = now_s
         return Drain(slot)

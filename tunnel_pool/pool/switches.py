@@ -8,7 +8,7 @@ _of_a_host = dict(OWN)
 
 
 def use(child: str, template: str) -> None:
-    """Have a frozen program's own executable started with these."""
+    """Start a frozen program's own executable with these."""
     _of_a_host.update({"tunnel_pool.child": child, "tunnel_pool.child.template": template})
 
 

@@ -73,7 +73,7 @@ class PooledCircuits(GroupedCircuits):
         *,
         group: int = 0,
     ) -> Circuit | None:
-        """Have the least loaded child build a circuit; None when no child knows the peers for it."""
+        """Ask the least loaded child for a circuit; None when no child knows the peers for it."""
         if required_exit is not None and required_exit.mid == self.my_peer.mid:
             return None
         if exit_flags is not None:
@@ -137,7 +137,7 @@ class PooledCircuits(GroupedCircuits):
         return self.register_anonymous_task("remove_circuit", asyncio.ensure_future(removal))
 
     async def _remove_circuit(self, circuit: Circuit, reason: str, remove_now: bool, destroy_reason: int) -> None:
-        """Have the child remove it; where no child has it, wait as long as py-ipv8 would."""
+        """Ask the child to remove it; where no child has it, wait as long as py-ipv8 would."""
         message = pb.RemoveCircuit(circuit_id=circuit.circuit_id, reason=reason[:200], destroy_reason=destroy_reason)
         try:
             await self.pool.call(slot_of(circuit.circuit_id), "remove_circuit", message)

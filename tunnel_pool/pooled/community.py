@@ -149,7 +149,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         await self.pool.told()
 
     def dropped(self) -> Counter[str]:
-        """Dropped datagrams by reason, here and in the children."""
+        """Return the dropped datagrams by reason, here and in the children."""
         return self.pool.dropped() + self.drops + (self.port.dropped() if self.port is not None else Counter())
 
     def carried(self) -> CarriedState:
@@ -216,12 +216,12 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self._children_changed()
 
     def set_exit_rules(self, rules: ExitRules) -> None:
-        """Have these rules hold from now on, in children that are yet to come, too."""
+        """Apply these rules from now on, in children that are yet to come, too."""
         self._config = replace(self._config, exit_rules=rules)
         self._tell_all("set_exit_rules", pb.SetExitRules(rules=exit_rules_message(rules)))
 
     def set_admission(self, admission: Admission) -> None:
-        """Have this admission hold from now on, for the node as a whole."""
+        """Apply this admission from now on, for the node as a whole."""
         self._config = replace(self._config, admission=admission)
         self._share_admission()
 

@@ -38,7 +38,7 @@ class PooledExitRequests:
     async def perform_http_request(
         self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
     ) -> bytes:
-        """Have a child send an HTTP request (tunnel_pool.contract). Raises HttpError."""
+        """Send an HTTP request from a child (tunnel_pool.contract). Raises HttpError."""
         slot = self._slot_for_http(Lane(hops, group))
         if slot is None:
             raise NoHttpExitError("no exit that makes HTTP requests is known")
@@ -53,7 +53,7 @@ class PooledExitRequests:
         return bytes(reply.response)
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
-        """Have a child find a DHT node by its name (tunnel_pool.contract)."""
+        """Find a DHT node by its name, in a child (tunnel_pool.contract)."""
         slots = self.pool.running()
         if not slots:
             return None

@@ -89,7 +89,7 @@ class PooledHiddenServices(EndToEndAddresses):
             self._tell_of_swarms(slot)
 
     def _take_swarms_back(self, slot: int) -> None:
-        """Have a child go on with the swarms that it had before it was drained."""
+        """Let a child go on with the swarms that it had before it was drained."""
         had = [info_hash for info_hash in self.pool.pictures[slot].swarms if info_hash in self.swarms]
         for other in self._owners.give(had, slot) & set(self.pool.running()):
             self._tell_of_swarms(other)
@@ -100,7 +100,7 @@ class PooledHiddenServices(EndToEndAddresses):
         self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
-        """Have the swarm's child make one at this node; unasked it makes one anywhere, or another when that is lost."""
+        """Ask the swarm's child for one at this node; unasked it makes one anywhere, or another when that is lost."""
         slot = self.owner_of(info_hash)
         if slot is None or not self.swarms[info_hash].seeding:
             logger.warning("No introduction point for %s: no child seeds it", info_hash.hex())
@@ -150,7 +150,7 @@ class PooledHiddenServices(EndToEndAddresses):
     def remove_relay(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> "asyncio.Future[RelayRoute | None]":
-        """Have the child that has it remove one direction of a relayed circuit."""
+        """Ask the child that has it to remove one direction of a relayed circuit."""
         return asyncio.ensure_future(
             self._remove_route(self.relay_from_to.get(circuit_id), circuit_id, False, additional_info, int(destroy))
         )
@@ -158,7 +158,7 @@ class PooledHiddenServices(EndToEndAddresses):
     def remove_exit_socket(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> "asyncio.Future[MirroredExit | None]":
-        """Have the child at which it ends remove a circuit of another node."""
+        """Ask the child at which it ends to remove a circuit of another node."""
         return asyncio.ensure_future(
             self._remove_route(self.exit_sockets.get(circuit_id), circuit_id, True, additional_info, int(destroy))
         )

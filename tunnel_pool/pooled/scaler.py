@@ -53,7 +53,7 @@ class Scaler:
         self._policy.workers = workers
 
     def drain(self, slot: int) -> None:
-        """Have this child go, whatever the others have to do; another follows where the range wants one."""
+        """Drain this child, whatever the others have to do; another follows where the range wants one."""
         logger.info("Child %d is drained, as was asked: nothing new is given to it", slot)
         self._policy.drain(slot, time.monotonic())
         self._community.drain(slot)

@@ -140,7 +140,7 @@ class SharedPort:
         self._changed.set()
 
     def pool_changed(self) -> None:
-        """Have the buckets shared out anew, after a child began to be drained or was taken back."""
+        """Share the buckets out anew, after a child began to be drained or was taken back."""
         self._changed.set()
 
     # Whom the children know

@@ -46,7 +46,7 @@ class Carrier(Protocol):
         """Serve an association whose client is known."""
 
     def usual(self, association: Association) -> None:
-        """Have this association, which was opened, get what no client asked for."""
+        """Give this association, which was opened, what no client asked for."""
 
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         """Take a datagram; return False when it is to go the usual way."""

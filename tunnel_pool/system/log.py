@@ -31,7 +31,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def set_up_logging(level: str, file: Path | None = None) -> None:
-    """To the file, which is begun anew when it is large, or to stderr. Raises UserError."""
+    """Log to the file, which is begun anew when it is large, or to stderr. Raises UserError."""
     handler: logging.Handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
     if file is not None:

@@ -7,7 +7,7 @@ import time
 
 
 def tell(state: str) -> None:
-    """To who started us, if that is systemd: `READY=1`, `WATCHDOG=1`, `STOPPING=1`, `RELOADING=1`."""
+    """Tell the process that started us, if it is systemd: `READY=1`, `WATCHDOG=1`, `STOPPING=1`, `RELOADING=1`."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

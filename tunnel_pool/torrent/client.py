@@ -254,7 +254,7 @@ class TorrentClient:
 
     @property
     def pool_pids(self) -> dict[int, int]:
-        """Process of each child, by slot; empty in one process."""
+        """Return the process of each child, by slot; empty in one process."""
         pool = pool_of(self.tunnels)
         return {slot: pid for slot in pool.records if (pid := pool.pid(slot))} if pool is not None else {}
 
@@ -268,11 +268,11 @@ class TorrentClient:
         return slot_of(circuit.circuit_id) if pool_of(self.tunnels) is not None else None
 
     def dropped(self) -> Counter[str]:
-        """Dropped datagrams by reason, everywhere."""
+        """Return the dropped datagrams by reason, everywhere."""
         return self._sessions.dropped() + self.tunnels.dropped()
 
     def _what_is_missing(self) -> str:
-        """Why there is no circuit yet, as far as can be told from here."""
+        """Return why there is no circuit yet, as far as can be told from here."""
         if not self.tunnels.candidates:
             return "No node of the network has answered: are --bootstrap, --community-id and the network right?"
         if not self.tunnels.get_candidates(PEER_FLAG_EXIT_BT):

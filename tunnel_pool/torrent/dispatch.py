@@ -132,7 +132,7 @@ class Dispatcher:
             self.orphaned(orphans)
 
     def orphaned(self, destinations: Iterable[bytes]) -> None:
-        """These destinations, encoded, have lost their circuit."""
+        """Hear that these destinations, encoded, have lost their circuit."""
         lost: set[Address] = set()
         for destination in destinations:
             with contextlib.suppress(Socks5Error):  # a name that is none; no peer has it

@@ -77,7 +77,7 @@ class LibtorrentSession(Generic[T]):
                     torrent.handle.connect_peer(peer)
 
     def ask_dht(self) -> None:
-        """Have torrents without peers looked up now: libtorrent asks when they are added, and a quarter hour later."""
+        """Look torrents without peers up now: libtorrent asks when they are added, and a quarter hour later."""
         for torrent in self._torrents.values():
             if not torrent.is_finished and not torrent.peer_count and not self._stopped:
                 torrent.handle.force_dht_announce()

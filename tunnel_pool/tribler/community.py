@@ -101,7 +101,7 @@ class PooledFromSettings(PooledTunnelCommunity):
         keep_scaled(self, self.options.workers)
 
     async def _let_others_hear(self, endpoint: Any) -> None:
-        """Have Tribler's endpoint hand out packets of the other overlays.
+        """Let Tribler's endpoint hand out packets of the other overlays.
 
         ipv8-rust-tunnels forgets which overlays there are when it is opened, until it is set up for tunnels or one
         of its listeners changes. In Tribler the tunnels set it up; over a pool they don't.

@@ -39,7 +39,7 @@ class Neighbours:
             network.discover_address(self._host, address)
 
     def show(self, nodes: Iterable[Peer]) -> None:
-        """Have these nodes of the tunnels in the table, and take out those that were and are gone."""
+        """Keep these nodes of the tunnels in the table, and take out those that were in it and are gone."""
         now = {node.public_key.key_to_bin(): node for node in nodes}
         for key in self._shown.keys() - now.keys():
             self._forget(self._shown.pop(key))

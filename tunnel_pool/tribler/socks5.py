@@ -63,7 +63,7 @@ class Socks5Endpoint(PooledEndpoint):
         return self._community.carried().received_bytes
 
     def tune_sessions(self) -> None:
-        """Have libtorrent sessions notice peers whose circuit is gone as ours do; Tribler opens them when needed."""
+        """Let libtorrent sessions notice peers whose circuit is gone as ours do; Tribler opens them when needed."""
         for hops in self._servers:
             session = self._session_of(hops)
             if session is not None and self._tuned.get(hops) is not session:
@@ -75,7 +75,7 @@ class Socks5Endpoint(PooledEndpoint):
             await server.close()
 
     def _on_lost(self, hops: int, is_lost: Callable[[Address], bool]) -> None:
-        """Have the libtorrent session of this hop count drop peers that lost their circuit, and ask for them again."""
+        """Let the libtorrent session of this hop count drop peers that lost their circuit, and ask for them again."""
         session = self._session_of(hops)
         if session is None:
             return

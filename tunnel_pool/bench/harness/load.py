@@ -99,7 +99,7 @@ class World:
         return pooled
 
     async def start_originator(self, circuits: int) -> None:
-        """Circuits that end at the node, or over it at the exit. Raises UserError."""
+        """Build circuits that end at the node, or over it at the exit. Raises UserError."""
         known = [address_of(self.exit)] if self.exit is not None else []
         config = self.config("127.0.0.2", set(), [self.address, *known])
         self.originator = await open_overlay(replace(config, limits=self.own_memory.fileno()))
@@ -175,7 +175,7 @@ class Load:
         return self._stack.enter_context(bind_udp(host, 0))
 
     def _send(self, circuit: int, payload: bytes, number: int) -> None:
-        """To the circuit's destination: a destination keeps its circuit, and each gets the one with the fewest."""
+        """Send to the circuit's destination, which keeps its circuit; each gets the one with the fewest."""
         head = UDP_HEADER_START + encode_address(*self._outside[circuit].getsockname())
         send_train(self._client, self._served.getsockname(), head + payload, number)
 
@@ -188,7 +188,7 @@ class Load:
         return host, port
 
     async def greedy(self, limit: float, seconds: float) -> Result:
-        """Have all circuits send more than there is room for."""
+        """Let all circuits send more than there is room for."""
         got = await self._send_steadily(GREED * limit, seconds)
         total = sum(got)
         return {

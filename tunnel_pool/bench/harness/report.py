@@ -24,7 +24,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def tunnel_seconds(run: dict[str, Any], direct_main: float) -> float:
-    """CPU seconds per GB of everything but libtorrent: its share in the main process is what it takes directly."""
+    """Return the CPU seconds per GB of all but libtorrent: its share in the main process is what it takes directly."""
     per_gb = {role: float(run["s_per_gb"][role]) for role in TUNNEL_ROLES}
     return max(0.0, per_gb["main"] - direct_main) + per_gb["workers"] + per_gb["exits"] + per_gb["relays"]
 

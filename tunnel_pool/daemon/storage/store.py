@@ -92,7 +92,7 @@ class Store:
         await self._run(lambda: self._many("UPDATE torrents SET resume = ? WHERE infohash = ?", rows))
 
     async def remove(self, infohashes: Iterable[str], deletions: Iterable[Deletion] = ()) -> None:
-        """These are gone, and files are to be deleted: both, or none."""
+        """Remove these, and note the files that are to be deleted: both, or none."""
         gone, files = [(infohash,) for infohash in infohashes], list(deletions)
 
         def write() -> None:

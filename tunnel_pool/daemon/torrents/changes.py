@@ -317,7 +317,7 @@ class Changes:
             await library.put_with_resume(torrent, **renamed)
 
     async def queue_move(self, torrents: Iterable[Torrent], where: str) -> None:
-        """`top`, `up`, `down` or `bottom`. Raises StoreError."""
+        """Move torrents to the `top`, `up`, `down` or to the `bottom`. Raises StoreError."""
         async with self._library.changing:
             which = {torrent.record.infohash for torrent in torrents}
             await self._put_order(moved(self._order(), which, where))

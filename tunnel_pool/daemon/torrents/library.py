@@ -125,7 +125,7 @@ class Library:
             self.spawn(self.sessions.close(lane))
 
     def hand_over(self, record: Record, lane: Lane, parameters: lt.add_torrent_params) -> lt.torrent_handle:
-        """To the session of this lane. Raises RuntimeError."""
+        """Give the torrent to the session of this lane. Raises RuntimeError."""
         parameters.save_path = record.folder
         if parameters.ti is None and record.name:
             parameters.name = record.name
@@ -371,7 +371,7 @@ class Library:
                 raise answer
 
     async def resume_data(self, torrent: Torrent) -> bytes:
-        """Resume data as libtorrent has it now. Raises StoreError."""
+        """Return the resume data as libtorrent has it now. Raises StoreError."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         try:
             torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict)

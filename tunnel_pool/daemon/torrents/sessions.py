@@ -122,7 +122,7 @@ class Sessions:
         await asyncio.gather(*(session.resumed() for session in self._sessions.values()))
 
     def dropped(self) -> Counter[str]:
-        """Dropped datagrams by reason."""
+        """Return the dropped datagrams by reason."""
         return self._anonymous.dropped()
 
     def close_plain_later(self, is_unused: Callable[[], bool]) -> None:

@@ -46,7 +46,7 @@ class Watchdog:
         library.spawn(self._ask_again(torrent) if step is Step.ASK_AGAIN else self._open_anew(torrent))
 
     async def _ask_again(self, torrent: Torrent) -> None:
-        """Have its known peers, its trackers and the DHT asked again. Raises StoreError."""
+        """Ask its known peers, its trackers and the DHT again. Raises StoreError."""
         library = self._library
         peers = lt.read_resume_data(await library.resume_data(torrent)).peers
         if not library.has(torrent) or torrent.is_between_sessions:
