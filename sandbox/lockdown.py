@@ -73,7 +73,7 @@ class Lockdown:
 
 def _enter() -> None:
     if not IS_LINUX or not seccomp.is_known_machine():
-        raise OSError(0, "this system has none")
+        raise OSError(0, "tunnel-pool knows no way on this system")
     try:
         unshare(CLONE_NEWNET)
     except OSError as error:

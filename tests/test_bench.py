@@ -14,8 +14,8 @@ needs_native = pytest.mark.skipif(not is_built(), reason="the native engine is n
     ("arguments", "code", "said"),
     [
         (["somewhere"], 2, "'somewhere' is no scenario; there are download-1"),
-        (["relay", "streams"], 2, "streams is measured by itself"),
-        (["idle", "relay"], 2, "idle is measured by itself"),
+        (["relay", "streams"], 2, "streams is measured alone: name no other scenario"),
+        (["idle", "relay"], 2, "idle is measured alone: name no other scenario"),
         (["relay", "--contenders", "native,tor"], 2, "'tor' is none of native"),
         (["relay", "--runs", "0"], 2, "--runs"),
         (["download-1", "--contenders=python", "--plot", "/no/such/folder/bench.png"], 1, "can't be written there"),

@@ -123,7 +123,7 @@ async def test_a_hidden_seed_that_our_download_finds(tmp_path):
     [
         ([], "set PYTHONPATH=/path/to/tribler/src", 1),
         (["--workers=0"], "--workers 0 is Tribler by itself", 2),
-        (["--workers=3..2"], "'3..2' has more at least than at most", 2),
+        (["--workers=3..2"], "'3..2' is a range whose minimum is above its maximum", 2),
         (["--listen=127.0.0.1:65535", "--workers=1..2", "--steering=off"], "leaves no ports for 2 workers", 2),
     ],
 )

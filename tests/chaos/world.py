@@ -40,7 +40,7 @@ GONE_WITHIN_S = 10.0
 STARTED_WITHIN_S, ENDED_WITHIN_S = 60.0, 60.0
 DOWNLOADED_WITHIN_S = 240.0
 PAUSE_S = 0.5  # between faults, at most
-TO_REPORT = re.compile(r"Traceback|please report|unexpected|was not looked after|never retrieved|never awaited")
+TO_REPORT = re.compile(r"Traceback|please report|unexpected|never retrieved|never awaited")
 
 
 def is_of_a_pool(process):

@@ -177,7 +177,7 @@ def _scenarios(names: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"{name!r} is no scenario; there are {', '.join(SCENARIOS)}")
     for name in ALONE:
         if name in names and len(names) > 1:
-            raise UsageError(f"{name} is measured by itself")
+            raise UsageError(f"{name} is measured alone: name no other scenario")
     return tuple(names) or DEFAULT_SCENARIOS
 
 

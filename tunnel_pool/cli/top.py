@@ -54,7 +54,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 elif name == "torrents":
                     break
     if state is None:
-        raise UsageError("the daemon told nothing")
+        raise UsageError("the daemon reported nothing")
     return {"ok": True, "state": state, "torrents": list(torrents.values())}
 
 

@@ -87,7 +87,7 @@ class Daemon:
         """
         before = self.options
         if not may_listen(self.address.host, options.web.credentials):
-            raise UserError(f"without a password it may not listen at {self.address}, as it does until a restart")
+            raise UserError(f"the daemon needs a password, as it listens at {self.address} until a restart")
         if options.node.workers != before.node.workers:
             try:
                 self.pool.scale(*options.node.workers)

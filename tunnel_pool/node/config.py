@@ -158,13 +158,13 @@ def _check(config: NodeConfig) -> None:
     if quota is not None:
         _one_of(quota.counts, ("up", "down", "both"), "limits.quota.counts")
         if not 1 <= quota.day <= 28:
-            raise ValueError("limits.quota.day is from 1 to 28")
+            raise ValueError("limits.quota.day must be from 1 to 28")
     for name in ("burst_ms", "max_delay_ms", "circuits", "circuits_per_neighbour", "circuits_per_minute"):
         if not 1 <= getattr(config.limits, name) <= MAX_NUMBER:
-            raise ValueError(f"limits.{name} is from 1 to {MAX_NUMBER}")
+            raise ValueError(f"limits.{name} must be from 1 to {MAX_NUMBER}")
     for name in ("max_destinations", "max_unanswered", "new_destinations_per_s"):
         if not 0 <= getattr(config.exit, name) <= MAX_NUMBER:
-            raise ValueError(f"exit.{name} is from 0, which is no limit, to {MAX_NUMBER}")
+            raise ValueError(f"exit.{name} must be from 0, which is no limit, to {MAX_NUMBER}")
 
 
 def _one_of(value: str, known: tuple[str, ...], key: str) -> None:

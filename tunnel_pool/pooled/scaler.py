@@ -64,7 +64,7 @@ class Scaler:
             try:
                 self._step(time.monotonic())
             except Exception:
-                logger.exception("The pool was not looked after for a second; please report it")
+                logger.exception("One step of scaling the pool failed; please report it")
 
     def _step(self, now_s: float) -> None:
         self._note_busy(now_s)

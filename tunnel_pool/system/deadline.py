@@ -16,7 +16,7 @@ def ends_within(seconds: float) -> Iterator[None]:
     """Give what is in this context so long; then the process ends as it is, with exit code 1."""
 
     def give_up() -> None:
-        logger.error("It did not end in order within %.0f s, and ends now; what was kept is whole", seconds)
+        logger.error("The program did not end in order within %.0f s, and ends now; what was kept is whole", seconds)
         logging.shutdown()
         os._exit(EXIT_CODE)
 

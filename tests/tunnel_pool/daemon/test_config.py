@@ -54,7 +54,7 @@ def test_variables_are_options():
     flag = {"TUNNEL_POOL_ALLOW_PRIVATE": "yes"}
     assert environment_arguments(flag, ["allow_private"], ["allow_private"]) == ["--allow-private"]
     assert environment_arguments({"TUNNEL_POOL_ALLOW_PRIVATE": "0"}, ["allow_private"], ["allow_private"]) == []
-    with pytest.raises(UserError, match="is true or false"):
+    with pytest.raises(UserError, match="must be true or false"):
         environment_arguments({"TUNNEL_POOL_ALLOW_PRIVATE": "maybe"}, ["allow_private"], ["allow_private"])
 
 

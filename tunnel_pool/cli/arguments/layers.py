@@ -65,7 +65,7 @@ def environment_arguments(
         elif value.lower() in YES:
             arguments.append(option)
         elif value.lower() not in NO:
-            raise UserError(f"{variable} is {YES[1]} or {NO[1]}, not {value!r}")
+            raise UserError(f"{variable} must be {YES[1]} or {NO[1]}, not {value!r}")
     return arguments
 
 

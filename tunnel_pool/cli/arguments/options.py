@@ -36,7 +36,7 @@ def workers(text: str) -> WorkerRange:
     parse = whole_number(1, MAX_WORKERS, "in MIN..MAX")
     found = WorkerRange(parse(least), parse(most))
     if found.least > found.most:
-        raise argparse.ArgumentTypeError(f"{text!r} has more at least than at most")
+        raise argparse.ArgumentTypeError(f"{text!r} is a range whose minimum is above its maximum")
     return found
 
 

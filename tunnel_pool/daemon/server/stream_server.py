@@ -27,7 +27,7 @@ def _handler(library: Library) -> Handler:
         if torrent is None or not (index.isascii() and index.isdigit() and len(index) < 10 and int(index) in known):
             return problem(404, "there is no such torrent or file, or its files are not known yet")
         if torrent.is_between_sessions:
-            return problem(409, "it goes from one hop count to another: ask again")
+            return problem(409, "the torrent goes from one hop count to another: ask again")
         if not torrent.is_wanted(int(index)) and not _is_there(torrent, int(index)):
             return problem(409, "the file is not wanted: select it first")
         reader = Reader(torrent, library.sessions.ensure_open(torrent.lane), int(index))

@@ -96,7 +96,7 @@ class Changes:
         with refused():
             asked = request.hops if request.hops is not None else hops_of_labels(request.labels)
         if asked is not None and asked > known.record.hops:
-            raise RequestError(f"it is there already, with {known.record.hops} hops: change its hops first")
+            raise RequestError(f"the torrent is there already, with {known.record.hops} hops: change its hops first")
 
     async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
         library = self._library
@@ -234,7 +234,7 @@ class Changes:
         async with library.changing:
             for torrent in filter(self._is_here, torrents):
                 if torrent.is_moving:
-                    raise RequestError("it is being moved already")
+                    raise RequestError("the torrent is being moved already")
                 if with_files and folder != torrent.record.folder:
                     await library.put(torrent, moving_to=folder)
                     torrent.is_moving, torrent.error = True, ""
@@ -294,17 +294,17 @@ class Changes:
     async def rename(self, torrent: Torrent, path: str, name: str) -> None:
         """Rename a file or folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
         if torrent.layout is None:
-            raise RequestError("its files are not known yet")
+            raise RequestError("the torrent's files are not known yet")
         if not name or "/" in name or name in (".", ".."):
             raise RequestError("that can't be the name of a file")
         library = self._library
         async with library.changing:
             if torrent.record.moving_to or not self._is_here(torrent):
-                raise RequestError("it is being moved")
+                raise RequestError("the torrent is being moved")
             paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
             renames = renames_of(paths, path, name)
             if not renames:
-                raise RequestError("it has no such file or folder")
+                raise RequestError("the torrent has no such file or folder")
             if is_taken(torrent.record.folder, paths, dict(renames)):
                 raise RequestError("cannot rename: there is something of that name")
             for index, new in renames:

@@ -206,7 +206,7 @@ class Library:
             try:
                 self.apply_activity(torrent)
             except RuntimeError as error:
-                logger.error("libtorrent does not take what a torrent is to do: %s", error)
+                logger.error("libtorrent refused to start or stop a torrent: %s", error)
         self._share_rates()
         self._look_at_disks()
         self.sessions.connect_peers()
@@ -391,7 +391,7 @@ class Library:
             try:
                 await work
             except (StoreError, OSError) as error:
-                logger.warning("State of a torrent was not kept: %s", error)
+                logger.warning("The state of a torrent was not saved: %s", error)
             except Exception as error:
                 logger.error("Work on a torrent failed unexpectedly: %s", type(error).__name__)
                 logger.debug("The traceback of the failure", exc_info=True)
@@ -409,7 +409,7 @@ class Library:
         try:
             await self.save_resume(here)
         except StoreError as error:
-            logger.warning("Where a torrent stands was not kept: %s", error)
+            logger.warning("The progress of a torrent was not saved: %s", error)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=RESUME_TIMEOUT_S)
 

@@ -130,7 +130,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
             try:
                 self._handle(alert)
             except Exception as error:
-                logger.error("What libtorrent told was not understood: %s", type(error).__name__)
+                logger.error("An alert of libtorrent could not be handled: %s", type(error).__name__)
                 logger.debug("The traceback of the failure", exc_info=True)
             if time.monotonic() >= turn_ends_s:
                 await asyncio.sleep(0)
@@ -161,6 +161,6 @@ class DaemonSession(LibtorrentSession[Torrent]):
         if kind == "listen_succeeded_alert":
             self._listening(alert)
         elif kind == "alerts_dropped_alert":
-            logger.warning("libtorrent told more than could be listened to")
+            logger.warning("libtorrent sent more alerts than its queue holds, and some were lost")
             for torrent in self._torrents.values():
                 torrent.give_up("libtorrent's answer was lost")

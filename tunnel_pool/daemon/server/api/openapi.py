@@ -98,7 +98,7 @@ def _problems(schema_of: dict[str, Any], names_one: bool) -> dict[str, Any]:
     problems["401"] = _text("user and password, please")
     problems["403"] = _text("a page of another site may not ask")
     problems["421"] = _text("unknown host name")
-    problems["500"] = _problem(schema_of, "it could not be kept on disk")
+    problems["500"] = _problem(schema_of, "the change could not be saved on disk")
     return problems
 
 

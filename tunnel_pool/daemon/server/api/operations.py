@@ -30,7 +30,7 @@ class Call:
         """Return a number among the words. Raises NotFoundError."""
         text = self.words[name]
         if not text.isascii() or not text.isdigit() or len(text) > 10:
-            raise NotFoundError(f"{name} is a number")
+            raise NotFoundError(f"`{name}` must be a number")
         return int(text)
 
 
@@ -151,7 +151,7 @@ class Api:
         try:
             return views.files_view(self._found(call))
         except RuntimeError:
-            raise NotFoundError("it goes from one hop count to another: ask again") from None
+            raise NotFoundError("the torrent goes from one hop count to another: ask again") from None
 
     # The pool and the tunnels
 

@@ -66,7 +66,7 @@ async def answered(
     except RequestError as error:
         return problem(400, str(error))
     except StoreError as error:
-        return problem(500, f"it could not be kept: {error}")
+        return problem(500, f"the change could not be saved: {error}")
     return web.Response(status=204) if given is None else json_response(status, msgspec.json.encode(given))
 
 

@@ -77,7 +77,7 @@ async def _json_rpc(methods: Methods, request: Any) -> dict[str, Any] | None:
         return _failure(None, INVALID_REQUEST, 'no JSON-RPC 2.0 request: "jsonrpc" must be "2.0"')
     number = request.get("id")
     if not isinstance(number, int | float | str | None):
-        return _failure(None, INVALID_REQUEST, "an id is a number or text")
+        return _failure(None, INVALID_REQUEST, "`id` must be a number or text")
     try:
         _, result = await _run(methods, request.get("method"), request.get("params", {}))
     except _CannotError as error:
@@ -96,14 +96,14 @@ async def _run(methods: Methods, name: Any, arguments: Any) -> tuple[str, dict[s
     if method not in methods:
         raise _CannotError(METHOD_NOT_FOUND, "method name not recognized" if method else "no method name")
     if not isinstance(arguments, dict):
-        raise _CannotError(INVALID_PARAMS, "arguments are an object")
+        raise _CannotError(INVALID_PARAMS, "the arguments must be an object")
     given = {snake(key): value for key, value in arguments.items() if value is not None}  # null is as not given
     try:
         return method, await methods.run(method, given)
     except RequestError as error:
         raise _CannotError(INVALID_PARAMS, str(error)) from None
     except StoreError as error:
-        raise _CannotError(INTERNAL_ERROR, f"it could not be kept: {error}") from None
+        raise _CannotError(INTERNAL_ERROR, f"the change could not be saved: {error}") from None
     except Exception as error:
         logger.error("A request failed unexpectedly: %s", type(error).__name__)
         logger.debug("The traceback of the failure", exc_info=True)
