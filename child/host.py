@@ -41,8 +41,8 @@ from tunnel_pool.rpc.sync import SyncEncoder
 
 MIN_SYNC_INTERVAL_S = 0.05
 IDLE_SYNC_INTERVAL_S = 1.0  # reached by doubling while nothing changes
-ROUTES_INTERVAL_S = 1.0  # others' circuits and our swarms: nobody waits for them
-ROUTES_A_SECOND = 400  # of many, so many are told of at most
+ROUTES_INTERVAL_S = 1.0  # circuits of others and our swarms are told of less often: nobody waits for them
+ROUTES_A_SECOND = 400  # the most of them that one second may tell of
 MAX_ROUTES_INTERVAL_S = 5.0
 ORPHANS_PER_EVENT = 1024
 EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP})

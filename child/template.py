@@ -100,7 +100,7 @@ def main() -> None:
         import tunnel_pool.packet_engine.endpoint  # noqa: F401 - children would each import it
     gc.collect()
     gc.disable()
-    gc.freeze()  # else the first collection of each child would copy all pages
+    gc.freeze()  # without it the first collection of each child would copy all pages
     serve(socket.socket(fileno=REQUESTS))
 
 

@@ -19,9 +19,9 @@ from tunnel_pool.overlay.paths.path import Node, in_order, rank, without_conflic
 from tunnel_pool.overlay.peers.introductions import has_room
 
 KNOWN = 24  # candidates that a client keeps (overlay/peers/balance.py)
-KNOWN_TO_TOR = 300  # of a day; all would take too long, and change nothing
+KNOWN_TO_TOR = 300  # relays of one day: to know all would take too long, and change nothing
 EXIT_SHARE = 1 / 3
-THERE = 0.95  # of the days, a node is there
+THERE = 0.95  # the share of days on which a node is there
 HOSTILE_NETWORK = "66.6"
 
 
@@ -48,7 +48,7 @@ class Use(NamedTuple):
     """Records what happened to one client."""
 
     both_ends: bool  # some circuit had a hostile first and a hostile last hop
-    first_hops: int  # so many it met
+    first_hops: int  # how many first hops it met
     exit_bits: float  # entropy of the exits of its circuits
 
 
@@ -99,7 +99,7 @@ def _before(world: World, hops: int, days: int, circuits_a_day: int, rng: random
         for _ in range(circuits_a_day):
             first = rng.choice(known)
             if first.key in world.hostile:
-                yield first.key, first.key  # all that it offers is its own
+                yield first.key, first.key  # a hostile node offers only itself
                 continue
             second = first
             while hops > 2 and second == first:

@@ -30,7 +30,7 @@ FEWEST = 2  # runs of either side without which nothing can be said of what vari
 class Verdict(Enum):
     REGRESSED = "regressed"
     IMPROVED = "improved"
-    CHANGED = "changed"  # of what is neither better higher nor lower
+    CHANGED = "changed"  # the verdict on a metric that is better neither higher nor lower
     NO_EVIDENCE = "no evidence"
 
 
@@ -76,7 +76,7 @@ def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Ch
     if min(len(a), len(b)) < FEWEST:
         return unknown._replace(change=change)
     error, degrees = _standard_error(first, second, differences)
-    if error < 1e-12:  # all the same: counted, not measured
+    if error < 1e-12:  # all runs gave the same: the metric was counted, not measured
         return _Change(change, change, change, 0.0 if abs(middle) > 1e-12 else 1.0)
     half = float(stats.t.ppf(1 - ALPHA / 2, degrees)) * error
     p = 2 * float(stats.t.sf(abs(middle) / error, degrees))

@@ -53,7 +53,7 @@ class Published(Section, frozen=True):
     value: str
     source: str
     ours: str = ""  # metric
-    when: dict[str, Value] = msgspec.field(default_factory=dict)  # which of our runs it is beside
+    when: dict[str, Value] = msgspec.field(default_factory=dict)  # the runs of ours that it stands beside
 
 
 class Overrides(Section, frozen=True):

@@ -35,7 +35,7 @@ def new_figure(**more: Any) -> tuple[Any, Any]:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "tunnel-pool"  # the same data, the same file
+    mpl.rcParams["svg.hashsalt"] = "tunnel-pool"  # with it, the same data gives the same file
     from matplotlib import pyplot
 
     return pyplot.subplots(**{"figsize": SIZE, "layout": "constrained", **more})

@@ -20,7 +20,7 @@ class Progress:
     def __init__(self, points: Iterable[tuple[float, int]] = ()) -> None:
         """`points`: seconds since the download began, and the bytes that were there."""
         self.points: list[tuple[float, int]] = [(0.0, 0)]
-        self._still_s = 0.0  # when no more was there than at the last point
+        self._still_s = 0.0  # the last time at which no more was there than at the last point
         for point in points:
             self.add(*point)
 

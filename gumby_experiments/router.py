@@ -38,7 +38,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000  # linux/if_tun.h
 NET = "10.99"
 MTU_BYTES = 1500
 QUEUE_PACKETS = 10_000
-QUEUE_S = 0.2  # of what a narrow link has to carry; what comes then is dropped
+QUEUE_S = 0.2  # a narrow link queues what it carries in this time, and drops the rest
 DEVICE = "wire"
 PACKETS_AT_ONCE = 64
 
@@ -71,7 +71,7 @@ class Direction:
     def __init__(self, chance: random.Random) -> None:
         self.link = Link()
         self._chance = chance
-        self._free_s = 0.0  # when the link has sent what it has to
+        self._free_s = 0.0  # when the link has sent all that it was given
         self._last_s = 0.0
 
     def arrival(self, size_bytes: int, now_s: float) -> float | None:
@@ -230,7 +230,7 @@ class TunLinks:
     def _deliver(self, now_s: float) -> None:
         while self._waiting and self._waiting[0][0] <= now_s:
             _, _, device, packet = heapq.heappop(self._waiting)
-            with contextlib.suppress(BlockingIOError):  # the node takes no more: lost
+            with contextlib.suppress(BlockingIOError):  # the node takes no more, so the packet is lost
                 os.write(device, packet)
 
 

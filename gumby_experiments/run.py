@@ -118,7 +118,7 @@ class Run:
             raise
         except Exception as error:
             for each in self.nodes.values():
-                each.check()  # a node that has ended is the better reason
+                each.check()  # that a node has ended is the better reason to give
             raise RunError(f"{line.where}: {line.verb}: {type(error).__name__}: {error}") from error
 
     async def _while_nodes_live(self, work: Any) -> None:

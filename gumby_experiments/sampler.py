@@ -74,7 +74,7 @@ class Sampler:
                 }
         except psutil.Error:  # it has just ended
             return
-        if row["rss_bytes"]:  # one that ends meanwhile has given its memory back
+        if row["rss_bytes"]:  # a process that ends meanwhile has given its memory back
             self.rows.append(row)
 
 

@@ -16,11 +16,11 @@ from scipy.optimize import brentq, curve_fit
 
 CHUNK_BYTES = 1 << 18
 CHUNKS = 1500
-WARM_UP = 0.2  # of the chunks are not counted
+WARM_UP = 0.2  # the first share of the chunks, which is not counted
 SESSION, SESSION_HELPERS, WORKER, EXIT, SEEDER = "session", "session's other threads", "workers", "exits", "seeders"
 CORES = "cores"
 WINDOW = "windows"
-BUSY = 0.9  # of the time: a bottleneck
+BUSY = 0.9  # the share of the time from which a process counts as a bottleneck
 
 
 class Costs(NamedTuple):

@@ -186,7 +186,7 @@ def main() -> int:
     arguments = parser.parse_args()
     carried = arguments.number * (100 + arguments.burden) // 100
     work = WORKLOADS[arguments.name](carried + 1)
-    work.pop(0)()  # what is made once, by the first of all
+    work.pop(0)()  # the first piece of work makes what all the others use
     gc.disable()
     with _counting(arguments.counted):
         for each in work:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
-SUSPECT_S = 120.0  # by then, churn has asked whether it lives
+SUSPECT_S = 120.0  # within this time, churn has asked whether the peer lives
 STATISTICS_INTERVAL_S = 0.25
 MAX_PINGED = 256
 
@@ -66,7 +66,7 @@ class LocalTunnelSettings(ServingSettings):
     remove_tunnel_delay = 0
 
     may_contact: MayContact = staticmethod(lambda host, port: True)
-    requires_diversity = False  # of the hops of a circuit; without it, diversity is had where it can be
+    requires_diversity = False  # whether hops must differ in network; without it, they do where they can
 
     # Of a node that is there, the answer comes within a few round trips.
     next_hop_timeout = 5
@@ -88,7 +88,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.counters = settings.counters
         self._siblings = settings.siblings
         self._backoff = Backoff()
-        self._pinged_s: dict[bytes, float] = {}  # by mid
+        self._pinged_s: dict[bytes, float] = {}  # when each peer was pinged, by mid
         self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None

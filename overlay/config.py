@@ -64,7 +64,7 @@ class OverlayConfig:
     exit_rules: ExitRules = NO_RULES
     device: str = ""  # the network device that all goes through; "": any
     exit_from: ExitFrom = ANY_SOURCE
-    requires_diversity: bool = False  # of the networks that the hops of a circuit are in
+    requires_diversity: bool = False  # whether the hops of a circuit must be in different networks
     engine: EngineChoice = EngineChoice.AUTO
     trains: bool = True  # UDP_SEGMENT where the kernel has it; off only to measure against it
     limits: int | None = None  # the descriptor of overlay/serving/limits.py's memory, which the native engine keeps to

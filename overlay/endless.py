@@ -9,4 +9,4 @@ from ipv8.taskmanager import TaskManager
 def register_endless(manager: TaskManager, name: str, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
     """Register a task that runs until the end; `register_task` would report it as stuck after a quarter of an hour."""
     task = manager.register_task(name, work, *arguments)
-    task.interval = 1.0  # what TaskManager._check_tasks looks at
+    task.interval = 1.0  # TaskManager._check_tasks does not report tasks with an interval

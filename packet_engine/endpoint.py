@@ -128,7 +128,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
     def _engine_settings(self) -> Settings:
         prefixes = None if self._listeners else [prefix for prefix in self._prefix_map if prefix != self.prefix]
         if self.settings is None:
-            prefixes = []  # which cells are the tunnels' is not known yet
+            prefixes = []  # which cells belong to the tunnels is not known yet
         return Settings(
             self.prefix,
             prefixes,
@@ -219,7 +219,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             return
         try:
             command()
-        except (ValueError, OverflowError, TypeError):  # no IP address, or no port
+        except (ValueError, OverflowError, TypeError):  # it is not an IP address, or has no port
             self._counters[DropReason.UDP_SEND_NO_ADDRESS] += 1
 
     def _take_events(self) -> None:
@@ -237,7 +237,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
     def _deliver(self, packet: tuple[UDPv4Address, bytes]) -> None:
         try:
             self.notify_listeners(packet)
-        except Exception:  # what a stranger sent
+        except Exception:  # a stranger may send anything
             logger.debug("A packet was not understood", exc_info=True)
             self._counters[DropReason.PACKET_FAILED] += 1
 

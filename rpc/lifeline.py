@@ -40,7 +40,7 @@ def close_other_descriptors() -> None:
         return
     for descriptor in open_ones:
         if descriptor not in ALL:
-            with contextlib.suppress(OSError):  # of the listing itself
+            with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
                 os.close(descriptor)
 
 

@@ -51,7 +51,7 @@ class CarriedState(NamedTuple):
     exits: int = 0  # open now
     relayed_bytes: int = 0
     exited_bytes: int = 0
-    joined: int = 0  # circuits
+    joined: int = 0  # circuits of others that were joined
     sent_bytes: int = 0  # our own traffic included
     received_bytes: int = 0
 

@@ -18,7 +18,7 @@ from tunnel_pool.steering.bpf import JEQ, JGE, LD_WORD, Instruction, count, pack
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 _NR_AT, _ARCH_AT = 0, 4
-_FIRST_ARGUMENT_AT = 16 if sys.byteorder == "little" else 20  # its lower half
+_FIRST_ARGUMENT_AT = 16 if sys.byteorder == "little" else 20  # where the lower half of the argument lies
 _X32_BIT = 0x40000000  # of x86-64: the same calls under other numbers
 
 # AUDIT_ARCH_* of linux/audit.h, and numbers of asm/unistd.h.

@@ -22,7 +22,7 @@ from tunnel_pool.steering.slots import OWN_SOCKET
 LOOPBACK = "127.0.0.1"
 MAX_DATAGRAM_BYTES = 65535
 MAX_ASSOCIATIONS = 64
-SPEAKS_WITHIN_S = 1.0  # of its association, a client that has something to ask
+SPEAKS_WITHIN_S = 1.0  # a client with something to ask does so within this time of its association
 
 logger = logging.getLogger(__name__)
 

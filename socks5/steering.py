@@ -125,7 +125,7 @@ class BucketTable:
         self._turn = turn
         self.owners: list[int | None] = [None] * BUCKETS
         self._eligible: tuple[int, ...] = ()
-        self._lost_by: dict[int, int] = {}  # by bucket, the owner that may have none meanwhile
+        self._lost_by: dict[int, int] = {}  # by bucket, the owner that gets it back when it is eligible again
 
     def owner(self, bucket: int) -> int | None:
         """Return the bucket's owner, chosen now if it has none; None when nobody may have it."""

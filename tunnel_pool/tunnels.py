@@ -73,15 +73,15 @@ class NodeOptions:
     engine: EngineChoice = EngineChoice.AUTO
     steering: bool = True  # the kernel gives each child its datagrams, clients' and cells, where it can
     circuits: int = 0  # per hop count; 0: enough for the workers
-    serves: bool = False  # whether it is there for others: a node, not a download
+    serves: bool = False  # whether it serves others: a node does, a download does not
     start_method: StartMethod = StartMethod.SPAWN
-    nice: int = 0  # by how much children are nicer than the main process
+    nice: int = 0  # how much nicer children are than the main process
     limits: LimitsMemory | None = None
     guards: int = 0  # first hops that circuits of several hops use at a time; 0: any, chosen anew for each circuit
-    requires_diversity: bool = False  # of the networks that the hops of a circuit are in
-    as_database: Path | None = None  # of AS numbers, in the MaxMind DB format
+    requires_diversity: bool = False  # whether the hops of a circuit must be in different networks
+    as_database: Path | None = None  # a database of AS numbers, in the MaxMind DB format
     keeps_key: bool = True  # over restarts; who only downloads would be known by it at home, at work and on the way
-    relays: bool = True  # for others, where that can be
+    relays: bool = True  # whether it relays for others, where that can be
     device: str = ""
     exit_from: ExitFrom = ANY_SOURCE
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tunnel_pool.gumby_experiments.report import number
 from tunnel_pool.gumby_experiments.results import Results
 
-SATURATED = 0.95  # of the most that was seen
+SATURATED = 0.95  # the share of the highest speed seen that counts as saturated
 
 
 def findings(results: Results) -> Iterator[str]:

@@ -22,11 +22,11 @@ from tunnel_pool.gumby_experiments.simulation import (
 
 PREDICTED, CHECKED = "predicted", "checked"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-CALIBRATES_EVERY = 2  # of the rounds every second calibrates, the others check
-PER_SEEDER = 8  # chunks on the way
+CALIBRATES_EVERY = 2  # every second round calibrates the law, the others check it
+PER_SEEDER = 8  # chunks of a seeder that are on the way at a time
 PER_PROCESS = 4  # on machines that are not here: enough to keep each busy
 WELL = 0.15
-ALIKE = 1.01  # the most by the least: no law to be seen
+ALIKE = 1.01  # below this ratio of highest to lowest no law can be seen
 
 
 def derive(results: Results) -> None:
@@ -53,7 +53,7 @@ def _costs(rows: pd.DataFrame) -> Costs:
 
 def _check(runs: pd.DataFrame, costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, Any]]:
     for workers, rows in runs.groupby("workers"):
-        if int(workers) not in costs:  # all its calibrating runs came to nothing
+        if int(workers) not in costs:  # none of its calibrating runs gave a result
             continue
         predicted = predict(costs[int(workers)], here._replace(workers=int(workers)))
         measured = float(rows["mean_mb_per_s"].median())
@@ -69,7 +69,7 @@ def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, A
     of_many = costs[max(costs)]
     for cores in SIZES:
         for workers in SIZES:
-            seeders = max(here.seeders, workers)  # a seeder's chunks pass one worker
+            seeders = max(here.seeders, workers)  # all chunks of one seeder pass one worker
             on_the_way = PER_PROCESS * (workers + seeders + here.exits)
             machine = here._replace(workers=workers, cores=cores, seeders=seeders, on_the_way=on_the_way, delay_s=0.0)
             predicted = predict(of_many, machine)

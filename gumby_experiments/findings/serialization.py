@@ -9,7 +9,7 @@ from tunnel_pool.gumby_experiments.messages import FULL, SYNCHRONOUS
 from tunnel_pool.gumby_experiments.report import number
 from tunnel_pool.gumby_experiments.results import Results
 
-HOLDS = 0.9  # of the variance explained
+HOLDS = 0.9  # the share of the variance that a law must explain
 BASE = "struct"
 
 

@@ -28,7 +28,7 @@ class AnonymityModule:
             for _ in range(int(clients)):
                 world = make_world(int(size), share, Placement(placement), rng)
                 uses.append(use(chosen, world, int(hops), days=int(days), circuits_a_day=int(circuits_a_day), rng=rng))
-                if chosen is not Rules.TOR:  # which has hidden services of another kind
+                if chosen is not Rules.TOR:  # Tor has hidden services of another kind
                     asked.append(ask_for_rendezvous(chosen, world, int(hops), int(requests), rng))
             metrics["both_ends_percent"] = 100 * statistics.mean(each.both_ends for each in uses)
             metrics["first_hops_met"] = statistics.median(each.first_hops for each in uses)

@@ -44,7 +44,7 @@ class CostsModule:
         # number of instructions does so by up to a percent. So it is left to chance, the same for the same seed.
         padding = "x" * run.random.randrange(256)
         seed = run.random.randrange(1 << 32)
-        self._empty: int | None = None  # what counting costs itself
+        self._empty: int | None = None  # the instructions that counting itself costs
         self._is_built = False
         self._environment = [f"PATH={os.environ.get('PATH', '')}", f"PADDING={padding}", f"PYTHONHASHSEED={seed}"]
 

@@ -30,7 +30,7 @@ class DaemonModule(SwarmModule):
         self._client: Client
         self._infohash = ""
         self._opened_s = 0.0
-        self._progress = Progress()  # since the link was opened
+        self._progress = Progress()  # its times are seconds since the link was opened
 
     async def close(self) -> None:
         await self._http.close()

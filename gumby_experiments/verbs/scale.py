@@ -9,7 +9,7 @@ from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, SEEDER, SwarmModule
 from tunnel_pool.system.measure import cpu_seconds
 
 ENGINE = "packet engine"  # the name of the native engine's thread
-NOTABLE = 0.1  # of what all the other threads do
+NOTABLE = 0.1  # the share of all helper threads' CPU from which one is noted
 
 
 class ScaleModule(SwarmModule):

@@ -22,7 +22,7 @@ from tunnel_pool.private_swarm.swarm import (
     write_torrent,
 )
 
-PORT = 17_000  # each node has an address of its own
+PORT = 17_000  # all nodes use the same port, as each has an address of its own
 EXIT, RELAY, SEEDER, DOWNLOADER = "exit", "relay", "seeder", "downloader"
 MB = 1_000_000
 ALL = "all"
@@ -38,7 +38,7 @@ class SwarmModule:
         self.torrent: Path
         self.size_bytes = 0
         self._cpu_before: dict[str, float] = {}
-        self._wanted_circuits: dict[int, int] = {}  # by the downloader's number
+        self._wanted_circuits: dict[int, int] = {}  # by the number of the downloader
 
     @of_the_run
     def annotate(self, what: str) -> None:

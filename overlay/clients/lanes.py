@@ -18,7 +18,7 @@ from ipv8.messaging.anonymization.tunnel import (
 MAX_GROUP = (1 << 24) - 1
 # Relays take part in so many circuits and no more, so that one client must not have them for each of many torrents.
 CIRCUITS_OF_ALL_GROUPS = 64
-CIRCUITS_OF_A_GROUP = 2  # at least: one dies at times
+CIRCUITS_OF_A_GROUP = 2  # the fewest that a group has, as one dies at times
 
 
 class Lane(NamedTuple):

@@ -27,7 +27,7 @@ class Questions:
         self._timeout_s = timeout_s
         self._seeders = Recent[bytes](timeout_s)
         self._open: dict[bytes, Asked] = {}
-        self._points: dict[bytes, dict[IntroductionPoint, float]] = {}  # when each was asked last
+        self._points: dict[bytes, dict[IntroductionPoint, float]] = {}  # by swarm, when each point was asked last
 
     def in_turn(self, info_hash: bytes, points: Iterable[IntroductionPoint]) -> list[IntroductionPoint]:
         """Return the points never asked, then the others, longest unasked first; forget all that are not given."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MAX_INTRODUCED = 256  # circuits
-MAX_CONTENDERS = 3  # circuits of which each says that it leads to the same seeder
+MAX_INTRODUCED = 256  # the most circuits of seeders that this node introduces
+MAX_CONTENDERS = 3  # the most circuits that may each claim to lead to the same seeder
 
 
 class IntroducedSeeder(NamedTuple):

@@ -41,7 +41,7 @@ ANNOUNCE_AGAIN_S = 20 * 60.0
 PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
 # A create-e2e goes on to all that contend for a seeder so often; beyond that, to one of them.
 COPIES_PER_S, COPIES_AT_ONCE = 2.0, 10.0
-MAX_UNANSWERED_BYTES = 1000  # that strangers sent in peers-requests, and that answers may still be sent for
+MAX_UNANSWERED_BYTES = 1000  # bytes of strangers' peers-requests that may be owed answers at a time
 
 
 class MeetingPoints(HiddenTunnelCommunity):
@@ -54,7 +54,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         super().__init__(settings)
         self.introduced = IntroducedSeeders()
         self._pex_answers = Bucket()
-        self._unanswered_bytes = 0  # of peers-requests whose sources may be made up
+        self._unanswered_bytes = 0  # bytes of peers-requests whose sources may be made up
         self._copies = Bucket()
 
     # Introduction points
@@ -77,7 +77,7 @@ class MeetingPoints(HiddenTunnelCommunity):
         """Remove a circuit as py-ipv8 does; another that leads to the same seeder takes its place."""
         self._forget_circuit(circuit_id)
         removed = await super().remove_exit_socket(circuit_id, *args, **kwargs)
-        self._forget_circuit(circuit_id)  # what came over it meanwhile
+        self._forget_circuit(circuit_id)  # forget what came over it meanwhile
         return removed
 
     def _forget_circuit(self, circuit_id: int) -> None:

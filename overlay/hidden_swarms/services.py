@@ -58,8 +58,8 @@ TEND_INTERVAL_S = 1.0
 LOOKUP_RETRY_S = 5.0
 MAX_RETRY_OF_THE_FOUND_S = 60.0
 MAX_RETRY_S = 300.0
-ANSWER_TIMEOUT_S = 10.0  # of a seeder who was asked for a rendezvous; py-ipv8 forgets the question then
-RENDEZVOUS_RETRY_S = 6.0  # a seeder tries another point until then: py-ipv8 gives up a first hop after 5 s
+ANSWER_TIMEOUT_S = 10.0  # how long a seeder that was asked for a rendezvous may take; py-ipv8 then forgets the question
+RENDEZVOUS_RETRY_S = 6.0  # by then a seeder has tried another point: py-ipv8 gives up a first hop after 5 s
 PING_END_TO_END_S = 3.0
 END_TO_END_SILENCE_S = 10.0
 MAX_RENDEZVOUS_PER_SWARM = 64
@@ -75,7 +75,7 @@ _CELLS_OVER_OUR_CIRCUITS = frozenset(
     payload.msg_id
     for payload in (
         DataPayload,
-        CreatePayload,  # of a stranger who chose an id that is ours: refused by its own rule
+        CreatePayload,  # a stranger may have chosen an id that is ours: a rule of its own refuses it
         CreatedPayload,
         ExtendedPayload,
         PingPayload,
@@ -293,7 +293,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         self._questions.asked(info_hash, intro_point, over, now_s)
         try:
             super().create_e2e(info_hash, intro_point)
-        except ValueError:  # the key is none
+        except ValueError:  # it is not a public key
             self.counters[DropReason.SEEDER_KEY_MALFORMED] += 1
             swarm.remove_intro_point(intro_point)
 

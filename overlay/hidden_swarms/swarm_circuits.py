@@ -25,8 +25,8 @@ class SwarmCircuits(GroupedCircuits, EndToEndAddresses, HiddenTunnelCommunity):
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
-        self._groups: dict[bytes, int] = {}  # of the swarms that have another than 0
-        self._asking_group = 0  # whose peers-request is being sent
+        self._groups: dict[bytes, int] = {}  # the group of each swarm whose group is not 0
+        self._asking_group = 0  # the group whose peers-request is being sent
 
     def set_group_of_swarm(self, info_hash: bytes, group: int) -> None:
         if group:

@@ -18,7 +18,7 @@ from tunnel_pool.overlay.hidden_swarms.introduced import MAX_CONTENDERS, Introdu
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
-LOOK_INTERVAL_S = 1.0  # at candidates that are gone; new ones are told of at once
+LOOK_INTERVAL_S = 1.0  # between two looks for candidates that are gone; new ones are told of at once
 GATHER_S = 0.05
 
 Deliver = Callable[[int, tuple[str, int], bytes], None]

@@ -78,7 +78,7 @@ class SharingCommunity(LocalTunnelCommunity):
     def __init__(self, settings: SharingSettings) -> None:
         self._main = settings.main
         self._lent: set[int] = set()  # ids of others' halves of rendezvous of ours
-        self._linking: set[int] = set()  # whose keys were lent
+        self._linking: set[int] = set()  # ids of circuits whose keys were lent
         super().__init__(settings)
         self.buckets = sorted(settings.buckets)
         self.dht_provider = _DhtOfMain(settings.main)
@@ -133,7 +133,7 @@ class SharingCommunity(LocalTunnelCommunity):
             self.network.remove_peer(peer)
             self.candidates.pop(peer, None)
         for peer, flags in known.items():
-            peer.last_response = math.inf  # the main process asks whether it lives
+            peer.last_response = math.inf  # the main process finds out whether the peer lives
             self.network.add_verified_peer(peer)
             self.network.discover_services(peer, [self.community_id])
             if (verified := by_key(peer.public_key.key_to_bin())) is not None:

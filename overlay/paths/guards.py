@@ -24,15 +24,15 @@ MAX_SAMPLED = 20
 RESERVES = 2
 MAX_PORT = 0xFFFF
 ABSENT_S = 14 * DAY_S  # a guard that nobody has seen for so long is given up
-ABSENT_WHEN_FULL_S = 3600.0  # and this one when all that were sampled are gone
+ABSENT_WHEN_FULL_S = 3600.0  # the same, when all guards that were sampled are gone
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    key: bytes  # public
+    key: bytes  # the public key
     host: str
     port: int
-    until_s: float  # from then on it is no guard any more
+    until_s: float  # until when the node is a guard
     seen_s: float  # when it was last among the candidates
 
 
@@ -98,7 +98,7 @@ class GuardOrder(NamedTuple):
 
     first: Sequence[bytes]
     second: Sequence[bytes]
-    primary: int = FIRST_LAYER.count  # so many of `first` share the circuits, the others are for when these fail
+    primary: int = FIRST_LAYER.count  # how many of `first` share the circuits; the others are for when these fail
 
 
 class Guards:

@@ -49,7 +49,7 @@ class HopChoice:
         self.guard_order: Callable[[], GuardOrder | None] = lambda: None
         self.requires_diversity = settings.requires_diversity
         self._rng = random.SystemRandom()
-        self._first_hops: list[Peer] = []  # of the circuit that is being created
+        self._first_hops: list[Peer] = []  # the first hops of the circuit that is being created
         super().__init__(settings)  # type: ignore[call-arg]
 
     # The first hop

@@ -15,7 +15,7 @@ from tunnel_pool.overlay.paths.networks import NetworksOf, networks_of
 class Node(NamedTuple):
     """A candidate."""
 
-    key: bytes  # public
+    key: bytes  # the public key
     host: str
     port: int = 0
 
@@ -24,7 +24,7 @@ class Ranked(NamedTuple):
     """Candidates for a place in a path, the best first."""
 
     nodes: list[Node]
-    diverse: int  # so many of the first have no network in common with the path
+    diverse: int  # how many of the first have no network in common with the path
 
 
 def rank(

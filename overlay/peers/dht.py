@@ -41,8 +41,8 @@ from tunnel_pool.overlay.peers.proven import HeldPackets, Source
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
-MAX_KEYS = 10_000  # of the DHT that are stored here
-MAX_VALUES = 32  # of each; a swarm's introduction points are asked for eight at a time
+MAX_KEYS = 10_000  # the most DHT keys that are stored here
+MAX_VALUES = 32  # the most values of a key; eight of a swarm's introduction points are asked for at a time
 
 Handler = Callable[[Any, bytes], Any]
 

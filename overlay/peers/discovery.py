@@ -31,12 +31,12 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 if TYPE_CHECKING:
     from tunnel_pool.overlay.community import LocalTunnelCommunity
 
-WALK_INTERVAL_S = 0.5  # while something is missing; doubled with each step that brings nothing new
+WALK_INTERVAL_S = 0.5  # while peers are missing; doubled with each step that brings nothing new
 CALM_INTERVAL_S = 8.0
 FEW_PEERS_INTERVAL_S = 2.0
 WALK_TIMEOUT_S = 3.0
 # py-ipv8 asks its peers all the time, which would be half of what an idle node does.
-SILENCE_S = 55.0  # after which a peer is asked whether it lives, and once more
+SILENCE_S = 55.0  # a peer that was silent for so long is asked whether it lives, and then once more
 PING_INTERVAL_S = 30.0
 DROP_S = 115.0
 DHT_PING_INTERVAL_S = 45.0  # below the 60 s after which DHT nodes forget where we are (dht/discovery.py)
@@ -47,7 +47,7 @@ MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
 MAX_DHT_PEERS = 30
 DHT_ASK_AGAIN_S = 30.0
 CRAWLS_PER_S, CRAWLS_AT_ONCE = 5.0, 50.0  # through the DHT, for others
-PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # which the DHT's records leave out
+PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # the beginning of a key that the DHT's records leave out
 
 logger = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ from tunnel_pool.overlay.peers.own_address import AddressVotes
 from tunnel_pool.overlay.peers.proven import ProvenSources, Source
 from tunnel_pool.rpc.drop_reasons import DropReason
 
-QUESTION_S = 10.0  # for so long an answer to a question of ours is one
+QUESTION_S = 10.0  # how long after our question an answer still counts as one
 MAX_QUESTIONS = 1000
-MAX_WRONG_ANSWERS = 16  # from an address that was asked, before what it says counts for nothing
+MAX_WRONG_ANSWERS = 16  # the most from an address that was asked; after them its answers count for nothing
 IDENTIFIERS = 65536
-MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # of a table of some 60
-DOUBTED_S = 3.0  # so long a peer may be silent, and may take to answer, when another wants its place
+MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # the most places in a table of some 60
+DOUBTED_S = 3.0  # how long a peer may be silent, or take to answer, when another wants its place
 PUNCTURES_PER_S, PUNCTURES_AT_ONCE = 2.0, 10.0
 PUNCTURE_OF_PEER_S = 5.0
 
@@ -101,8 +101,8 @@ class CarefulIntroductions:
         self._guessed: Counter[Any] = Counter()  # wrong answers, by the address that they seem to be from
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
         self.proven = ProvenSources()
-        self._doubted: dict[bytes, float] = {}  # by mid, when it was asked whether it is still there
-        self._source: Any = None  # of the packet that is being handled
+        self._doubted: dict[bytes, float] = {}  # when each peer was asked whether it is still there, by mid
+        self._source: Any = None  # the source of the packet that is being handled
         self._votes = AddressVotes()
         self._punctures = Bucket()
         self._punctured = Recent[bytes](PUNCTURE_OF_PEER_S)

@@ -12,7 +12,7 @@ def own_addresses(*more: str) -> frozenset[str]:
     for text in (*found, *more):
         try:
             address = ipaddress.ip_address(text)
-        except ValueError:  # of a device, not of the internet
+        except ValueError:  # a link-layer address, which is not an IP address
             continue
         if not address.is_unspecified:
             own.add(str(address))

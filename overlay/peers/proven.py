@@ -13,7 +13,7 @@ MAX_PROVEN = 4096
 HOST_KNOWN_S = 24 * 3600.0
 MAX_HOSTS = 8192
 MAX_HELD = 1024  # sources that are being asked
-MAX_HELD_PACKETS = 4  # of each
+MAX_HELD_PACKETS = 4  # the most packets that are held for each source
 QUESTIONS_PER_S, QUESTIONS_AT_ONCE = 100.0, 200.0
 ANSWERS_PER_S, ANSWERS_AT_ONCE = 2.0, 10.0  # to a source; py-ipv8's DHT nodes have the like (dht/routing.py)
 

@@ -2,7 +2,7 @@
 
 _END, _LIST, _DICTIONARY, _INTEGER, _COLON = b"e", b"l", b"d", b"i", b":"
 MAX_DEPTH = 64
-MAX_VALUES = 20_000  # and ends of lists and dictionaries
+MAX_VALUES = 20_000  # the most values, ends of lists and dictionaries included
 MAX_DIGITS = 20
 
 

@@ -224,7 +224,7 @@ class HttpTunnels(HiddenServices):
             raise RefusedError(DropReason.HTTP_ANSWER_REFUSED) from None
         finally:
             writer.close()
-        async with self._judging:  # one at a time: it takes milliseconds
+        async with self._judging:  # one answer at a time, as each takes milliseconds
             if not await asyncio.to_thread(may_pass, response):
                 raise RefusedError(DropReason.HTTP_ANSWER_REFUSED)
         return response
@@ -240,7 +240,7 @@ class HttpTunnels(HiddenServices):
         why: str = DropReason.EXIT_DESTINATION_REFUSED
         try:
             found = await self.exit_source.resolve(host, port)
-        except UnicodeError:  # no name at all
+        except UnicodeError:  # it is not a name
             raise RefusedError(DropReason.EXIT_NAME_REFUSED) from None
         for ip in found:
             if is_allowed_destination(ip, port, self.allow_private):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tunnel_pool.overlay.requests.bencode import is_bencoded
 
-PART_BYTES = 1300  # of an answer in a cell
+PART_BYTES = 1300  # bytes of an answer that go into a cell
 MAX_RESPONSE_BYTES = 64 << 10  # unpacked, too
 MAX_CHUNKS = 1000
 REDIRECTIONS = (b"301", b"302", b"303", b"307", b"308")

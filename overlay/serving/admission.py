@@ -6,8 +6,8 @@ from tunnel_pool.overlay.bucket import Bucket
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 MAX_SOURCES = 4096
-NEIGHBOUR_FACTOR = 2  # a neighbour's rate by that of another source
-BURST_S = 2.0  # in time of the rate
+NEIGHBOUR_FACTOR = 2  # how many times the rate of another source a neighbour may have
+BURST_S = 2.0  # a burst may have as much as the rate allows in this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,11 @@ class Admission:
     """Says how much of others' circuits one TunnelCommunity takes part in; 0 is no limit."""
 
     circuits: int = 1000
-    per_neighbour: int = 0  # by IP address
+    per_neighbour: int = 0  # circuits joined for one IP address
     per_minute: int = 0
     handshakes_per_s: int = 200  # CREATE and EXTEND that are looked at at all
     handshakes_per_source_per_s: int = 20
-    closed: bool = False  # no circuit more: what it carries could not go on
+    closed: bool = False  # whether no circuit is joined any more, as what it carries could not go on
 
     def share(self, children: int) -> "Admission":
         """Return one child's share: ids are random, so that each gets its part; a neighbour's come to one by chance."""

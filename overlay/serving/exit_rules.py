@@ -116,7 +116,7 @@ class ExitRules:
     allowed: Ranges | None = None
     denied_ports: Ranges = field(default_factory=Ranges)
     allowed_ports: Ranges | None = None
-    max_destinations: int = 0  # of a circuit at a time
+    max_destinations: int = 0  # the most destinations of a circuit at a time
     max_unanswered: int = 0  # datagrams to an address that never answered
     new_per_s: int = 0  # destinations of a circuit, with a burst of BURST_S
 

@@ -24,8 +24,8 @@ class Limits:
     total: Rates = NO_RATES
     circuit: Rates = NO_RATES
     max_delay_s: float = 0.2  # what has waited longer is dropped
-    burst_s: float = 0.02  # so much of its rate an idle limit lets through at once
-    queue_bytes: int = 256 << 10  # that may wait of one circuit's direction
+    burst_s: float = 0.02  # how much of its rate, in time, an idle limit lets through at once
+    queue_bytes: int = 256 << 10  # the most that may wait in one direction of a circuit
 
     def are_any(self) -> bool:
         return any(rates != NO_RATES for rates in (self.relayed, self.exited, self.own, self.total, self.circuit))

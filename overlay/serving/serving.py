@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Whose source the exit socket, and whoever joins a circuit, look at.
 _FROM_ANYWHERE = {DataPayload.msg_id, CreatePayload.msg_id}
 OWN_ADDRESSES_INTERVAL_S = 30.0
-MAX_TEST_BYTES = 2000  # of a speed test's request or answer, as py-ipv8's REST API has it
+MAX_TEST_BYTES = 2000  # the most bytes of a speed test's request or answer, as in py-ipv8's REST API
 
 
 class ServingSettings(HiddenTunnelSettings):
@@ -61,7 +61,7 @@ class ServingTunnels(HttpTunnels):
         self.exit_rules = settings.exit_rules
         self.admission = settings.admission
         self.resolving = 0  # names that are looked up now
-        self._offers_nobody = False  # to the neighbour whose circuit is being joined
+        self._offers_nobody = False  # whether the neighbour whose circuit is being joined is offered no candidates
         self._rules = settings.exit_rules
         self._rules_told: ExitRules | None = None
         self._joins = Joins()

@@ -44,7 +44,7 @@ ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
 COUNTER_BYTES = 8
 TAG_BYTES = 16
-FRESH_COUNTER = 1  # of SessionKeys that nothing was sealed with yet; the next is the first to be used
+FRESH_COUNTER = 1  # the counter of SessionKeys that have sealed nothing yet; the next one is used first
 MIN_WINDOWS = 256
 
 

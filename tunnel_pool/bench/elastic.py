@@ -54,7 +54,7 @@ async def measure(workers: WorkerRange, size_mb: int, seconds: float) -> dict[st
 
 async def _run(client: TorrentClient, seconds: float) -> list[Sample]:
     most = client.options.workers.most
-    calm_s = CALM_SHARE * seconds * most  # a child less takes 30 s of calm, and some to drain
+    calm_s = CALM_SHARE * seconds * most  # the pool lets a child go after 30 s of calm, and drains it for a while
     many = CIRCUITS_PER_CHILD * most
     meter, samples, start_s = CpuMeter(), [], time.monotonic()
     kept = client.tunnels.circuits_needed[client.hops]

@@ -52,7 +52,7 @@ async def _measure(world: World, seconds: float, name: str | None, datagrams: li
         output, _ = await flooder.communicate()
         report = json.loads(output)
         row["flood_per_s"] = report["sent"] / report["seconds"]
-    await asyncio.sleep(1.5)  # until RPC_SYNC has told
+    await asyncio.sleep(1.5)  # by then RPC_SYNC has told of it
     dropped = world.node.dropped() - before
     row["dropped"] = dict(dropped.most_common(4))
     if len(world.originator.find_circuits(hops=1)) < CIRCUITS:

@@ -25,8 +25,8 @@ SAMPLE_S = 5.0
 PAUSE_S = 2.0
 ASK_S = 0.2
 SCALE_S = 60.0
-SHORT_LIVED = 20  # torrents without anybody who has them
-WARM_UP = 1 / 3  # of the time: what is loaded once is loaded then
+SHORT_LIVED = 20  # how many torrents there are that nobody has
+WARM_UP = 1 / 3  # the share of the time after which all that is loaded once is loaded
 
 
 async def measure(seconds: float) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def _sample_beside(pid: int, seconds: float, work: Sequence[Coroutine[Any,
             samples.append({"seconds": round(elapsed_s, 1), **_look(pid)})
             done, _ = await asyncio.wait(tasks, timeout=SAMPLE_S, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # none ends but by an error
+                task.result()  # a task that has ended did so by an error
     finally:
         for task in tasks:
             task.cancel()

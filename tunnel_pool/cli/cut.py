@@ -19,7 +19,7 @@ uses the most CPU). Says whether the boundaries that are deployed are those.
 Another program: --components its.toml -- script.py ARGUMENT ..., or
 -- -m MODULE ARGUMENT ...; docs/CUT.md tells how."""
 SIZE_MB = 60
-MOST_EDGES = 3  # that are named
+MOST_EDGES = 3  # the most edges that are named
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -181,7 +181,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 systemd.tell("STOPPING=1")
                 ending.enter_context(ends_within(STOP_WITHIN_S))
                 return _report(daemon, started_s)
-        except asyncio.CancelledError:  # while it began
+        except asyncio.CancelledError:  # stopped while it began
             return {"ok": True, "seconds": round(time.monotonic() - started_s, 3), "torrents": 0}
 
 

@@ -102,7 +102,7 @@ def _run(argv: list[str]) -> int:
     command = module_of(arguments.command)
     if arguments.command == SEEDER:
         return int(command.run(arguments))
-    from tunnel_pool.system import runner  # and Twisted with it
+    from tunnel_pool.system import runner  # it imports Twisted, too
 
     try:
         if hasattr(command, "with_config"):
@@ -110,7 +110,7 @@ def _run(argv: list[str]) -> int:
                 arguments, lambda more: parser.parse_args([argv[0], *more, *argv[1:]]), argv[1:]
             )
         if getattr(arguments, "lockdown", "off") != "off":
-            lockdown.prepare()  # before there are threads
+            lockdown.prepare()  # this has to come before there are threads
         set_up_logging(arguments.log_level, getattr(arguments, "log_file", None))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would show keys
         ended = runner.run(arguments.run(arguments))

@@ -160,7 +160,7 @@ class _Node:
         self.exits = [name for name, protocol in PROTOCOL_NAMES.items() if protocol in arguments.exit]
         self.engine = _engine(arguments).value
         self.started_s = time.monotonic()
-        self.tunnels: Tunnels | None = None  # while they are open
+        self.tunnels: Tunnels | None = None  # None while no tunnels are open
 
     def status(self, tunnels: Tunnels) -> dict[str, Any]:
         watched = status.Watched(tunnels, self.memory, self.keeper, self.exits, self.engine, self.started_s)
@@ -236,7 +236,7 @@ async def _serve_until_told(node: _Node) -> dict[str, Any]:
                     raise
             while not index_of(arguments.device):  # noqa: ASYNC110
                 await asyncio.sleep(CHECK_INTERVAL_S)
-    except asyncio.CancelledError:  # while it began anew
+    except asyncio.CancelledError:  # stopped while it began anew
         return _summary(node, (0, 0), {})
     finally:
         systemd.tell("STOPPING=1")

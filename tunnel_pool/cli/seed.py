@@ -135,7 +135,7 @@ async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
     try:
         return lt.load_torrent_buffer(kept.read_bytes())
     except (OSError, RuntimeError):
-        pass  # not there, or not whole: it is made again
+        pass  # it is not there, or damaged: it is made again
     data = await _hash(path)
     await asyncio.to_thread(_keep, kept, data)
     return lt.load_torrent_buffer(data)

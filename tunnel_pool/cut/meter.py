@@ -26,7 +26,7 @@ from tunnel_pool.system.errors import UserError
 WORLD = ""
 LOOK_S = 0.002
 THREADS_EVERY = 100
-OBJECT_BYTES = 4  # a number that names it
+OBJECT_BYTES = 4  # an object crosses the cut as a number that names it
 ADDRESS_BYTES = 7  # an IPv4 address and port, RFC 1928 section 5
 MAX_DEPTH = 4
 FLOW, CPU = "flow", "cpu"
@@ -119,7 +119,7 @@ class FlowMeter:
             case None | bool():
                 size = 1
             case int():
-                size = max(1, (value.bit_length() + 6) // 7)  # as protobuf's varints
+                size = max(1, (value.bit_length() + 6) // 7)  # the bytes that protobuf's varint takes
             case float():
                 size = 8
             case (str(), int()):
@@ -150,7 +150,7 @@ class CpuMeter:
         self._native = next((name for name, one in components.components.items() if one.native_threads), None)
         self._last_s = time.thread_time()
         self._looks = 0
-        self._thread_s: dict[str, float] = {}  # of threads that Python did not start, by id
+        self._thread_s: dict[str, float] = {}  # CPU seconds of threads that Python did not start, by id
 
     def start(self) -> None:
         signal.signal(signal.SIGALRM, self._look)
@@ -168,7 +168,7 @@ class CpuMeter:
         pythons = {str(thread.native_id) for thread in threading.enumerate()}
         for path in Path("/proc/self/task").glob("*"):
             if path.name not in pythons:
-                with contextlib.suppress(OSError, ValueError):  # it has just ended
+                with contextlib.suppress(OSError, ValueError):  # the thread has just ended
                     self._thread_s[path.name] = int((path / "schedstat").read_text().split()[0]) / 1e9
 
     def _look(self, number: int, frame: FrameType | None) -> None:

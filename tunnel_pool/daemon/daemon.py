@@ -62,7 +62,7 @@ class DaemonOptions:
     folders_by_label: Mapping[str, str] = field(default_factory=dict)
     watches: Sequence[Watch] = ()
     min_free_bytes: int = 1 << 30
-    settle_s: float = 0.0  # for so long a new torrent waits for its client to say more of it
+    settle_s: float = 0.0  # how long a new torrent waits for its client to say more of it
     config: model.Config = field(default_factory=lambda: model.Config(options={}))  # as the API shows it
 
 

@@ -14,7 +14,7 @@ from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
 
 TIMEOUT_S = 60.0
-MAX_EVENT_BYTES = 1 << 26  # a line with all torrents
+MAX_EVENT_BYTES = 1 << 26  # the longest line, which holds all torrents
 NO_DAEMON = "no daemon answers at {}; start one by `tunnel-pool daemon`, or name its --rpc"
 OTHER_PASSWORD = "the daemon wants another user or password: --rpc-user, --rpc-password-file"  # noqa: S105
 

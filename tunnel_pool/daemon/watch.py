@@ -19,7 +19,7 @@ from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, parse_torrent, read_metainfo
 
 INTERVAL_S = 2.0
-WRITTEN_AFTER_S = 2.0  # without a change
+WRITTEN_AFTER_S = 2.0  # a file that has not changed for so long has been written
 REFUSED_AFTER_S = 10.0
 MAX_MAGNET_BYTES = 1 << 16
 SUFFIXES = (".torrent", ".magnet")
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 async def keep_watch(watches: Callable[[], Sequence[Watch]], changes: Changes) -> None:
     """Watch the folders until cancelled; an added file is renamed to `.added`, a refused one to `.refused`."""
-    stuck: set[_File] = set()  # that can't be renamed
+    stuck: set[_File] = set()  # files that can't be renamed
     while True:
         for watch in watches():
             for file in await asyncio.to_thread(_written, Path(watch.folder)):
@@ -49,7 +49,7 @@ def _written(folder: Path) -> list[_File]:
     """Return the files that nobody writes to any more."""
     before_s = time.time() - WRITTEN_AFTER_S
     files = []
-    with contextlib.suppress(OSError):  # it is not there, or not now
+    with contextlib.suppress(OSError):  # the folder is not there, or not now
         for entry in os.scandir(folder):
             with contextlib.suppress(OSError):
                 if entry.name.lower().endswith(SUFFIXES) and entry.is_file() and entry.stat().st_mtime < before_s:

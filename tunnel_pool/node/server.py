@@ -51,7 +51,7 @@ async def _listen_in_state(status: Status, state_dir: Path) -> web.AppRunner | N
     await runner.setup()
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
-            path.unlink()  # of one that was killed
+            path.unlink()  # a node that was killed left it behind
     old = os.umask(0o077)
     try:
         await web.UnixSite(runner, path).start()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tunnel_pool.pool.launching import Descriptors, Fork, ProcessEvents
 
 READ_BYTES = 1 << 16
-UNKNOWN_CODE = 255  # as asyncio has it
+UNKNOWN_CODE = 255  # the code that asyncio gives, too
 ABOVE_ALL = 64  # descriptors of ours wait above those that a process gets, so that none is overwritten
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-GROW_CPU = 0.7  # of a core, mean of the children
-SHRINK_CPU = 0.35  # of a core, mean of those that would be left
-CIRCUITS_PER_CHILD = 64  # our own: each costs pings and its share of RPC_SYNC
+GROW_CPU = 0.7  # the share of a core, as a mean of the children, from which one more is started
+SHRINK_CPU = 0.35  # the share of a core, as a mean of those that would be left, below which one goes
+CIRCUITS_PER_CHILD = 64  # circuits of our own: each costs pings and its share of RPC_SYNC
 FOREIGN_PER_CHILD = 800  # ends of others' circuits, two of one that is relayed; a child joins none beyond 1000
-SHRINK_ROOM = 0.75  # of what those left may have
+SHRINK_ROOM = 0.75  # the share of those bounds that the children that are left may fill
 GROW_AFTER_S = 2.0
 SHRINK_AFTER_S = 30.0
 DRAIN_DEADLINE_S = 60.0
@@ -41,8 +41,8 @@ class ChildLoad(NamedTuple):
 
     slot: int
     cpu: float  # cores, since the last decision
-    circuits: int  # our own, but those that are kept by number (`wanted`)
-    busy: int  # our own that carry datagrams
+    circuits: int  # circuits of our own, but those that are kept by number (`wanted`)
+    busy: int  # circuits of our own that carry datagrams
     foreign: int  # ends of others' circuits
 
 

@@ -20,7 +20,7 @@ from tunnel_pool.rpc.sockets import socket_pair
 from tunnel_pool.system.priority import make_yield
 
 FORK_TIMEOUT_S = 2.0
-CLOCK_S = 1.0  # by which the kernel's account of a start differs from ours
+CLOCK_S = 1.0  # the kernel's account of a start may differ from ours by so much
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Template:
         self._requests: socket.socket | None = None
         self._log = ChildLog("template")
         self._failures = 0
-        self._proven = False  # whether any ever was ready: then trouble is taken to pass
+        self._proven = False  # whether a template was ever ready: then trouble is taken to pass
         self._stopping = False
         self._ended = asyncio.Event()
         self._next: asyncio.TimerHandle | None = None  # the next start, or the end of our patience with this one
@@ -125,8 +125,8 @@ class Template:
             socket.send_fds(self._requests, [FORK], descriptors)
             return decode_reply(self._requests.recv(MAX_MESSAGE_BYTES))
         except TimeoutError:
-            self._failures -= 1  # it did start: what ends now is no failed start
-            self._close_requests()  # its late answer is for nobody
+            self._failures -= 1  # this one did start: its end now is no failed start
+            self._close_requests()  # nobody wants its late answer
             self._kill()
             raise
 

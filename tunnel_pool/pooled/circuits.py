@@ -28,7 +28,7 @@ from tunnel_pool.rpc.errors import CallError
 from tunnel_pool.steering.cells import BUCKETS, random_id
 
 BUILD_INTERVAL_S = 0.5
-EXPECTED_S = 3.0  # so long a child that starts, or looks for peers, has circuits kept for it
+EXPECTED_S = 3.0  # how long circuits are kept for a child that starts, or looks for peers
 SOON_STATES = frozenset({ChildState.WAITING, ChildState.STARTING, ChildState.RUNNING})
 
 logger = logging.getLogger(__name__)

@@ -115,8 +115,8 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self.port: SharedPort | None = None
         self._shares_port = shares_port
         self._limits = limits
-        self._as_database = as_database  # of AS numbers
-        self._guards = guards  # of children that share a port
+        self._as_database = as_database  # the file of the database of AS numbers
+        self._guards = guards  # the guards that children with a shared port use
         self.scaler: RunningScaler | None = None  # when there is one, it is stopped with us
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
         self.crypto_endpoint = PooledEndpoint(self.pool, self.register_anonymous_task)
@@ -129,7 +129,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
             self.port.front.first_hops_of_children = lambda: {c.hop.peer for c in self.circuits.values() if c.hop}
             self.port.front.missing = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
         await self.pool.start()
-        if self.pool.running():  # it may have been stopped meanwhile
+        if self.pool.running():  # the pool may have been stopped meanwhile
             self._build_regularly()
 
     async def unload(self) -> None:

@@ -15,7 +15,7 @@ from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.system.measure import CpuMeter
 
 INTERVAL_S = 1.0
-QUIET_S = 5.0  # so long a circuit that carries datagrams may pause
+QUIET_S = 5.0  # how long a circuit that carries datagrams may pause
 TRIMMED_AT_ONCE = 8
 FAILED_AGAIN_S = 60.0
 QUIET_BYTES_PER_S = 1000  # pings and keep-alives are no more
@@ -35,7 +35,7 @@ class Scaler:
         self._policy = policy
         self._circuits_follow = circuits_follow
         self._cpu = CpuMeter()
-        self._bytes: dict[int, int] = {}  # by circuit id, at the last look
+        self._bytes: dict[int, int] = {}  # by circuit id, the bytes at the last look
         self._next_failed_s = time.monotonic() + FAILED_AGAIN_S
         self._busy = Recent[int](QUIET_S)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -105,7 +105,7 @@ class Scaler:
         # A slot that failed comes last, and not at once: what was wrong may have passed.
         failed = self._pool.in_state(ChildState.FAILED)
         most = self._policy.workers.most
-        if self._community.port is not None:  # its successor need not wait for its port
+        if self._community.port is not None:  # a child with a shared port need not wait for its predecessor's port
             most = min(MAX_SLOTS, most + len(self._policy.unwanted))
         unused = [slot for slot in range(most) if slot not in in_use and slot not in failed]
         if not unused and time.monotonic() >= self._next_failed_s:

@@ -34,10 +34,10 @@ from tunnel_pool.steering.group import ReusePortGroup, SteeringError
 from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 from tunnel_pool.system.errors import UserError
 
-ASK_AGAIN_S = 5.0  # which of the circuits that stayed behind are left
+ASK_AGAIN_S = 5.0  # between two questions which of the circuits that stayed behind are left
 MAX_HANDED = 64  # packets that a child has not taken yet; more are dropped and counted
-MAX_FILTERED_PREFIXES = 8  # beyond, the kernel, which gives filters little memory, looks at a part of each prefix
-MAX_FILTERED_LIKE = 1000  # beyond, it lets in what looks like py-ipv8's
+MAX_FILTERED_PREFIXES = 8  # with more, the kernel's filter, which has little memory, looks at a part of each
+MAX_FILTERED_LIKE = 1000  # with more, the filter lets in whatever looks like py-ipv8's
 MAX_LINKING = 16  # rendezvous of two children at a time
 COMING_STATES = (ChildState.WAITING, ChildState.STARTING)
 
@@ -63,7 +63,7 @@ class SharedPort:
         self._pool = pool
         self.buckets = CellBuckets(list(slots))
         self._told: dict[bytes, pb.PeerInfo] = {}
-        self._handed: Counter[int] = Counter()  # by slot
+        self._handed: Counter[int] = Counter()  # packets that each child has not taken yet, by slot
         self._introduced: dict[int, dict[IntroducedSeeder, int]] = {}  # by slot, one circuit to each
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -302,7 +302,7 @@ class SharedPort:
         try:
             reply = await self._pool.call(slot, "own_buckets", pb.OwnBuckets(buckets=buckets))
         except (CallError, KeyError):
-            return []  # it is gone, or about to be
+            return []  # the child is gone, or about to be
         return list(reply.circuit_ids)
 
     def _steer(self) -> bool:

@@ -27,9 +27,9 @@ from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 if TYPE_CHECKING:
     from tunnel_pool.packet_engine.endpoint import NativeEndpoint
 
-GATHER_S = 0.1  # a new association waits so long for all children, so that its peers are spread at once
+GATHER_S = 0.1  # how long a new association waits for all children, so that its peers are spread at once
 ASK_AGAIN_S = 5.0
-MAX_WAITING = 256  # datagrams of an association that wait for a child to serve it
+MAX_WAITING = 256  # the most datagrams of an association that wait for a child to serve it
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class SteeredCarrier:
         if steered is None or not steered.steers:
             return False
         if end_to_end_slot(address) is not None:
-            return False  # met here only until the child that has the circuit serves
+            return False  # it is met here only until the child that has the circuit serves
         if not steered.serving and time.monotonic() > steered.gather_until_s:
             return False
         self._assign(steered, address, payload)
@@ -222,7 +222,7 @@ class SteeredCarrier:
         def answered(future: "Future[pb.Associated]") -> None:
             error = future.exception()
             if self._steered.get(association.id) is not steered:
-                return  # it was closed meanwhile
+                return  # the association was closed meanwhile
             if isinstance(error, CallError):
                 self._refused(steered, slot, str(error))
             elif steered.asked.get(slot) == pid:
@@ -243,7 +243,7 @@ class SteeredCarrier:
 
     def _attach_program(self, steered: _Steered) -> None:
         if self._steered.get(steered.association.id) is not steered:
-            return  # it was closed meanwhile, and its sockets with it
+            return  # the association was closed meanwhile, and its sockets with it
         owners = steered.table.owners
         indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
         try:

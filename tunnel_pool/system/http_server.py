@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
 
-SHUTDOWN_S = 2.0  # for requests that are being answered
+SHUTDOWN_S = 2.0  # how long requests that are being answered may take at the end
 FIRST_REQUEST_S = 10.0  # within which a new connection has to send a whole request; aiohttp has no bound for the first
 MAX_CONNECTIONS = 512
 BACKLOG = 128

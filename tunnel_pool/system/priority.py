@@ -20,7 +20,7 @@ T = TypeVar("T")
 def make_yield(pid: int, nice: int) -> None:
     """Make a process that has just begun, and the threads that it will start, nicer than us by so much."""
     if sys.platform == "linux" and nice:
-        with contextlib.suppress(OSError):  # it has ended, or is nicer already, or may not: it works without
+        with contextlib.suppress(OSError):  # it has ended, or is nicer already, or we may not: it works without
             os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + nice, MAX_NICE))
 
 

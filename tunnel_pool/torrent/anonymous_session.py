@@ -32,7 +32,7 @@ class AnonymousSession(Generic[S]):
     server: Socks5Server
     dispatcher: Dispatcher
     readiness: Readiness
-    entering: asyncio.Task[None] | None  # the DHT; None where it is off
+    entering: asyncio.Task[None] | None  # the task that enters the DHT; None where it is off
 
     def dropped(self) -> Counter[str]:
         """Return how many datagrams were dropped, by reason."""
@@ -63,7 +63,7 @@ class AnonymousSessions(Generic[S]):
         self._servers: dict[Lane, Socks5Server] = {}
         self._opened: dict[Lane, AnonymousSession[S]] = {}
         self._ending: list[AnonymousSession[S]] = []
-        self._dropped: Counter[str] = Counter()  # of those that have ended
+        self._dropped: Counter[str] = Counter()  # counts of sessions that have ended
 
     def __iter__(self) -> Iterator[AnonymousSession[S]]:
         return iter(self._opened.values())
@@ -100,7 +100,7 @@ class AnonymousSessions(Generic[S]):
         if ended.entering is not None:
             ended.entering.cancel()
         await ended.session.stop()
-        if self._servers.get(lane) is ended.server:  # else it was opened anew meanwhile
+        if self._servers.get(lane) is ended.server:  # otherwise it was opened anew meanwhile
             del self._servers[lane]
             self._connect()
             self._tunnels.end_tunnels(*lane)

@@ -49,7 +49,7 @@ class _LaneSession(NamedTuple):
     """The torrents of one lane."""
 
     opened: AnonymousSession[TorrentSession]
-    waiting: list[_Download]  # for the first circuit
+    waiting: list[_Download]  # downloads that wait for the first circuit
     linked: dict[str, set[Address]]  # end-to-end peers by infohash
 
     @property

@@ -115,7 +115,7 @@ class Dispatcher:
             return
         try:
             address = encode_address(origin[0], origin[1])
-        except ValueError:  # a name that an exit made up
+        except ValueError:  # an exit made up a name
             self.drops[DropReason.ORIGIN_MALFORMED] += 1
             return
         known = {association.id: association for association in self._associations}
@@ -135,7 +135,7 @@ class Dispatcher:
         """Hear that these destinations, encoded, have lost their circuit."""
         lost: set[Address] = set()
         for destination in destinations:
-            with contextlib.suppress(Socks5Error):  # a name that is none; no peer has it
+            with contextlib.suppress(Socks5Error):  # it is not a name that can be; no peer has it
                 lost.add(decode_address(destination)[1:])
         self._on_lost(lost.__contains__)
 

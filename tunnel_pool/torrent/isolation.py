@@ -10,7 +10,7 @@ from enum import StrEnum
 from tunnel_pool.overlay.clients.lanes import Lane
 
 PLAIN = 0
-MOST_LANES = 32  # a session and its circuits cost memory and keep-alives: tunnel-pool bench isolation
+MOST_LANES = 32  # the most lanes: a session and its circuits cost memory and keep-alives (bench isolation)
 
 
 class Isolation(StrEnum):
@@ -33,7 +33,7 @@ class Isolator:
         self.shared = 0  # how many torrents came too late for a lane of their own
         self._most = most
         self._last_group = 0
-        self._lanes: dict[tuple[int, str], Lane] = {}  # by hop count and what is isolated
+        self._lanes: dict[tuple[int, str], Lane] = {}  # by hop count and isolation group
         self._members: dict[Lane, set[str]] = {}
 
     def enter(self, infohash: str, hops: int, labels: Iterable[str] = ()) -> Lane:

@@ -26,7 +26,7 @@ class SessionTorrent(Protocol):
     """A torrent as a session needs it: the protocol that each torrent of a session keeps to."""
 
     handle: lt.torrent_handle
-    peers: frozenset[Address]  # to be asked until they are there
+    peers: frozenset[Address]  # peers that are asked until they are there
 
     @property
     def peer_count(self) -> int:

@@ -13,7 +13,7 @@ class LockdownMode(Enum):
     """Lists the choices of `--lockdown`."""
 
     AUTO = "auto"  # where the kernel allows it
-    ON = "on"  # or nothing is started
+    ON = "on"  # without it, nothing is started
     OFF = "off"
 
 

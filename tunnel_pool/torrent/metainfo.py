@@ -10,8 +10,8 @@ import libtorrent as lt
 from tunnel_pool.system.errors import UserError
 
 MAX_TORRENT_FILE_BYTES = 64 << 20
-MAX_LINK_PEERS = 100  # of x.pe in a magnet link, which may be as long as it likes
-MAX_TRACKERS = 200  # of a torrent, however many it names
+MAX_LINK_PEERS = 100  # the most x.pe of a magnet link, which may be as long as it likes
+MAX_TRACKERS = 200  # the most trackers of a torrent, however many it names
 MAX_WEB_SEEDS = 100
 _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from tunnel_pool.overlay.clients.lanes import Lane
 
-GATHER_S = 0.5  # so long a first circuit waits for the others: a peer stays with the circuit that it is met over
-ANSWER_S = 0.05  # until libtorrent has read that it is associated; what it sends before is lost
+GATHER_S = 0.5  # how long a first circuit waits for others: a peer stays with the circuit it is met over
+ANSWER_S = 0.05  # libtorrent reads that it is associated within this time; what it sends before is lost
 
 
 class Circuits(Protocol):
@@ -34,7 +34,7 @@ class Readiness:
     """Says whether a session's peers can be reached over circuits that lead out; it is asked again and again."""
 
     def __init__(self, tunnels: Circuits, dispatcher: Associated) -> None:
-        self.first_s: float | None = None  # since when there is a circuit, None while there is none
+        self.first_s: float | None = None  # since when there is a circuit; None while there is none
         self._associated_s: float | None = None  # an association that is lost later, libtorrent opens again
         self._tunnels = tunnels
         self._dispatcher = dispatcher

@@ -43,13 +43,13 @@ class TorrentStatus:
     download_bytes_per_s: int
     peers: int
     finished: bool
-    hidden_hashes: tuple[bytes, ...] = ()  # what its hidden swarms are named by, as far as that is known
+    hidden_hashes: tuple[bytes, ...] = ()  # the hashes that its hidden swarms are named by, as far as they are known
 
 
 @dataclass(slots=True)
 class _Torrent:
     handle: lt.torrent_handle
-    peers: frozenset[Address]  # to be asked until they are there
+    peers: frozenset[Address]  # peers that are asked until they are there
     status: TorrentStatus
     seed: bool
     error: str | None = None
@@ -81,7 +81,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         self._resume_dir = make_resume_dir(resume_dir)
         self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
         super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
-        self._by_infohash: dict[str, _Torrent] = {}  # with which each was added
+        self._by_infohash: dict[str, _Torrent] = {}  # by the infohash with which each was added
         self._changed = asyncio.Event()
         self._beginnings: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()

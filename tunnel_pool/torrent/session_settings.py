@@ -7,7 +7,7 @@ import libtorrent as lt
 from tunnel_pool.socks5.messages import Secret
 
 SOCKET_BUFFER_BYTES = 4_000_000
-STOP_TRACKER_TIMEOUT_S = 2  # for so long the end of a session waits for trackers that are told of it
+STOP_TRACKER_TIMEOUT_S = 2  # how long the end of a session waits for trackers that are told of it
 ALERTS = int(
     lt.alert.category_t.error_notification
     | lt.alert.category_t.status_notification

@@ -91,7 +91,7 @@ def _listed(peers: Any) -> tuple[bytes, bytes]:
         port = peer.get(b"port")
         try:
             address = ipaddress.ip_address(peer[b"ip"].decode("ascii"))
-        except ValueError:  # a name, or no text
+        except ValueError:  # the host is a name, or is not text
             continue
         if isinstance(port, int) and 0 < port <= 0xFFFF and getattr(address, "scope_id", None) is None:
             found[address.version] += address.packed + port.to_bytes(_PORT_BYTES, "big")

@@ -20,7 +20,7 @@ class Neighbours:
         self._network = network
         self._community_id = community_id
         self._host = host
-        self._shown: dict[bytes, Peer] = {}  # by public key
+        self._shown: dict[bytes, Peer] = {}  # the nodes that are in the table, by public key
 
     def let_walk_to(self, addresses: Iterable[tuple[str, int]]) -> None:
         """Let the other overlays introduce themselves at these addresses, where nobody need have answered yet."""

@@ -14,8 +14,8 @@ class Contender:
 
     name: str
     what: str
-    engine: EngineChoice | None = None  # ours
-    peer: str | None = None  # or tunnel_pool.bench.harness.peer's kind
+    engine: EngineChoice | None = None  # an engine of ours
+    peer: str | None = None  # or a kind of peer in tunnel_pool.bench.harness.peer
     raised: bool = False  # every UDP socket with 4 MiB of buffers, as with the system's defaults raised
     threads: int = 4
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 
-SOURCES = 64  # as many addresses of 127.0.0.0/8 seem to send it
+SOURCES = 64  # how many addresses of 127.0.0.0/8 it seems to come from
 ID_AT = slice(23, 27)
 BATCH_S = 0.002
 

@@ -228,7 +228,7 @@ class Load:
         pause_s = PAYLOAD_BYTES * CIRCUITS / rate
         took_ms: list[float] = []
         await asyncio.sleep(SETTLE_S)
-        self._receive()  # what was on its way
+        self._receive()  # discard what was on its way
         next_s = time.monotonic()
         until_s = next_s + seconds
         while next_s < until_s:

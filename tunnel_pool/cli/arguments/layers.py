@@ -13,7 +13,7 @@ from tunnel_pool.daemon.server.api import model
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.toml_file import arguments_of
 
-PREFIX = "TUNNEL_POOL_"  # of environment variables
+PREFIX = "TUNNEL_POOL_"  # how the names of environment variables begin
 NO_OPTIONS = frozenset(("command", "run", "what", "config_read", "sources", "again", "template"))
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 

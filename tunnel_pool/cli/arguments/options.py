@@ -22,7 +22,7 @@ DHT_NODES = (
     HostPort("router.bittorrent.com", 6881),
     HostPort("dht.transmissionbt.com", 6881),
 )
-CLIENTS = ("download", "daemon")  # others know them by another key after each start
+CLIENTS = ("download", "daemon")  # commands whose node has a new key after each start
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -279,7 +279,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = 
 
 def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
     """Add the options on where the node is; None stands for a default that a private swarm sets itself."""
-    from platformdirs import user_state_path  # which a host of the pool need not have
+    from platformdirs import user_state_path  # a program that embeds the pool need not have it
 
     add_engine_option(parser)
 

@@ -16,7 +16,7 @@ _CHALLENGE = {"WWW-Authenticate": 'Basic realm="tunnel-pool"'}
 
 class Entrance:
     def __init__(self) -> None:
-        self._users: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()  # by connection
+        self._users: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()  # the user, by connection
         self._guesses = GuessLimit()
         self._own_users = {os.geteuid(), ROOT}
 

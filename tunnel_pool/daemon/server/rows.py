@@ -9,7 +9,7 @@ from tunnel_pool.daemon.torrents.torrent import PEERS_FOR_S, Torrent
 
 
 class _Row(NamedTuple):
-    changed: int  # what the torrent's was
+    changed: int  # the torrent's `changed` when the row was made
     made_s: float
     row: bytes
 

@@ -12,7 +12,7 @@ from tunnel_pool.daemon.server.streaming import GoneError, Reader
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
-SAFE_TYPES = ("audio", "video")  # others a browser may take for a page of ours
+SAFE_TYPES = ("audio", "video")  # a browser may take other types for a page of ours
 
 
 def add_streams(app: web.Application, library: Library) -> None:
@@ -41,7 +41,7 @@ def _handler(library: Library) -> Handler:
 def _is_there(torrent: Torrent, index: int) -> bool:
     layout = torrent.layout
     assert layout is not None
-    there: list[int] = torrent.handle.file_progress()[index : index + 1]  # none while libtorrent can't say
+    there: list[int] = torrent.handle.file_progress()[index : index + 1]  # empty while libtorrent can't say
     return there == [layout.file_size(index)]
 
 
@@ -80,7 +80,7 @@ async def _send(request: web.Request, reader: Reader, headers: dict[str, str]) -
                 await response.write(chunk)
     except (GoneError, ConnectionError):
         if request.transport is not None:
-            request.transport.abort()  # or what is cut short would look whole
+            request.transport.abort()  # otherwise a file that is cut short would look whole
     return response
 
 

@@ -18,13 +18,13 @@ from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 AHEAD_BYTES = 8 << 20
-MIN_AHEAD = 2  # pieces, however large
-MAX_AHEAD = 512  # pieces, however small
-ENDS_BYTES = 1 << 20  # of the file's end, where many formats have their index
+MIN_AHEAD = 2  # the fewest pieces, however large
+MAX_AHEAD = 512  # the most pieces, however small
+ENDS_BYTES = 1 << 20  # how much of the file's end, where many formats have their index
 STEP_MS = 50  # from a piece's deadline to the next one's
 ENDS_MS = 500
 TELL = int(lt.deadline_flags_t.alert_when_available)
-LOOK_S = 0.05  # whether the reader is still there
+LOOK_S = 0.05  # between two looks whether the reader is still there
 ASK_AGAIN_S = 5.0  # libtorrent forgets deadlines when it checks files
 
 

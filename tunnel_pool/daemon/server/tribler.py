@@ -44,7 +44,7 @@ class Remove(msgspec.Struct):
 
 class Update(msgspec.Struct):
     anon_hops: Hops | None = None
-    confirm_fewer_hops: bool = False  # ours
+    confirm_fewer_hops: bool = False  # our own argument
     selected_files: list[int] | None = None
     state: str | None = None
 
@@ -110,7 +110,7 @@ class _Calls:
     async def files(self, infohash: str, body: None) -> dict[str, Any]:
         try:
             files = files_view(self._found(infohash))
-        except RuntimeError:  # it goes from one session to another
+        except RuntimeError:  # the torrent goes from one session to another
             raise RequestError("the torrent goes from one session to another: ask again") from None
         return {
             "infohash": infohash,
@@ -170,7 +170,7 @@ class _Calls:
 def _status(torrent: Torrent) -> str:
     state = state_of(torrent)
     if state is TorrentState.MOVING:
-        return "ALLOCATING_DISKSPACE"  # nobody is to take its files now
+        return "ALLOCATING_DISKSPACE"  # it tells clients to leave its files alone now
     if state in (TorrentState.QUEUED, TorrentState.NO_ROOM):
         return "SEEDING" if torrent.is_finished else "ALLOCATING_DISKSPACE"
     if state is TorrentState.DOWNLOADING:

@@ -41,7 +41,7 @@ class WebOptions:
     listen: HostPort = USUAL_ADDRESS
     credentials: Credentials | None = None
     host_names: Collection[str] = ()  # beside localhost and addresses
-    web_root: Path | None = None  # of a page that speaks the RPC
+    web_root: Path | None = None  # the folder of a page that speaks the RPC
 
 
 def new_session_id() -> str:

@@ -63,7 +63,7 @@ def delete(deletions: Iterable[Deletion]) -> list[Deletion]:
         try:
             path.unlink(missing_ok=True)
         except (IsADirectoryError, NotADirectoryError):
-            pass  # it is no file of ours
+            pass  # the file is not ours
         except OSError:
             continue
         gone.append(deletion)
@@ -73,7 +73,7 @@ def delete(deletions: Iterable[Deletion]) -> list[Deletion]:
 
 def _remove_empty_folders(path: Path, root: Path) -> None:
     """Remove empty folders above a file that is gone, up to `root`, which stays."""
-    with contextlib.suppress(OSError):  # not empty, or not there
+    with contextlib.suppress(OSError):  # the folder is not empty, or not there
         for parent in path.parents:
             if parent == root:
                 break

@@ -23,18 +23,18 @@ class Record(msgspec.Struct):
     """A torrent as its owner wants it."""
 
     infohash: str  # in hex
-    number: int  # by which remote clients name it; never given twice
+    number: int  # remote clients name the torrent by it; it is never given twice
     hops: Annotated[int, msgspec.Meta(ge=0, le=MAX_HOPS)]  # 0 is plain
     name: str
     folder: str
     position: int  # in the queue, from 0
-    added_s: float  # since the epoch, as all times here
+    added_s: float  # since the epoch, as are all times here
     done_s: float = 0.0
     edited_s: float = 0.0
     labels: list[str] = []
     stopped: bool = False
     started_now: bool = False  # past the queue
-    file_priorities: list[int] = []  # libtorrent's; those of files past the end are normal
+    file_priorities: list[int] = []  # libtorrent's priorities; files past the end have the normal one
     exporting: list[int] = []  # files wanted of late, whose first and last bytes libtorrent may hold elsewhere yet
     download_limit_kb: int = 100
     download_limited: bool = False
@@ -50,4 +50,4 @@ class Record(msgspec.Struct):
     sequential: bool = False
     gave_all: bool = False  # stopped by its ratio or for being idle
     peers: list[tuple[str, int]] = []  # that its magnet link names: resume data lacks those that failed last
-    moving_to: str = ""  # while its files are on their way
+    moving_to: str = ""  # where its files are being moved; empty when they are not

@@ -69,7 +69,7 @@ class Changes:
         """Return the torrent, and whether it was there before. Raises RequestError and StoreError."""
         library = self._library
         async with library.changing:
-            if self._deleting:  # or it would delete what is added again
+            if self._deleting:  # otherwise it would delete what is added again
                 await asyncio.wait(self._deleting)
             if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
                 self._check_duplicate(known, request)

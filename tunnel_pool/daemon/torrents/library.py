@@ -30,8 +30,8 @@ from tunnel_pool.torrent.lost_peers import is_end_to_end
 TICK_S = 1.0
 SOON_S = 0.05
 SAVE_INTERVAL_S = 20.0
-SAVE_TIME_INTERVAL_S = 3600.0  # of a torrent of which nothing changes but for how long it was seeded
-SAVES_AT_ONCE = 64  # a second: all of a thousand within the interval
+SAVE_TIME_INTERVAL_S = 3600.0  # for torrents whose seeding time alone has changed
+SAVES_AT_ONCE = 64  # torrents in a second: a thousand are saved within the interval
 RESUME_TIMEOUT_S = 10.0
 RECENT_S = 60.0  # Transmission's "recently active"
 
@@ -57,8 +57,8 @@ class Library:
         self.settings = Settings(folder=os.getcwd())
         self.torrents: dict[str, Torrent] = {}
         self.seen = Count()
-        self.removed: deque[tuple[float, int]] = deque()  # when, and the number of whom
-        self.changing = asyncio.Lock()  # held by who changes records
+        self.removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
+        self.changing = asyncio.Lock()  # held by whoever changes records
         self.sessions = sessions
         self._tunnels = tunnels
         self.room = Room(min_free_bytes)
@@ -66,7 +66,7 @@ class Library:
         self._next_number = 1
         self._next_save_s = 0.0
         self._unsaved: deque[Torrent] = deque()
-        self._reachable: dict[Lane, bool] = {}  # as of this tick
+        self._reachable: dict[Lane, bool] = {}  # what was found out in this tick
         self._soon: asyncio.TimerHandle | None = None
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -343,7 +343,7 @@ class Library:
             parameters.peers = parameters.banned_peers = []
             resume = lt.write_resume_data_buf(parameters)
         torrent.resumes_put += 1
-        torrent.saved = ()  # it may lack pieces that are checked now
+        torrent.saved = ()  # it may lack pieces that are being checked now
         if not self.has(torrent):
             raise StoreError("the torrent is gone")
         await self.store.put(record, resume)

@@ -34,7 +34,7 @@ class View(NamedTuple):
     finished: bool
     has_room: bool
     ratio: float
-    idle_s: float  # since it last sent or received something, while it ran
+    idle_s: float  # while it ran, the time since it last sent or received something
 
 
 def is_done_seeding(view: View, limits: QueueLimits) -> bool:

@@ -15,9 +15,9 @@ from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 
 POLL_S = 0.2
 HURRIED_POLL_S = 0.01
-TURN_S = 0.004  # so long others wait
-RESUMED_WITHIN_S = 5.0  # else it hangs on a disk, and others need not wait
-ALERT_QUEUE = 1 << 20  # each torrent may have some to tell at once
+TURN_S = 0.004  # how long other tasks wait for their turn
+RESUMED_WITHIN_S = 5.0  # what takes longer hangs on a disk, and others need not wait for it
+ALERT_QUEUE = 1 << 20  # alerts: each torrent may have some at once
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
         self, settings: dict[str, Any], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
     ) -> None:
         super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
-        self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # until libtorrent has let go
+        self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # done once libtorrent has let go
         self._on_alert = on_alert
         self._hurried_by = 0
         self._hurry = asyncio.Event()
@@ -76,7 +76,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
         for value in (most + 1, most):
             self._session.apply_settings({"max_failcount": value})
         connections = torrent.handle.max_connections()
-        for value in (connections + 1, connections):  # has libtorrent look whether it wants peers
+        for value in (connections + 1, connections):  # a change makes libtorrent look whether it wants peers
             torrent.handle.set_max_connections(value)
 
     async def resumed(self) -> None:

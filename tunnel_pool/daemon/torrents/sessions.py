@@ -17,9 +17,9 @@ from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.session_settings import anonymous_settings, plain_settings
 
 PLAIN_LANE = Lane(PLAIN)
-PLAIN_LINGERS_S = 5.0  # after its last torrent: the next one may be on its way
+PLAIN_LINGERS_S = 5.0  # how long it outlives its last torrent: the next one may be on its way
 FIRST_CIRCUITS_POLL_S = 0.05
-FIRST_CIRCUITS_S = 10.0  # so long it is looked for more often than the library does
+FIRST_CIRCUITS_S = 10.0  # how long first circuits are looked for more often than in each tick
 ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
 
 
@@ -27,10 +27,10 @@ ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
 class SessionOptions:
     steering: bool = True
     private: bool = False  # peers and DHT nodes may have private addresses
-    dht_nodes: Sequence[Address] = ()  # of the anonymous sessions
+    dht_nodes: Sequence[Address] = ()  # nodes from which anonymous sessions enter the DHT
     plain_listen: HostPort = ANYWHERE
     plain_dht_nodes: str = ""
-    nice: int = 0  # by how much libtorrent's threads are nicer than the loop's
+    nice: int = 0  # how much nicer libtorrent's threads are than the loop's
     lockdown: LockdownMode = LockdownMode.AUTO
     isolation: Isolation = Isolation.TORRENT
 
@@ -45,10 +45,10 @@ class Sessions:
         self.on_alert: OnAlert = lambda torrent, alert: None
         self.on_reachable: Callable[[], None] = lambda: None  # called when a session has its first circuits
         self._sessions: dict[Lane, DaemonSession] = {}
-        self._looking: dict[Lane, asyncio.Task[None]] = {}  # for the first circuits
+        self._looking: dict[Lane, asyncio.Task[None]] = {}  # tasks that look for a lane's first circuits
         self._limits: dict[Lane, tuple[int, int]] = {}
         self._newcomers = 0, 0
-        self._closing: asyncio.Task[None] | None = None  # of the plain session
+        self._closing: asyncio.Task[None] | None = None  # the task that closes the plain session
         self._lockdown = open_lockdown(options.lockdown)
         self._anonymous = AnonymousSessions(
             tunnels,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 FIRST_S = 30.0
-MOST_S = 3600.0  # between two attempts, however long it has been standing
-ANEW_EVERY = 4  # attempts
+MOST_S = 3600.0  # the longest time between two attempts
+ANEW_EVERY = 4  # of so many attempts, one opens the download anew
 
 
 class Step(Enum):

@@ -101,15 +101,15 @@ SEEN = frozenset(
 
 @dataclass(slots=True)
 class Torrent:
-    count: Count  # of changes in any of SEEN
+    count: Count  # counts changes in any of SEEN
     record: Record
-    lane: Lane  # in whose session it is
+    lane: Lane  # the lane of the session that it is in
     handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
     status: lt.torrent_status  # change it by `update`
     summary: StatusSummary = field(init=False)
     is_checking: bool = field(init=False)
     is_finished: bool = field(init=False)  # whether all that is wanted is there
-    is_paused: bool = field(init=False)  # by libtorrent's account
+    is_paused: bool = field(init=False)  # whether libtorrent has paused it
     is_uploading_only: bool = field(init=False)  # libtorrent could not write, and does not try again
     is_private: bool = field(init=False)
     changed: int = field(init=False)  # what `count` was after the last change in any of SEEN
@@ -117,8 +117,8 @@ class Torrent:
     error: str = ""
     standing: str = ""  # why nothing comes, and what was tried
     peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
-    hidden: bool | None = None  # as what it is in its hidden swarms: True a seeder, None not at all
-    swarms: frozenset[bytes] = frozenset()  # its hidden swarms that it is in, by the hash that is looked up
+    hidden: bool | None = None  # its part in its hidden swarms: True a seeder's, False a downloader's, None none
+    swarms: frozenset[bytes] = frozenset()  # the hidden swarms that it is in, by the hash that is looked up
     resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
     reading: dict[int, set["asyncio.Future[bytes]"]] = field(default_factory=dict)  # who waits for a piece's bytes
     moved: "asyncio.Future[str] | None" = None
@@ -126,20 +126,20 @@ class Torrent:
     is_between_sessions: bool = False
     held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
     has_run: bool = False  # whether anybody may have heard of it since it was added
-    is_moving: bool = False  # libtorrent moves its files now
+    is_moving: bool = False  # whether libtorrent moves its files now
     is_verifying: bool = False  # whoever stopped it asked for it
-    saved: tuple[int, ...] = ()  # the `kept` of when it was saved last
+    saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic
     standstill: Standstill = field(default_factory=lambda: Standstill(time.monotonic()))
-    selections: int = 0  # of its files, that libtorrent has not carried out yet
-    resumes_put: int = 0  # with a change of its record
+    selections: int = 0  # changes of its files' priorities that libtorrent has not carried out yet
+    resumes_put: int = 0  # how often resume data was written with a change of its record
     payload_bytes: int = 0  # both ways, as of `active_s`
     active_s: float = 0.0  # monotonic, when something was last sent or received
     changed_s: float = 0.0  # monotonic
     down_rate: int = 0  # payload, bytes a second
     up_rate: int = 0
-    _measured: tuple[float, int, int] = (0.0, 0, 0)  # when, monotonic, and payload both ways
-    _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # and of when, monotonic
+    _measured: tuple[float, int, int] = (0.0, 0, 0)  # when (monotonic), and the payload down and up until then
+    _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -205,7 +205,7 @@ class Torrent:
         for future in (*self.resuming, *readers, self.moved, self.renamed):
             if future is not None and not future.done():
                 future.set_exception(StoreError(why))
-                future.exception()  # nobody may wait
+                future.exception()  # keeps asyncio from complaining when nobody waits
         self.resuming.clear()
         self.reading.clear()
 

@@ -43,7 +43,7 @@ class Operation:
     answer: Callable[[Call], Awaitable[Any]]
     gives: Any = None  # None: nothing, with status 204
     takes: type[model.Model] | None = None
-    query: dict[str, str] | None = None  # names, and what they are
+    query: dict[str, str] | None = None  # names in the query, and what they mean
     status: int = 200
 
 

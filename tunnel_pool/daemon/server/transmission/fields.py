@@ -205,7 +205,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "hash_string": _hash_string,
     "have_unchecked": lambda t: 0,
     "have_valid": lambda t: t.status.total_done,
-    "hops": lambda t: t.record.hops,  # ours
+    "hops": lambda t: t.record.hops,  # our own field
     "honors_session_limits": lambda t: t.record.honors_session_limits,
     "id": lambda t: t.record.number,
     "is_finished": lambda t: t.record.gave_all,

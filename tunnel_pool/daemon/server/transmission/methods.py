@@ -26,7 +26,7 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RECENTLY_ACTIVE = "recently_active"
 MAX_FILES = 1 << 20
-MAX_CLIENTS = 8  # each with fields of its own
+MAX_CLIENTS = 8  # kinds of clients that are remembered, each with fields of its own
 # Fields of a record by keys of torrent-set.
 SETTABLE = {
     "bandwidth_priority": "bandwidth_priority",
@@ -183,7 +183,7 @@ class Methods:
 
         names_files = not arguments.keys().isdisjoint(("files_wanted", *_FILES))
         for torrent in chosen if names_files else ():
-            priorities(torrent)  # or none is changed
+            priorities(torrent)  # an error here leaves all torrents as they are
         for torrent in chosen:
             await self._changes.change([torrent], priorities if names_files else None, **fields)
             if asked is not None or said is not None:
@@ -308,7 +308,7 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 def _shown(getter: Callable[[Torrent], Any], torrent: Torrent) -> Any:
     try:
         return getter(torrent)
-    except RuntimeError:  # it goes from one session to another
+    except RuntimeError:  # the torrent goes from one session to another
         return None
 
 
@@ -370,9 +370,9 @@ def _priorities(before: Iterable[int], files: Sequence[int] | None, arguments: A
         for index in indexes:
             was_unwanted = priorities[index] == UNWANTED
             if key == "files_wanted" and not was_unwanted:
-                continue  # it keeps its priority
+                continue  # the file keeps its priority
             if key.startswith("priority_") and was_unwanted:
-                continue  # a priority does not make it wanted
+                continue  # a priority does not make the file wanted
             priorities[index] = priority
     return priorities
 
