@@ -29,13 +29,16 @@ class Metric(Section, frozen=True):
 
 
 class Figure(Section, frozen=True):
-    """A picture of a table; see gumby_experiments/figures.py for the kinds."""
+    """A picture of a table; see gumby_experiments/figures.py for the kinds.
+
+    An `ecdf` shows the distribution of `x`; its `y` says how often each `x` was seen, which is once where it is empty.
+    """
 
     name: str
-    kind: Literal["series", "box", "bars", "lines"]
+    kind: Literal["series", "box", "bars", "lines", "ecdf"]
     title: str
     x: str
-    y: str
+    y: str = ""
     table: str = "runs"
     by: str = ""
     order: str = ""  # bars stand in the order of this column, else as they come
@@ -104,6 +107,8 @@ def _check(experiment: Experiment) -> None:
     """Raises ValueError for what no type says."""
     if both := set(experiment.vary) & set(experiment.set):
         raise ValueError(f"`vary` and `set` both have {', '.join(sorted(both))}")
+    if without := [figure.name for figure in experiment.figures if not figure.y and figure.kind != "ecdf"]:
+        raise ValueError(f"`figures` need a `y`, but for an ecdf: {', '.join(without)}")
     if unknown := set(experiment.as_many_as_workers) - set(experiment.nodes):
         raise ValueError(f"`as_many_as_workers` names no role of `nodes`: {', '.join(sorted(unknown))}")
     for name, values in experiment.vary.items():

@@ -16,6 +16,7 @@ COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9
 SIZE = (8, 4)
 PNG_DPI = 110
 ACRONYMS = {"cpu", "rss"}
+SHARE = "share that is no larger"
 UNIT_WORDS = {"mb", "gb", "kb", "bytes", "bit", "s", "ms", "us", "percent", "per", "hour"}
 
 
@@ -63,7 +64,7 @@ def _draw(results: Results, figure: Figure, folder: Path) -> bool:
     _KINDS[figure.kind](axes, table, figure)
     axes.set_title(figure.title, fontsize=10)
     axes.set_xlabel(figure.x_label or _label(results, figure.x))
-    axes.set_ylabel(figure.y_label or _label(results, figure.y))
+    axes.set_ylabel(figure.y_label or (SHARE if figure.kind == "ecdf" else _label(results, figure.y)))
     if figure.log_x:
         axes.set_xscale("log")
     if figure.log_y:
@@ -94,7 +95,7 @@ def _selected(table: pd.DataFrame, figure: Figure) -> pd.DataFrame:
         table = table[table[column] == value]
     if figure.order:
         table = table.sort_values(figure.order, kind="stable")
-    return table.dropna(subset=[figure.x, figure.y])
+    return table.dropna(subset=[column for column in (figure.x, figure.y) if column])
 
 
 def _groups(table: pd.DataFrame, by: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -169,9 +170,22 @@ def _draw_lines(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
         axes.fill_between(seen.index, seen["min"], seen["max"], color=colour, alpha=0.15, linewidth=0)
 
 
+def _draw_ecdf(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
+    """Draw the share of what was seen, all runs together, that is no larger than each x.
+
+    What is larger than any finite x counts, and has no place in the picture.
+    """
+    for name, colour, rows in _groups(table, figure.by):
+        times = rows.groupby(figure.x)[figure.y].sum() if figure.y else rows.groupby(figure.x).size()
+        share = times.cumsum() / times.sum()
+        share = share[share.index < float("inf")]
+        axes.step(share.index, share.values, where="post", color=colour, linewidth=1.5, label=name)
+
+
 _KINDS: dict[str, Callable[[Any, pd.DataFrame, Figure], None]] = {
     "series": _draw_series,
     "box": _draw_box,
     "bars": _draw_bars,
     "lines": _draw_lines,
+    "ecdf": _draw_ecdf,
 }

@@ -1,8 +1,10 @@
 """Verbs of a daemon in a private swarm, as its owner starts it and drives it over its API."""
 
+import math
 import re
 import time
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +21,13 @@ from tunnel_pool.pool.program import own_executable
 
 CLOSE_TIMEOUT_S = 60.0
 _LISTENING = re.compile(r"http://([\d.]+:\d+)/")
+
+
+class LoopDelays(NamedTuple):
+    """Holds the delays of the main loop's timers: their sum, and how many were no longer than each bound in seconds."""
+
+    sum_s: float
+    timers: Mapping[float, float]
 
 
 class DaemonModule(SwarmModule):
@@ -97,19 +106,20 @@ class DaemonModule(SwarmModule):
     async def be_idle(self, number: int, seconds: str) -> None:
         """Rest for so long, then set the metrics of what all processes of the node used meanwhile."""
         node = self._run.node(number)
-        before, late_before = self._used(number), await self._lateness()
+        before, late_before = self._used(number), await self._loop_delays()
         self._run.happened("idle from here", number)
         await node.pause(float(seconds))
-        after, late_after = self._used(number), await self._lateness()
+        after, late_after = self._used(number), await self._loop_delays()
         hours = float(seconds) / 3600
-        timers = late_after["count"] - late_before["count"]
+        for bound_s, timers in delays_between(late_before.timers, late_after.timers):
+            self._run.add_row("loop_delays", delay_ms=1000 * bound_s, timers=timers)
         self._run.metrics |= {
             "idle_cpu_percent": round(100 * (after["cpu_s"] - before["cpu_s"]) / float(seconds), 2),
             "read_mb_per_hour": round((after["read_bytes"] - before["read_bytes"]) / MB / hours, 2),
             "written_mb_per_hour": round((after["written_bytes"] - before["written_bytes"]) / MB / hours, 2),
             "rss_mb": round(after["rss_bytes"] / MB, 1),
             "rss_growth_mb": round((after["rss_bytes"] - before["rss_bytes"]) / MB, 2),
-            "lateness_ms": round(1000 * (late_after["sum"] - late_before["sum"]) / max(timers, 1), 3),
+            "lateness_ms": round(1000 * _mean_s(late_before, late_after), 3),
         }
 
     def _used(self, number: int) -> dict[str, float]:
@@ -120,9 +130,24 @@ class DaemonModule(SwarmModule):
         total = {name: sum(row.get(name, 0) for row in rows) for name in ("rss_bytes", "read_bytes", "written_bytes")}
         return {**total, "cpu_s": sum(row["cpu_user_s"] + row["cpu_system_s"] for row in rows)}
 
-    async def _lateness(self) -> dict[str, float]:
-        """Return the sum and count of the loop's delays, from the daemon's own histogram."""
+    async def _loop_delays(self) -> LoopDelays:
+        """Return the delays of the loop's timers so far, from the daemon's own histogram."""
         async with self._http.get(f"{self._client.base}/metrics") as response:
             text = await response.text()
         samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]
-        return {part: next(s.value for s in samples if s.name == f"{LOOP_DELAY}_{part}") for part in ("sum", "count")}
+        sum_s = next(sample.value for sample in samples if sample.name == f"{LOOP_DELAY}_sum")
+        timers = {float(s.labels["le"]): s.value for s in samples if s.name == f"{LOOP_DELAY}_bucket"}
+        return LoopDelays(sum_s, timers)
+
+
+def delays_between(before: Mapping[float, float], after: Mapping[float, float]) -> Iterator[tuple[float, float]]:
+    """Yield each bound of a histogram, and how many timers came since that no lower bound takes in."""
+    counted = 0.0
+    for bound_s in sorted(after):
+        until_here = after[bound_s] - before[bound_s]
+        yield bound_s, until_here - counted
+        counted = until_here
+
+
+def _mean_s(before: LoopDelays, after: LoopDelays) -> float:
+    return (after.sum_s - before.sum_s) / max(after.timers[math.inf] - before.timers[math.inf], 1)

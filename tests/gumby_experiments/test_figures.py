@@ -1,10 +1,14 @@
 """Pictures of tables: each kind is drawn of what it may meet, and says what its axes are."""
 
+import math
+
+import pandas as pd
 import pytest
 
 from tunnel_pool.gumby_experiments import figures
 from tunnel_pool.gumby_experiments.config import Experiment, Figure, Metric
 from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.verbs.daemon import delays_between
 
 METRICS = {
     "download_mb_per_s": Metric(unit="MB/s"),
@@ -19,7 +23,7 @@ def results(folder, *drawn):
     return Results(folder, experiment, {})
 
 
-@pytest.mark.parametrize("kind", ["series", "box", "bars", "lines"])
+@pytest.mark.parametrize("kind", ["series", "box", "bars", "lines", "ecdf"])
 @pytest.mark.parametrize("by", ["", "workers"])
 def test_every_kind_draws_numbers_that_are_all_the_same(tmp_path, kind, by):
     """The mean of three times 0.1 is more than 0.1."""
@@ -28,6 +32,28 @@ def test_every_kind_draws_numbers_that_are_all_the_same(tmp_path, kind, by):
     assert figures.draw_all(made) == ["same"]
     assert (tmp_path / "figures" / "same.svg").exists()
     assert (tmp_path / "figures" / "same.png").exists()
+
+
+def drawn_ecdf(rows, y):
+    _, axes = figures.new_figure()
+    figures._draw_ecdf(axes, pd.DataFrame(rows), Figure(name="n", kind="ecdf", title="t", x="delay_ms", y=y))
+    (line,) = axes.lines
+    return [tuple(map(float, point)) for point in zip(*line.get_data(orig=True), strict=True)]
+
+
+def test_an_ecdf_counts_each_row_once():
+    rows = [{"delay_ms": delay_ms} for delay_ms in (4, 1, 2, 2)]
+    assert drawn_ecdf(rows, "") == [(1, 0.25), (2, 0.75), (4, 1)]
+
+
+def test_an_ecdf_of_a_histogram_counts_what_is_beyond_its_last_bound():
+    rows = [{"delay_ms": 1, "timers": 6}, {"delay_ms": 2, "timers": 3}, {"delay_ms": math.inf, "timers": 1}]
+    assert drawn_ecdf(rows, "timers") == [(1, 0.6), (2, 0.9)]
+
+
+def test_delays_between_two_looks_at_a_histogram_are_told_by_bound():
+    before, after = {0.1: 2, 0.2: 5, math.inf: 5}, {0.1: 3, 0.2: 9, math.inf: 10}
+    assert list(delays_between(before, after)) == [(0.1, 1), (0.2, 3), (math.inf, 1)]
 
 
 def test_nothing_to_see_is_not_drawn(tmp_path):
