@@ -81,6 +81,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     """
 
     settings_class = LocalTunnelSettings
+    pool: None = None  # tunnel_pool.contract: there are no children here
 
     def __init__(self, settings: LocalTunnelSettings) -> None:
         self.slot = settings.slot

@@ -17,6 +17,7 @@ from ipv8.peer import Peer
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.serving.admission import Admission
 from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc.sync import CarriedState
 
 Address = tuple[str, int]
@@ -27,6 +28,10 @@ class Tunnels(Protocol):
 
     circuits: dict[int, Circuit]
     circuits_needed: dict[int, int]
+
+    @property
+    def pool(self) -> ProcessPool | None:
+        """Return the children that carry the circuits, None in one process."""
 
     @property
     def candidates(self) -> Mapping[Peer, list[int]]:

@@ -32,7 +32,6 @@ from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.overlay.wire.udp import CannotBindError
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.pool.command import StartMethod
-from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.scaler import circuits_for, keep_scaled
@@ -115,11 +114,6 @@ def load_member_key(state_dir: Path, slot: int = 0) -> bytes:
 def _member_key(options: NodeOptions, slot: int = 0) -> bytes:
     """Raises UserError."""
     return load_member_key(options.state_dir, slot) if options.keeps_key else new_member_key()
-
-
-def pool_of(tunnels: Tunnels) -> ProcessPool | None:
-    """Return the children behind the tunnels, None in one process."""
-    return tunnels.pool if isinstance(tunnels, PooledTunnelCommunity) else None
 
 
 def shares_port(workers: WorkerRange, steering: bool) -> bool:

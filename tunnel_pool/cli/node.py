@@ -33,7 +33,7 @@ from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.system.toml_file import arguments_of
-from tunnel_pool.tunnels import NO_PROTOCOL, NodeOptions, open_tunnels, pool_of
+from tunnel_pool.tunnels import NO_PROTOCOL, NodeOptions, open_tunnels
 
 REPORT_INTERVAL_S = 60.0
 CHECK_INTERVAL_S = 1.0
@@ -329,7 +329,7 @@ def _summary(node: _Node, carried: tuple[int, int], dropped: dict[str, int]) -> 
 
 
 async def _announce(tunnels: Tunnels, node: _Node) -> None:
-    pool = pool_of(tunnels)
+    pool = tunnels.pool
     if pool is not None:
         await pool.all_settled()
         addresses = list(dict.fromkeys(address for slot in pool.records if (address := pool.listen_address(slot))))

@@ -11,7 +11,6 @@ from tunnel_pool.contract import Tunnels
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.overlay.serving.limits import CLASSES, LimitsMemory
 from tunnel_pool.system.measure import cpu_seconds
-from tunnel_pool.tunnels import pool_of
 
 
 class Watched(NamedTuple):
@@ -53,7 +52,7 @@ def status_of(node: Watched) -> dict[str, Any]:
 
 def children_of(tunnels: Tunnels) -> list[dict[str, Any]]:
     """Return the node's processes; the main one has no slot."""
-    pool = pool_of(tunnels)
+    pool = tunnels.pool
     rows = [{"slot": None, "state": "main", "restarts": 0, **_process(None)}]
     for slot, record in sorted(pool.records.items()) if pool is not None else ():
         process = _process(pid) if (pid := pool.pid(slot)) is not None else {}  # type: ignore[union-attr]

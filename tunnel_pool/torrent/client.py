@@ -28,7 +28,7 @@ from tunnel_pool.torrent.isolation import Isolation, Isolator
 from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
-from tunnel_pool.tunnels import NodeOptions, open_tunnels, pool_of
+from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 RESUME_DIR = "resume"
 CIRCUITS_POLL_S = 0.02
@@ -255,17 +255,17 @@ class TorrentClient:
     @property
     def pool_pids(self) -> dict[int, int]:
         """Return the process of each child, by slot; empty in one process."""
-        pool = pool_of(self.tunnels)
+        pool = self.tunnels.pool
         return {slot: pid for slot in pool.records if (pid := pool.pid(slot))} if pool is not None else {}
 
     @property
     def restarts(self) -> int:
-        pool = pool_of(self.tunnels)
+        pool = self.tunnels.pool
         return pool.restarts() if pool is not None else 0
 
     def child_of(self, circuit: Circuit) -> int | None:
         """Return the slot that has the circuit, None in one process."""
-        return slot_of(circuit.circuit_id) if pool_of(self.tunnels) is not None else None
+        return slot_of(circuit.circuit_id) if self.tunnels.pool is not None else None
 
     def dropped(self) -> Counter[str]:
         """Return the dropped datagrams by reason, everywhere."""

@@ -13,7 +13,6 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.queue import Activity
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.tunnels import pool_of
 
 NODE_DIGITS = 8
 _STATES = {
@@ -92,7 +91,7 @@ def _node(public_key: bytes) -> str:
 
 
 def circuits_view(tunnels: Tunnels) -> list[model.Circuit]:
-    is_pooled = pool_of(tunnels) is not None
+    is_pooled = tunnels.pool is not None
     return [_circuit(circuit, is_pooled) for circuit in tunnels.circuits.values()]
 
 

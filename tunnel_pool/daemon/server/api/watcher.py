@@ -15,7 +15,6 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.node.status import children_of
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.system.measure import CpuMeter
-from tunnel_pool.tunnels import pool_of
 
 HISTORY_S = 600
 
@@ -83,7 +82,7 @@ class Watcher:
         )
 
     def _circuits_by_slot(self) -> Counter[int | None]:
-        is_pooled = pool_of(self.tunnels) is not None
+        is_pooled = self.tunnels.pool is not None
         return Counter(slot_of(circuit_id) if is_pooled else None for circuit_id in self.tunnels.circuits)
 
     def status(self) -> model.Status:
