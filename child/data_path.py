@@ -47,7 +47,7 @@ class DataPath(Protocol):
 
 
 class PythonDataPath:
-    """Through the community, datagram by datagram."""
+    """Moves datagrams through the community, one by one."""
 
     def __init__(self, community: LocalTunnelCommunity, on_lost: Callable[[str], object]) -> None:
         loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class PythonDataPath:
 
 
 class NativeDataPath:
-    """Inside the engine; its drops are the community's."""
+    """Lets the native engine move the datagrams; its drops are the community's."""
 
     def __init__(self, endpoint: "NativeEndpoint", on_lost: Callable[[str], object]) -> None:
         self._engine = endpoint.engine
@@ -144,7 +144,7 @@ class NativeDataPath:
 
 
 def open_data_path(community: LocalTunnelCommunity, on_lost: Callable[[str], object]) -> DataPath:
-    """`on_lost` hears why no datagram can come any more."""
+    """Open the data path of the community's engine; `on_lost` hears why no datagram can come any more."""
     enlarge_pipe(DATA_OUT)
     if community.native is not None:
         return NativeDataPath(community.native, on_lost)

@@ -15,7 +15,7 @@ from tunnel_pool.rpc.errors import CallError, RemoteError
 
 
 class MainByCalls:
-    """tunnel_pool.overlay.one_port.sharing.MainProcess over the control stream."""
+    """Asks the main process over the control stream (tunnel_pool.overlay.one_port.sharing.MainProcess)."""
 
     def __init__(self, control: ControlStream) -> None:
         self._control = control

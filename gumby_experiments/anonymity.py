@@ -163,7 +163,7 @@ def entropy_bits(counts: Iterable[int]) -> float:
 
 
 class Requests(NamedTuple):
-    """A relay has a hidden seeder build circuits, by asking for a rendezvous."""
+    """Records what a relay reached that asks a hidden seeder for rendezvous, so that it builds circuits."""
 
     until_found: int | None  # requests until a given relay was next to the first hop; None: never
     is_guard: bool  # whether that relay is a guard of the seeder, of either layer

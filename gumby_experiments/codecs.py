@@ -21,7 +21,7 @@ U32, U64, F64, BOOL, BYTES, TEXT = "u32", "u64", "f64", "bool", "bytes", "text"
 
 
 class Field(NamedTuple):
-    """`kind` may be the name of a message, for one inside the other."""
+    """Describes a field of a message; `kind` may be the name of another message, which is then inside."""
 
     name: str
     kind: str

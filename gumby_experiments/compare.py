@@ -35,7 +35,7 @@ class Verdict(Enum):
 
 
 class Comparison(NamedTuple):
-    """`change`: relative, b against a, infinite against nothing; `low` and `high` its interval; NaN of too few runs."""
+    """Compares a metric of b with a's. `change` is relative; `low` and `high` bound it, NaN for too few runs."""
 
     metric: str
     unit: str

@@ -69,7 +69,7 @@ class Overrides(Section, frozen=True):
 
 
 class Experiment(Section, frozen=True):
-    """`vary`: every combination is run. `set`: what else the scenario calls $NAME."""
+    """Describes an experiment. Every combination of `vary` is run; `set` holds what else the scenario calls $NAME."""
 
     title: str
     repeats: str

@@ -133,7 +133,7 @@ class Sight(NamedTuple):
 
 
 class Watcher:
-    """Every UDP packet on this machine's loopback, as it is received there. Raises PermissionError but for root."""
+    """Sees every UDP packet on this machine's loopback as it is received. Raises PermissionError but for root."""
 
     def __init__(self) -> None:
         self._sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))

@@ -4,8 +4,8 @@ from tunnel_pool.system.errors import UserError
 
 
 class ScenarioError(UserError):
-    """A scenario that can't be run; names its file and line."""
+    """Says why a scenario can't be run, and names its file and line."""
 
 
 class RunError(UserError):
-    """A run that came to nothing; the others go on."""
+    """Says why a run has no result; the others go on."""

@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 class NothingToCompareError(UserError):
-    """A revision from before the experiment, or a machine that can't count."""
+    """Says that the revision is from before the experiment, or that this machine can't count."""
 
 
 class _Side(NamedTuple):

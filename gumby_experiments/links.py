@@ -41,7 +41,7 @@ class Links(Protocol):
 
 
 class Loopback:
-    """All on this machine's loopback, each with an address of its own in a net that a run picks."""
+    """Puts all nodes on this machine's loopback, each at an address of its own in a net that a run picks."""
 
     kind = LOOPBACK
 

@@ -21,7 +21,7 @@ MAX_LINE_BYTES = 1 << 26
 
 
 class Node:
-    """`said` has the newest value of each key of the JSON lines that it has printed; its stderr goes to `log`."""
+    """Runs a node's process. `said` has the latest value of each key of its JSON lines; its stderr goes to `log`."""
 
     def __init__(self, number: int, role: str, host: str, folder: Path, enter: Sequence[str] = ()) -> None:
         """`enter` is put before its command, to run it in a namespace."""

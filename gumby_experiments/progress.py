@@ -15,7 +15,7 @@ COLUMNS = {
 
 
 class Progress:
-    """Points in time at which more was there than before; before and after each stall one of its ends."""
+    """Keeps the times at which more was there than before, and both ends of each stall."""
 
     def __init__(self, points: Iterable[tuple[float, int]] = ()) -> None:
         """`points`: seconds since the download began, and the bytes that were there."""

@@ -25,7 +25,7 @@ _EVENT_COLUMNS = {"time_s": ("s", "since the run began"), "node": ("", "number i
 
 
 class Results:
-    """Rows by table, and the directory that they are written to."""
+    """Holds rows by table, and the directory that they are written to."""
 
     def __init__(self, folder: Path, experiment: Experiment, provenance: dict[str, Any]) -> None:
         self.folder = folder

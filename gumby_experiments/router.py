@@ -49,7 +49,7 @@ def address(node: int) -> str:
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Each way of a node's link to the middle."""
+    """Describes a node's link to the middle, which is the same each way."""
 
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
@@ -66,7 +66,7 @@ def netem(link: Link) -> list[str]:
 
 
 class Direction:
-    """One way of a link: says when a packet arrives, or that it does not. Pure: the time is an argument."""
+    """Decides for one way of a link when a packet arrives, or that it does not. Pure: the time is an argument."""
 
     def __init__(self, chance: random.Random) -> None:
         self.link = Link()
@@ -115,7 +115,7 @@ def has_netem() -> bool:
 
 
 class KernelLinks:
-    """veth pairs with netem at both ends."""
+    """Makes links of veth pairs with netem at both ends."""
 
     def __init__(self, nodes: int, middle: int) -> None:
         self._middle = middle
@@ -175,7 +175,7 @@ class _Attachment(NamedTuple):
 
 
 class TunLinks:
-    """TUN devices, whose packets this process carries from one to the other."""
+    """Makes links of TUN devices, and carries their packets in this process."""
 
     def __init__(self, nodes: int, chance: random.Random) -> None:
         self.namespaces: dict[int, int] = {}

@@ -16,7 +16,7 @@ INTERVAL_S = 1.0
 
 
 class Sampler:
-    """`rows` has a dict for each process and second, with COLUMNS."""
+    """Samples processes: `rows` has a dict for each process and second, with COLUMNS."""
 
     def __init__(self, nodes: Callable[[], Iterable[Node]]) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -34,7 +34,7 @@ MAX_DEPTH = 8
 
 
 class Peers(NamedTuple):
-    """Nodes by number: those named, or all but those."""
+    """Selects nodes by number: those named, or all but those."""
 
     numbers: frozenset[int]
     excluded: bool
@@ -47,7 +47,7 @@ ALL = Peers(frozenset(), excluded=True)
 
 
 class Line(NamedTuple):
-    """One thing that is done."""
+    """One line of a scenario: a verb, its arguments, when it is done, and by which nodes."""
 
     at_s: float
     verb: str
@@ -58,7 +58,7 @@ class Line(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """`lines` in the order in which they are done."""
+    """Holds the lines of a scenario, in the order in which they are done."""
 
     modules: tuple[str, ...]
     lines: tuple[Line, ...]

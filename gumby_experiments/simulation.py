@@ -24,7 +24,7 @@ BUSY = 0.9  # the share of the time from which a process counts as a bottleneck
 
 
 class Costs(NamedTuple):
-    """CPU seconds a GB. `session` is the session's busiest thread, `helpers` all of its others, which run beside it."""
+    """Holds CPU seconds a GB: `session` is the session's busiest thread, `helpers` all others, which run beside it."""
 
     session: float
     helpers: float
@@ -38,7 +38,7 @@ class Costs(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """`on_the_way`: chunks at a time; `delay_s`: what each takes beside its costs.
+    """Describes a machine. `on_the_way`: chunks at a time; `delay_s`: what each takes beside its costs.
 
     Without workers a thread of the session's process does their work.
     """
@@ -53,7 +53,7 @@ class Machine(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """`busy`: share of the time, of the busiest process of each kind, and of all cores together."""
+    """Holds a prediction; `busy` is the share of the time of each kind's busiest process, and of all cores together."""
 
     mb_per_s: float
     busy: dict[str, float]
@@ -146,7 +146,7 @@ def calibrated(costs: Costs, machine: Machine, measured_mb_per_s: float) -> Mach
 
 
 class ScalabilityLaw(NamedTuple):
-    """N. J. Gunther's Universal Scalability Law: X(n) = rate n / (1 + contention (n - 1) + coherency n (n - 1))."""
+    """N. J. Gunther's Universal Scalability Law, X(n) = rate n / (1 + contention (n - 1) + coherency n (n - 1))."""
 
     rate: float
     contention: float

@@ -12,7 +12,7 @@ LEAST_POWER = 0.8
 
 
 class Summary(NamedTuple):
-    """`low` and `high`: the interval in which the mean is, with CONFIDENCE; NaN of fewer than two values."""
+    """Sums up a sample. With CONFIDENCE, the mean is between `low` and `high`; NaN of fewer than two values."""
 
     number: int
     mean: float

@@ -10,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Backoff:
-    """The delay doubles with each failure in a row, and starts anew with a success."""
+    """Delays new tries; the delay doubles with each failure in a row, and starts anew with a success."""
 
     def __init__(self) -> None:
         self._failures = 0

@@ -2,7 +2,7 @@
 
 
 class Bucket:
-    """Fills at a rate that is told each time; unused, up to so many seconds' worth."""
+    """A token bucket: it fills at a rate that is told each time, up to so many seconds' worth when unused."""
 
     def __init__(self) -> None:
         self._used_until_s = 0.0

@@ -55,7 +55,7 @@ MAX_PINGED = 256
 
 
 class LocalTunnelSettings(ServingSettings):
-    """py-ipv8's settings, and what this project adds."""
+    """Holds py-ipv8's settings, and what this project adds."""
 
     slot = 0
     siblings: frozenset[bytes] = frozenset()

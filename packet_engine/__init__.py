@@ -13,7 +13,7 @@ class EngineChoice(Enum):
 
 
 class EngineMissingError(Exception):
-    """The native engine was asked for and is not there; the text says what to do."""
+    """Says that the native engine was asked for and is not there, and what to do."""
 
 
 def is_built() -> bool:

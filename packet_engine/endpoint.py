@@ -46,7 +46,7 @@ def packed_rules(rules: Any) -> ExitRules:
 
 
 class NativeEndpoint(CryptoEndpoint, Endpoint):
-    """The tunnel socket and everything a data cell needs, in the engine's own thread.
+    """Owns the tunnel socket and everything a data cell needs, in the engine's own thread.
 
     `own_messages` lets all of the overlay's messages out of every node, as py-ipv8 does;
     without it, those of hidden services.

@@ -11,7 +11,7 @@ Route = TypeVar("Route")
 
 
 class HeldKeys:
-    """A hop's keys in the engine, and the py-ipv8 SessionKeys that they were made from."""
+    """Holds a hop's keys in the engine, and the py-ipv8 SessionKeys that they were made from."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -27,7 +27,7 @@ class HeldKeys:
 
 
 class KeyRing:
-    """One set of counters per SessionKeys, also when an exit becomes a relay: a nonce is used once."""
+    """Keeps one set of counters per SessionKeys, also when an exit becomes a relay: a nonce is used once."""
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[int, HeldKeys] = WeakValueDictionary()

@@ -86,7 +86,7 @@ class _Pending(NamedTuple):
 
 
 class ControlChannel:
-    """Request ids, time-outs and envelopes of one control stream."""
+    """Keeps the request ids, time-outs and envelopes of one control stream."""
 
     def __init__(self, max_pending: int = MAX_PENDING_CALLS) -> None:
         self._decoder = FrameDecoder()

@@ -4,15 +4,15 @@ from tunnel_pool.rpc import control_pb2 as pb
 
 
 class RpcError(Exception):
-    """Base of every error this package raises on purpose."""
+    """The base of every error that this package raises on purpose."""
 
 
 class BrokenStreamError(RpcError):
-    """The other side sent bytes that cannot be a frame; the stream is unusable from here on."""
+    """Says that the other side sent bytes that cannot be a frame; the stream is unusable from here on."""
 
 
 class CallError(RpcError):
-    """A call did not succeed."""
+    """Says that a call did not succeed."""
 
 
 class CallTimeoutError(CallError):
@@ -20,15 +20,15 @@ class CallTimeoutError(CallError):
 
 
 class ConnectionLostError(CallError):
-    """The other side is gone; raised once for each pending call and for each new one."""
+    """Says that the other side is gone; raised once for each pending call and for each new one."""
 
 
 class TooManyCallsError(CallError):
-    """The other side does not keep up: refused here, nothing was sent."""
+    """Says that the other side does not keep up: the call was refused here, and nothing was sent."""
 
 
 class RemoteError(CallError):
-    """The other side refused. `code` is one of ErrorCode in control.proto."""
+    """Says that the other side refused. `code` is one of ErrorCode in control.proto."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

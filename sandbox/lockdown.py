@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class LockdownError(Exception):
-    """The kernel does not give what it takes; the text says which part."""
+    """Says which part of a lockdown the kernel does not give."""
 
 
 def prepare() -> None:
@@ -51,7 +51,7 @@ def prepare() -> None:
 
 
 class Lockdown:
-    """The namespace, and the thread in it, until `close`."""
+    """Holds a network namespace, and a thread in it, until `close`."""
 
     def __init__(self) -> None:
         """Raises LockdownError."""

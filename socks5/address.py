@@ -18,7 +18,7 @@ MAX_ENCODED_BYTES = 255  # what the data frame's address length can say, so a do
 
 
 class Socks5Error(Exception):
-    """The other side sent what RFC 1928 does not allow; the only error parsers here let out."""
+    """Says that the other side sent what RFC 1928 does not allow; parsers here let no other error out."""
 
 
 class AddressType(IntEnum):

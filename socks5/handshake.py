@@ -88,7 +88,7 @@ Step = Send | Associate | Connect | Request | Close
 
 
 class Handshake:
-    """The server's side of sections 3 to 6."""
+    """Answers one client's handshake: the server's side of sections 3 to 6."""
 
     def __init__(self, secret: Secret | None = None) -> None:
         """Serve only clients that have the `secret`, where there is one."""

@@ -40,7 +40,7 @@ class Command(IntEnum):
 
 
 class ReplyCode(IntEnum):
-    """REP, section 6."""
+    """Lists the values of REP, section 6."""
 
     SUCCEEDED = 0
     GENERAL_FAILURE = 1

@@ -31,7 +31,7 @@ _ids = itertools.count(1)
 
 
 class CannotListenError(Exception):
-    """The port can't be had; the message says why."""
+    """Says why the port can't be had."""
 
 
 class Stream(Protocol):

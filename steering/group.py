@@ -36,11 +36,11 @@ def enlarge_buffers(sock: socket.socket) -> None:
 
 
 class SteeringError(Exception):
-    """This system can't steer."""
+    """Says why this system can't steer."""
 
 
 class ReusePortGroup:
-    """Sockets by the index in which the kernel knows them; number 0 is the opener's own.
+    """Holds sockets by the index in which the kernel knows them; number 0 is the opener's own.
 
     They stay open, and so keep their index, until the group is closed. Nobody
     but this group has the port; only processes of the same user could join it

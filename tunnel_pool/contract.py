@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 
 class Tunnels(Protocol):
-    """Circuits, and datagrams over them."""
+    """Names what either kind of TunnelCommunity offers: circuits, and datagrams over them."""
 
     circuits: dict[int, Circuit]
     circuits_needed: dict[int, int]

@@ -9,7 +9,7 @@ from tunnel_pool.pool.program import own_executable
 
 
 class BenchModule:
-    """A benchmark measures by itself; the sampler sees it, and all that it starts, as one node."""
+    """Runs a benchmark, which measures by itself; the sampler sees it, and all that it starts, as one node."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -35,7 +35,7 @@ def why_not() -> str | None:
 
 
 class CostsModule:
-    """Each verb runs a program of its own as a node, and adds to the metrics."""
+    """Counts what work costs: each verb runs a program of its own as a node, and adds to the metrics."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -31,7 +31,7 @@ class LoopDelays(NamedTuple):
 
 
 class DaemonModule(SwarmModule):
-    """One daemon."""
+    """Drives one daemon."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

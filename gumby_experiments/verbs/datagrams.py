@@ -30,7 +30,7 @@ PARTS = (STEERED, QUEUE, MAIN, STREAM, OUT_EXIT, ECHOED, BACK_EXIT, BACK)
 
 
 class DatagramModule(SwarmModule):
-    """A pool with a SOCKS5 server, an echo outside, and a client that loads it or probes it."""
+    """Starts a pool with a SOCKS5 server, an echo outside, and a client that loads it or probes it."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -7,7 +7,7 @@ from tunnel_pool.gumby_experiments.verbs import of_a_node
 
 
 class SerializationModule:
-    """A receiver and a sender, each a process; and one that takes every kind of message by itself."""
+    """Starts a receiver and a sender, each a process, and one that takes every kind of message by itself."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -22,7 +22,7 @@ CIRCUITS_OF_A_GROUP = 2  # the fewest that a group has, as one dies at times
 
 
 class Lane(NamedTuple):
-    """`hops` is the hop count that the clients asked for."""
+    """The circuits of one hop count (`hops`, as the clients asked for it) and one isolation group."""
 
     hops: int
     group: int = 0

@@ -9,7 +9,7 @@ MAX_DESTINATIONS = 65536
 
 
 class StickyMap:
-    """Destination to circuit: kept while the circuit lives, since a peer knows us by its exit's address."""
+    """Keeps a destination at its circuit while that lives, since a peer knows us by its exit's address."""
 
     def __init__(
         self, group_of: Callable[[int], int] = lambda circuit_id: 0, max_destinations: int = MAX_DESTINATIONS

@@ -10,14 +10,14 @@ from tunnel_pool.overlay.backoff import Recent
 
 
 class Asked(NamedTuple):
-    """`over`: the circuits, by id, that the question may have taken."""
+    """A question that waits for its answer; `over` has the circuits, by id, that it may have taken."""
 
     since_s: float
     over: frozenset[int]
 
 
 class Questions:
-    """To the seeders of each swarm, by info hash: one at a time to each seeder, by its introduction points in turn.
+    """Asks the seeders of each swarm, by info hash: one question at a time to each, by its introduction points in turn.
 
     A seeder's points have its key, and the DHT names one for a day, whether it is still there or not.
     """

@@ -66,7 +66,7 @@ def is_linked(circuit: Circuit) -> bool:
 
 
 class EndToEndAddresses:
-    """py-ipv8's names for it, of a HiddenTunnelCommunity; it comes first among the bases of a class."""
+    """Has py-ipv8's names for end-to-end addresses; it comes first among the bases of a class."""
 
     def circuit_id_to_ip(self, circuit_id: int) -> str:
         return end_to_end_address(circuit_id)[0]

@@ -15,7 +15,7 @@ class IntroducedSeeder(NamedTuple):
 
 
 class IntroducedSeeders:
-    """EstablishIntro proves nothing: whoever has read a seeder's key in the DHT can send it.
+    """Keeps several circuits for a seeder: EstablishIntro proves nothing, as whoever has read its key can send it.
 
     So nobody is the only one because it came first: some circuits may say that they lead to the same seeder,
     and whoever asks for it is heard by all of them. The seeder alone can answer.

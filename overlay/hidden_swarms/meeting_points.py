@@ -45,7 +45,7 @@ MAX_UNANSWERED_BYTES = 1000  # bytes of strangers' peers-requests that may be ow
 
 
 class MeetingPoints(HiddenTunnelCommunity):
-    """Comes before py-ipv8's HiddenTunnelCommunity among the bases of a class."""
+    """Serves others as introduction and rendezvous point; it comes before py-ipv8's HiddenTunnelCommunity in bases."""
 
     counters: Counter[str]
     may_contact: Any

@@ -48,7 +48,7 @@ class MainProcess(Protocol):
 
 
 class _DhtOfMain:
-    """py-ipv8's DHT provider (dht/provider.py), by way of the main process."""
+    """Asks the DHT by way of the main process, as py-ipv8's provider does (dht/provider.py)."""
 
     def __init__(self, main: MainProcess) -> None:
         self._main = main
@@ -71,7 +71,7 @@ class SharingSettings(LocalTunnelSettings):
 
 
 class SharingCommunity(LocalTunnelCommunity):
-    """Told whom it knows, by `meet`, and which circuit ids are its own, by `own_buckets`."""
+    """Shares a port with others: `meet` tells it whom it knows, `own_buckets` which circuit ids are its own."""
 
     settings_class = SharingSettings
 

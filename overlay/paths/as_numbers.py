@@ -12,7 +12,7 @@ FIELDS = ("autonomous_system_number", "asn")
 
 
 class AsDatabaseError(Exception):
-    """The database can't be used; says why."""
+    """Says why the database can't be used."""
 
 
 class _Mapped:

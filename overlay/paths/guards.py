@@ -94,7 +94,7 @@ class GuardLayer:
 
 
 class GuardOrder(NamedTuple):
-    """Public keys, those to be used first, then those in reserve."""
+    """Holds public keys of guards: those to be used first, then those in reserve."""
 
     first: Sequence[bytes]
     second: Sequence[bytes]
@@ -102,7 +102,7 @@ class GuardOrder(NamedTuple):
 
 
 class Guards:
-    """Both layers. `choose` again whenever the candidates have changed."""
+    """Holds both layers of guards. Call `choose` again whenever the candidates have changed."""
 
     def __init__(self, rng: random.Random | None = None, count: int = FIRST_LAYER.count) -> None:
         """`count`: how many first hops are used at a time."""

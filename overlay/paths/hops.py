@@ -29,7 +29,7 @@ ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_T
 
 
 class HopChoice:
-    """Comes before a py-ipv8 TunnelCommunity among the bases of a class.
+    """Chooses the hops of circuits; it comes before a py-ipv8 TunnelCommunity among the bases of a class.
 
     `guard_order` may be replaced by a caller: it returns the guards, None where first hops are chosen anew.
     """

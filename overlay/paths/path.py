@@ -21,7 +21,7 @@ class Node(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Candidates for a place in a path, the best first."""
+    """Orders candidates for a place in a path, the best first."""
 
     nodes: list[Node]
     diverse: int  # how many of the first have no network in common with the path

@@ -78,7 +78,7 @@ def has_room(newcomer: Node, known: Iterable[Node]) -> bool:
 
 
 class CarefulIntroductions:
-    """Comes before a py-ipv8 TunnelCommunity among the bases of a class."""
+    """Meets peers only with proof; it comes before a py-ipv8 TunnelCommunity among the bases of a class."""
 
     counters: Counter[str]
     network: Any

@@ -10,7 +10,7 @@ UNKNOWN_PORT = 0
 
 
 class AddressVotes:
-    """The last word of each network counts; one that says nothing new is not heard twice."""
+    """Counts the last word of each network; one that says nothing new is not heard twice."""
 
     def __init__(self) -> None:
         self._votes: dict[str, Address] = {}

@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
 
 class ProvenSources:
-    """Sources that answered a question of ours in the last minutes, the oldest first."""
+    """Keeps sources that answered a question of ours in the last minutes, the oldest first."""
 
     def __init__(self) -> None:
         self._known: dict[Source, tuple[float, Bucket]] = {}

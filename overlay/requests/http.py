@@ -50,7 +50,7 @@ _GET_REQUEST = re.compile(
 
 
 class HttpError(Exception):
-    """A request that came to nothing, with the reason."""
+    """Says why a request has no answer."""
 
 
 class NoHttpExitError(HttpError):
@@ -58,7 +58,7 @@ class NoHttpExitError(HttpError):
 
 
 class RefusedError(Exception):
-    """An exit does not make this request, or give its answer back; the text is the name it is counted under."""
+    """Says that an exit does not make this request, or give its answer back, by the name it is counted under."""
 
 
 @vp_compile

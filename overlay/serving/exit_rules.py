@@ -31,7 +31,7 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Protocol(IntFlag):
-    """Told by content, as the network does (py-ipv8 exit_socket.py, DataChecker); HTTP is no datagram's."""
+    """Names what a datagram is by its content, as the network does (py-ipv8's DataChecker); HTTP is no datagram's."""
 
     BITTORRENT = 1
     DHT = 2
@@ -61,7 +61,7 @@ def could_be_any_of(protocols: Protocol, data: bytes) -> bool:
 
 
 class Ranges(NamedTuple):
-    """First and last of each, in order and apart."""
+    """Holds the first and last of each range, in order and apart."""
 
     firsts: tuple[int, ...] = ()
     lasts: tuple[int, ...] = ()
@@ -153,7 +153,7 @@ class _Contact:
 
 
 class Contacts:
-    """The destinations of one circuit that ends here, by IP address: whoever floods one can choose any port."""
+    """Limits the destinations of one circuit that ends here, by IP address: who floods one can choose any port."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Contact] = {}

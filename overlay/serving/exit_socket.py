@@ -39,7 +39,7 @@ class ExitPolicy(Protocol):
 
 
 class PolicedExitSocket(TunnelExitSocket):
-    """Leaves from the node's listening address where that is set, so that an exit is one address."""
+    """Sends for a circuit, from the node's listening address where that is set, so that an exit is one address."""
 
     def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy) -> None:
         super().__init__(circuit_id, hop, overlay)
@@ -147,7 +147,7 @@ class PolicedExitSocket(TunnelExitSocket):
 
 
 class NativeExitSocket(PolicedExitSocket):
-    """The face of an exit whose sockets are the native engine's (packet_engine/endpoint.py's NativeEndpoint).
+    """Stands for an exit whose sockets are the native engine's (packet_engine/endpoint.py's NativeEndpoint).
 
     Python sees only names to resolve.
     """

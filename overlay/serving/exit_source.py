@@ -16,7 +16,7 @@ _PORT_TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class ExitSource(NamedTuple):
-    """One for everything that leaves."""
+    """Says which address, ports and device all traffic leaves from."""
 
     host: str = UNSPECIFIED[socket.AF_INET]  # unspecified: any address, of IPv6, too
     ports: tuple[int, int] = (0, 0)  # first and last; (0, 0): any

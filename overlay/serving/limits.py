@@ -27,14 +27,14 @@ STALE_MS = 1000
 
 @dataclass(slots=True)
 class Counted:
-    """Bytes that were let go, by class."""
+    """Counts the bytes that were let go, by class."""
 
     up: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
     down: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
 
 
 class LimitsMemory:
-    """A file in memory; `fileno` is handed to the children."""
+    """Shares limits with the children by a file in memory; `fileno` is handed to them."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("tunnel-pool limits", os.MFD_CLOEXEC)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Rates(NamedTuple):
-    """Bytes a second, each way; None is no limit."""
+    """Holds bytes a second, each way; None is no limit."""
 
     up: int | None = None
     down: int | None = None

@@ -40,7 +40,7 @@ MAX_TEST_BYTES = 2000  # the most bytes of a speed test's request or answer, as 
 
 
 class ServingSettings(HiddenTunnelSettings):
-    """py-ipv8's settings, and what an operator says."""
+    """Holds py-ipv8's settings, and what an operator says."""
 
     allow_private = False
     exit_source = ExitSource()

@@ -88,7 +88,7 @@ def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress
 
 
 class ReplayedError(Exception):
-    """A cell came a second time."""
+    """Says that a cell came a second time."""
 
 
 class DataCellEndpoint(PythonCryptoEndpoint):

@@ -24,7 +24,7 @@ DATAGRAMS_PER_WAKE_UP = 64
 
 
 class CannotBindError(Exception):
-    """The address can't be bound; the text says which and why, in one line."""
+    """Says in one line which address can't be bound, and why."""
 
 
 def bind_to_device(sock: socket.socket, device: str) -> None:

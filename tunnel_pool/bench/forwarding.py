@@ -162,7 +162,7 @@ class _Flow:
 
 
 class _Forward(_Flow):
-    """Client to outside."""
+    """Sends from the client to the outside."""
 
     async def prepare(self) -> None:
         """Answer the exit once, as our exits let few datagrams out to destinations that never answer."""
@@ -184,7 +184,7 @@ class _Forward(_Flow):
 
 
 class _Back(_Flow):
-    """Outside to client."""
+    """Sends from the outside to the client."""
 
     async def prepare(self) -> None:
         request = UDP_HEADER_START + encode_address(*self.outside.getsockname()) + DATAGRAM

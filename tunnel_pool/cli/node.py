@@ -291,7 +291,7 @@ def _engine(arguments: argparse.Namespace) -> EngineChoice:
 
 
 class _Report:
-    """The line a minute."""
+    """Writes a line a minute of what was carried."""
 
     def __init__(self, node: _Node, tunnels: Tunnels) -> None:
         self._node, self._tunnels = node, tunnels

@@ -40,7 +40,7 @@ def summary(client: TorrentClient) -> str:
 
 
 class _CpuTable:
-    """CPU of each process between two refreshes, in percent of one core."""
+    """Tells the CPU of each process between two refreshes, in percent of one core."""
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
@@ -56,7 +56,7 @@ class _CpuTable:
 
 
 class ProgressDisplay:
-    """A context manager; call it with the client as often as you like.
+    """Shows a client's progress inside a `with`; call it with the client as often as you like.
 
     A table that is redrawn on a terminal; elsewhere a line every few seconds.
     """

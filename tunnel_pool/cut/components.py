@@ -10,7 +10,7 @@ OWN = Path(__file__).parent / "components.toml"
 
 
 class Component(Section, frozen=True):
-    """`code`: modules, or module:Class, with all that is below them; the longest name that fits decides.
+    """A part of the program. `code`: modules, or module:Class, with all below them; the longest name that fits decides.
 
     `outside`: whom it talks to where the event loop calls it, or it writes to a socket.
     `native_threads`: whether the threads that Python did not start are its own.
@@ -35,7 +35,7 @@ class Boundary(Section, frozen=True):
 
 
 class Components(Section, frozen=True):
-    """Code of no component belongs to who calls it. `world` is the event loop and all below it.
+    """Says which code is whose; code of no component is its caller's. `world` is the event loop and all below it.
 
     `stays`: what has to stay one. `messages`: classes whose instances are sent as they are, so that their
     bytes count; any other object counts as a number that names it.

@@ -41,7 +41,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cut(NamedTuple):
-    """`stays` and `goes` are the components of either side; `crossing` the edges between, with bytes/s."""
+    """A cut: `stays` and `goes` are the components of either side, `crossing` the edges between, with bytes/s."""
 
     stays: frozenset[str]
     goes: frozenset[str]

@@ -67,7 +67,7 @@ class Places:
 
 
 class FlowMeter:
-    """`flows` has [bytes, calls] by pair of components, in the order of their names."""
+    """Measures flows: `flows` has [bytes, calls] by pair of components, in the order of their names."""
 
     def __init__(self, components: Components) -> None:
         self.flows: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -142,7 +142,7 @@ class FlowMeter:
 
 
 class CpuMeter:
-    """CPU seconds by component."""
+    """Measures CPU seconds by component."""
 
     def __init__(self, components: Components) -> None:
         self._seconds: dict[str, float] = dict.fromkeys(components.components, 0.0)

@@ -67,7 +67,7 @@ class DaemonOptions:
 
 
 class Daemon:
-    """`running` opens it; `until_stopped` ends when it is told to, or can't go on."""
+    """A running daemon: `running` opens it; `until_stopped` ends when it is told to, or can't go on."""
 
     def __init__(self, options: DaemonOptions, tunnels: Tunnels, library: Library) -> None:
         self.tunnels = tunnels

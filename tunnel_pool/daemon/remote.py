@@ -20,7 +20,7 @@ OTHER_PASSWORD = "the daemon wants another user or password: --rpc-user, --rpc-p
 
 
 class Remote:
-    """An async context."""
+    """Asks a running daemon, inside an `async with`."""
 
     def __init__(self, address: HostPort, credentials: Credentials | None) -> None:
         self._address = address

@@ -26,19 +26,19 @@ MAX_BYTES = 1 << 60
 
 
 class ByteCount(int):
-    """`512 KiB`, `2 TB`, or a plain number of bytes."""
+    """A number of bytes, written like `512 KiB`, `2 TB`, or plainly."""
 
 
 class ByteRate(int):
-    """Bytes a second: `10 MB/s`."""
+    """Bytes a second, written like `10 MB/s`."""
 
 
 class ClockTime(datetime.time):
-    """`23:30`, of the machine's local time."""
+    """A time of day like `23:30`, of the machine's local time."""
 
 
 class Ports(tuple[int, int]):
-    """`25` or `6881-6889`."""
+    """One port or a range, written like `25` or `6881-6889`."""
 
 
 class BothWays(Section, frozen=True):

@@ -7,7 +7,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceIsAnotherError(Exception):
-    """It is back with another number: sockets bound before are bound to nothing.
+    """Says that the device is back with another number: sockets bound before are bound to nothing.
 
     They can't be bound anew: that takes them out of their SO_REUSEPORT group.
     """
@@ -22,7 +22,7 @@ def index_of(device: str) -> int:
 
 
 class DeviceWatch:
-    """Call `look` every second."""
+    """Watches a network device: call `look` every second."""
 
     def __init__(self, device: str) -> None:
         self._device = device

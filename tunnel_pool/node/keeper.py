@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class LimitsKeeper:
-    """Call `step` every second and `save` now and then."""
+    """Keeps the limits to the schedule and the quota: call `step` every second and `save` now and then."""
 
     def __init__(self, config: Limits, memory: LimitsMemory, state_dir: Path, now: datetime.datetime) -> None:
         self.config = config

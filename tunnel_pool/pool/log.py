@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChildLog:
-    """`last_line` says why it ended, when nothing else does."""
+    """Logs what a child writes; `last_line` says why it ended, when nothing else does."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 
 class SwarmOwners:
-    """Slots by infohash; a swarm stays where it is while that child runs."""
+    """Knows the slot of each swarm, by infohash; a swarm stays where it is while that child runs."""
 
     def __init__(self) -> None:
         self.of: dict[bytes, int] = {}

@@ -140,7 +140,7 @@ def restart_delay_s(quick_deaths: int) -> float:
 
 @dataclass
 class PoolPolicy:
-    """The state of every slot. Report what happened by the past-tense methods, then carry out `decide`."""
+    """Decides for every slot. Report what happened by the past-tense methods, then carry out `decide`."""
 
     slots: dict[int, SlotRecord] = field(default_factory=dict)
     stopping: bool = False

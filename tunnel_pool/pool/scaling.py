@@ -48,7 +48,7 @@ class ChildLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Have one more child."""
+    """Start one more child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A child that has been drained can go."""
+    """End a child that has been drained."""
 
     slot: int
     why: str
@@ -77,7 +77,7 @@ Action = Grow | Resume | Drain | End
 
 
 class ScalingPolicy:
-    """Ask `decide` about once a second; each answer is given once."""
+    """Decides how many children are needed: ask `decide` about once a second; each answer is given once."""
 
     def __init__(self, workers: WorkerRange, shrink_after_s: float = SHRINK_AFTER_S) -> None:
         self.workers = workers

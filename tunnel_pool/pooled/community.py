@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 @refuse_the_rest
 class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequests, HiddenTunnelCommunity):
-    """A HiddenTunnelCommunity to its callers; circuits are mirrors, kept in step by RPC_SYNC.
+    """Acts as a HiddenTunnelCommunity; its circuits are mirrors, kept in step by RPC_SYNC.
 
     What it offers, name by name: tunnel_pool/pooled/surface.py.
     """

@@ -22,7 +22,7 @@ class MirroredExit(RoutingObject):
 
 
 class RouteMirror:
-    """Made anew each time it is asked: others' circuits come and go by the hundred, and are looked at rarely."""
+    """Shows others' circuits; made anew each time, as they come and go by the hundred and are looked at rarely."""
 
     def __init__(self, pictures: Iterable[SyncState], peer_of: PeerOf) -> None:
         self.relays: dict[int, RelayRoute] = {}

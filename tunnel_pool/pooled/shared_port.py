@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class SharedPort:
-    """The sockets of the port, who has which bucket of circuit ids, and what the children are told."""
+    """Holds the sockets of the port, who has which bucket of circuit ids, and what the children are told."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Carrier(Protocol):
 
 
 class DirectCarrier:
-    """Has the native engine of this process read the association's socket."""
+    """Lets the native engine of this process read the association's socket."""
 
     def __init__(self, endpoint: "NativeEndpoint", lane: Lane) -> None:
         self.drops: Counter[str] = Counter()
@@ -95,7 +95,7 @@ class DirectCarrier:
 
 
 class _Steered:
-    """One association and the children that serve it."""
+    """Holds one association and the children that serve it."""
 
     def __init__(self, association: Association, group: ReusePortGroup) -> None:
         self.association = association
@@ -110,7 +110,7 @@ class _Steered:
 
 
 class SteeredCarrier:
-    """Over a pool: each child that has circuits reads its share of the association's port."""
+    """Lets each child that has circuits read its share of the association's port."""
 
     def __init__(self, tunnels: PooledTunnelCommunity, lane: Lane, on_lost: OnLost) -> None:
         self.drops: Counter[str] = Counter()

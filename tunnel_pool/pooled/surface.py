@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 
 
 class LivesInChildrenError(AttributeError, NotImplementedError):
-    """Asked of the pool what only a child has."""
+    """Says that the pool was asked for what only a child has."""
 
 
 SURFACE: dict[str, Entry] = {}

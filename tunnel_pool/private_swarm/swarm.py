@@ -112,7 +112,7 @@ def seeder_arguments(torrent: Path, folder: Path, host: str, speed: int) -> list
 
 
 class LocalSwarm:
-    """An async context around the processes and the folder that holds the file."""
+    """Runs the processes of a private swarm inside an `async with`, and holds the folder of the file."""
 
     def __init__(
         self,

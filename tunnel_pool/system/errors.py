@@ -2,12 +2,12 @@
 
 
 class UserError(Exception):
-    """Something the user can mend; its text is the one line that is shown."""
+    """Says in one line what the user can mend."""
 
     exit_code = 1
 
 
 class UsageError(UserError):
-    """The command as it was typed can't be carried out, whatever the state of the world."""
+    """Says that the command as it was typed can't be carried out, whatever the state of the world."""
 
     exit_code = 2

@@ -34,7 +34,7 @@ _CPUCLOCK_SCHED = 2  # include/linux/posix-timers_types.h
 
 
 class Meter:
-    """Sampled CPU seconds since a process was first seen; a dead process counts up to its last sample."""
+    """Sums CPU seconds since a process was first seen; a dead process counts up to its last sample."""
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
@@ -79,7 +79,7 @@ class _Reading(NamedTuple):
 
 
 class CpuMeter:
-    """Cores that each process used since it was asked for last."""
+    """Tells the cores that each process used since it was asked for last."""
 
     def __init__(self) -> None:
         self._readings: dict[int, _Reading] = {}

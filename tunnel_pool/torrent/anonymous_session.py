@@ -26,7 +26,7 @@ S = TypeVar("S", bound=LibtorrentSession[Any])
 
 @dataclass(frozen=True, slots=True)
 class AnonymousSession(Generic[S]):
-    """A session, and all that belongs to it."""
+    """Holds a libtorrent session, and all that belongs to it."""
 
     session: S
     server: Socks5Server
@@ -40,7 +40,7 @@ class AnonymousSession(Generic[S]):
 
 
 class AnonymousSessions(Generic[S]):
-    """Open one for each lane; `close` ends them all."""
+    """Holds a session for each lane that was opened; `close` ends them all."""
 
     def __init__(
         self,

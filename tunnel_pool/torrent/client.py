@@ -46,7 +46,7 @@ class _Download(NamedTuple):
 
 
 class _LaneSession(NamedTuple):
-    """The torrents of one lane."""
+    """Holds the torrents of one lane."""
 
     opened: AnonymousSession[TorrentSession]
     waiting: list[_Download]  # downloads that wait for the first circuit
@@ -58,7 +58,7 @@ class _LaneSession(NamedTuple):
 
 
 class TorrentClient:
-    """An async context: inside it, everything runs; after it, nothing does.
+    """Runs tunnels and torrents inside an `async with`; after it, nothing runs.
 
     `circuits_seen` keeps the last MAX_CIRCUITS_SEEN circuits, dead ones too, for the report.
     """

@@ -14,7 +14,7 @@ MOST_LANES = 32  # the most lanes: a session and its circuits cost memory and ke
 
 
 class Isolation(StrEnum):
-    """The choices of `--isolate`: each torrent has a group of its own, each set of labels has, or all share one."""
+    """Lists the choices of `--isolate`: a group for each torrent, one for each set of labels, or one for all."""
 
     TORRENT = "torrent"
     LABEL = "label"

@@ -23,7 +23,7 @@ def open_session(settings: Mapping[str, Any]) -> lt.session:
 
 
 class SessionTorrent(Protocol):
-    """A torrent as a session needs it: the protocol that each torrent of a session keeps to."""
+    """Names what a session needs of each of its torrents."""
 
     handle: lt.torrent_handle
     peers: frozenset[Address]  # peers that are asked until they are there
@@ -41,7 +41,7 @@ T = TypeVar("T", bound=SessionTorrent)
 
 
 class LibtorrentSession(Generic[T]):
-    """A libtorrent session and its torrents, by handle: a hybrid's best hash changes when its metadata arrives."""
+    """Holds a libtorrent session and its torrents, by handle: a hybrid's best hash changes with its metadata."""
 
     def __init__(self, settings: dict[str, Any], nice: int = 0, lockdown: Lockdown | None = None) -> None:
         """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""

@@ -65,7 +65,7 @@ class _Torrent:
 
 
 class TorrentSession(LibtorrentSession[_Torrent]):
-    """Torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
+    """Runs torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
 
     def __init__(
         self,

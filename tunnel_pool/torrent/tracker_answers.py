@@ -25,7 +25,7 @@ _INFOHASH_BYTES = 20
 
 
 class AnswerRefusedError(ValueError):
-    """A response that libtorrent does not get; the text says what is wrong with it."""
+    """Says what is wrong with a response that libtorrent does not get."""
 
 
 def rewritten(response: bytes, url: str) -> bytes:

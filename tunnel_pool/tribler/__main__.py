@@ -89,7 +89,7 @@ class Adoption:
         adoption = self
 
         class Endpoint(core.RustEndpoint):
-            """The endpoint of Tribler's other overlays; SOCKS5 is served where the tunnels are."""
+            """Serves Tribler's other overlays as their endpoint; SOCKS5 is served where the tunnels are."""
 
             def create_socks5_server(self, port: int, hops: int) -> int:
                 return int(adoption.socks5_endpoint(super()).create_socks5_server(port, hops))
@@ -98,7 +98,7 @@ class Adoption:
                 return list(adoption.socks5_endpoint(super()).get_socks5_statistics())
 
         class AllEndpoints(core.IPv8Endpoint):
-            """Counts the bytes of the tunnels, too."""
+            """Counts the bytes of the tunnels beside those of Tribler's own endpoint."""
 
             @property
             def bytes_up(self) -> int:

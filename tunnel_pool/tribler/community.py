@@ -49,7 +49,7 @@ class AdoptionOptions:
 
 
 class PooledFromSettings(PooledTunnelCommunity):
-    """PooledTunnelCommunity, made of what Tribler's component launcher gives; its children start with the loop."""
+    """Makes a PooledTunnelCommunity of what Tribler's launcher gives; its children start with the loop."""
 
     options: AdoptionOptions
     circuit_removed: object

@@ -10,7 +10,7 @@ BOUNDS_S = (
 
 
 class LoopMeter:
-    """Begins at once; `stop` it."""
+    """Measures from its making how late the loop's timers are, until `stop`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

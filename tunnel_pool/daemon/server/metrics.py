@@ -17,7 +17,7 @@ LOOP_DELAY = "tunnel_pool_loop_delay_seconds"
 
 
 class DaemonCollector(Collector):
-    """Looks at each scrape."""
+    """Reads the daemon's state at each scrape."""
 
     def __init__(self, library: Library, tunnels: Tunnels, loop: LoopMeter) -> None:
         self._library = library

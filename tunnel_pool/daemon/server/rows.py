@@ -15,7 +15,7 @@ class _Row(NamedTuple):
 
 
 class Rows:
-    """`of` gives each torrent's row, as `make` made it; with `of_peers`, what it says of peers is a second old."""
+    """Keeps each torrent's row as `make` made it; with `of_peers`, what it says of peers is up to a second old."""
 
     def __init__(self, make: Callable[[Torrent], bytes], of_peers: bool = False) -> None:
         self._make = make

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Room:
-    """`look` at the disks every second."""
+    """Watches the room on disks: call `look` every second."""
 
     def __init__(self, min_free_bytes: int) -> None:
         """`min_free_bytes` are to stay free on each disk."""

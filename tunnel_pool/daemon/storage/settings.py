@@ -19,7 +19,7 @@ Minute = Annotated[int, msgspec.Meta(ge=0, le=24 * 60)]
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """Speeds are kilobytes a second."""
+    """Holds the settings that clients may change. Speeds are kilobytes a second."""
 
     folder: str
     speed_limit_down: Speed = 100

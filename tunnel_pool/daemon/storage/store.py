@@ -47,7 +47,7 @@ class Deletion(NamedTuple):
 
 
 class Store:
-    """`open` it; each call returns when it is on the disk. Raises StoreError."""
+    """Keeps torrents and settings: `open` it; each call returns when it is on the disk. Raises StoreError."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / STORE_FILE

@@ -33,7 +33,7 @@ def other_labels(labels: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class HopRules:
-    """Rules by label and by folder, and what holds without any."""
+    """Decides hop counts by label and by folder, and by what holds without any."""
 
     default: int = 1
     by_label: Mapping[str, int] = field(default_factory=dict)

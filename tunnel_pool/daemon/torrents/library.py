@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Library:
-    """Fill it by `loading.load`, then `tick` it every second; `save` it when the daemon ends."""
+    """Keeps the torrents: fill it by `loading.load`, then `tick` it every second; `save` it when the daemon ends."""
 
     def __init__(
         self,

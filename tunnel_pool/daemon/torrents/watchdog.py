@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """`look` every second."""
+    """Helps downloads that stand still: call `look` every second."""
 
     def __init__(self, library: Library, hops: HopChanges) -> None:
         self._library = library

@@ -15,7 +15,7 @@ Chunks = asyncio.Queue[bytes | None]
 
 
 class Events:
-    """`tick` once a second; None in a listener's queue: it is over."""
+    """Sends events to listeners; call `tick` once a second. None in a listener's queue says that it is over."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher

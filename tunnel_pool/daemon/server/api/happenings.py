@@ -9,7 +9,7 @@ GONE = "gone"
 
 
 class Seen(NamedTuple):
-    """States by the names of what is in them."""
+    """Remembers the states that were last seen, by name."""
 
     torrents: Mapping[str, str]
     circuits: Mapping[str, str]

@@ -75,7 +75,7 @@ Source = Annotated[
 
 
 class NewTorrent(Model):
-    """One of `source` and `metainfo`."""
+    """A torrent to add; it has either `source` or `metainfo`."""
 
     source: Source | None = None
     metainfo: Annotated[str, msgspec.Meta(description="a .torrent file in base64")] | None = None
@@ -177,7 +177,7 @@ class Status(Model):
 
 
 class Sample(Model):
-    """A second."""
+    """Holds what was measured in one second."""
 
     time_s: float
     down_bytes_per_s: int

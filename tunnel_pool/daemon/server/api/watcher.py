@@ -20,7 +20,7 @@ HISTORY_S = 600
 
 
 class Watcher:
-    """`look` once a second; it remembers ten minutes. `rows` are torrents as the API shows them."""
+    """Remembers ten minutes of the daemon: call `look` once a second. `rows` are torrents as the API shows them."""
 
     def __init__(self, library: Library, tunnels: Tunnels, control: PoolControl) -> None:
         self.library = library

@@ -49,7 +49,7 @@ Arguments = dict[str, Any]
 
 
 class Methods:
-    """Call `run` with a method and its arguments. Raises RequestError and StoreError."""
+    """Runs Transmission's methods: call `run` with a method and its arguments. Raises RequestError and StoreError."""
 
     def __init__(self, library: Library, changes: Changes, session_id: str, stop: Callable[[], None]) -> None:
         self._library = library
