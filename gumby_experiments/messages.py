@@ -27,11 +27,13 @@ SYNCHRONOUS, FULL = "synchronous", "full"
 DISTINCT = 200  # messages of a mix, sent again and again
 WORDS = ("debian", "ubuntu", "big", "buck", "bunny", "sintel", "linux", "iso", "1080p", "amd64", "live", "netinst")
 
-# How often each message comes, of a hundred. The first is what a busy child's control stream
-# carries; of the second no census was found: votes and searches are many, lists of torrents few and long.
+# How often each message comes, of a hundred. `control` is what a busy child's control stream carries. Of all that
+# AllChannelCommunity sends no census was found: votes and searches are many, lists of torrents few and long.
+# `publishing` is the load of Stokkink 2016, 6.1.1: one node publishes 497 torrents at once, then 1 to 4 at a time.
 MIXES = {
     "control": {"sync": 70, "heartbeat": 20, "build": 5, "dead": 5},
     "allchannel": {"vote": 50, "search": 20, "request": 15, "response": 10, "channelcast": 5},
+    "publishing": {"torrent": 100},
 }
 
 
@@ -74,6 +76,7 @@ MAKERS: dict[str, Callable[[random.Random], Values]] = {
     "heartbeat": lambda chance: {"late": chance.random()},
     "build": lambda chance: {"id": chance.getrandbits(32), "goal": 3, "ctype": "DATA", "flags": [8]},
     "dead": lambda chance: {"id": chance.getrandbits(32), "reason": "no activity"},
+    "torrent": _torrent,
     "vote": lambda chance: {"cid": chance.randbytes(20), "vote": chance.randrange(3), "timestamp": 1_479_820_000},
     "search": lambda chance: {"keywords": _words(chance, 3)},
     "request": lambda chance: {"cid": chance.randbytes(20), "infohashes": [chance.randbytes(20) for _ in range(10)]},
