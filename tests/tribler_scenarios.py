@@ -185,12 +185,13 @@ async def patched(folder, hops, count):
     torrents, saved = make_torrents(folder, count, SIZE_BYTES), folder / "downloads"
     async with nodes_of_tribler() as swarm, tribler(swarm, folder, patched=True) as (running, started):
         downloads = [await download(started, link, file, saved, hops) for _, _, file, link in torrents]
-        children, all_s = len(running.pool_children()), time.monotonic() + STATISTICS_WITHIN_S
-        while True:  # a child tells its bytes about once a second
-            statistics = (await started.ask("GET", "statistics/ipv8"))["ipv8_statistics"]
-            if statistics["total_down"] > count * SIZE_BYTES or time.monotonic() > all_s:
-                return {"downloads": downloads, "children": children, "statistics": statistics}
+        children = len(running.pool_children())
+        statistics, deadline_s = {"total_down": 0}, time.monotonic() + STATISTICS_WITHIN_S
+        # A child tells its bytes about once a second.
+        while statistics["total_down"] <= count * SIZE_BYTES and time.monotonic() < deadline_s:
             await asyncio.sleep(0.2)
+            statistics = (await started.ask("GET", "statistics/ipv8"))["ipv8_statistics"]
+        return {"downloads": downloads, "children": children, "statistics": statistics}
 
 
 SCENARIOS = (

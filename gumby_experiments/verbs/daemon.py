@@ -4,13 +4,11 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from tunnel_pool.bench.harness.daemon import PRIVATE, Client, magnet_link
-from tunnel_pool.daemon.server.metrics import LOOP_DELAY
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.progress import Progress
 from tunnel_pool.gumby_experiments.run import Run
@@ -21,13 +19,6 @@ from tunnel_pool.pool.program import own_executable
 
 CLOSE_TIMEOUT_S = 60.0
 _LISTENING = re.compile(r"http://([\d.]+:\d+)/")
-
-
-class LoopDelays(NamedTuple):
-    """Holds the delays of the main loop's timers: their sum, and how many were no longer than each bound in seconds."""
-
-    sum_s: float
-    timers: Mapping[float, float]
 
 
 class DaemonModule(SwarmModule):
@@ -106,12 +97,12 @@ class DaemonModule(SwarmModule):
     async def be_idle(self, number: int, seconds: str) -> None:
         """Rest for so long, then set the metrics of what all processes of the node used meanwhile."""
         node = self._run.node(number)
-        before, late_before = self._used(number), await self._loop_delays()
+        before, delays_before = self._used(number), await self._client.loop_delays()
         self._run.happened("idle from here", number)
         await node.pause(float(seconds))
-        after, late_after = self._used(number), await self._loop_delays()
+        after, delays = self._used(number), (await self._client.loop_delays()).since(delays_before)
         hours = float(seconds) / 3600
-        for bound_s, timers in delays_between(late_before.timers, late_after.timers):
+        for bound_s, timers in by_bound(delays.timers):
             self._run.add_row("loop_delays", delay_ms=1000 * bound_s, timers=timers)
         self._run.metrics |= {
             "idle_cpu_percent": round(100 * (after["cpu_s"] - before["cpu_s"]) / float(seconds), 2),
@@ -119,7 +110,7 @@ class DaemonModule(SwarmModule):
             "written_mb_per_hour": round((after["written_bytes"] - before["written_bytes"]) / MB / hours, 2),
             "rss_mb": round(after["rss_bytes"] / MB, 1),
             "rss_growth_mb": round((after["rss_bytes"] - before["rss_bytes"]) / MB, 2),
-            "lateness_ms": round(1000 * _mean_s(late_before, late_after), 3),
+            "lateness_ms": round(1000 * delays.sum_s / max(delays.timers[math.inf], 1), 3),
         }
 
     def _used(self, number: int) -> dict[str, float]:
@@ -130,24 +121,10 @@ class DaemonModule(SwarmModule):
         total = {name: sum(row.get(name, 0) for row in rows) for name in ("rss_bytes", "read_bytes", "written_bytes")}
         return {**total, "cpu_s": sum(row["cpu_user_s"] + row["cpu_system_s"] for row in rows)}
 
-    async def _loop_delays(self) -> LoopDelays:
-        """Return the delays of the loop's timers so far, from the daemon's own histogram."""
-        async with self._http.get(f"{self._client.base}/metrics") as response:
-            text = await response.text()
-        samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]
-        sum_s = next(sample.value for sample in samples if sample.name == f"{LOOP_DELAY}_sum")
-        timers = {float(s.labels["le"]): s.value for s in samples if s.name == f"{LOOP_DELAY}_bucket"}
-        return LoopDelays(sum_s, timers)
 
-
-def delays_between(before: Mapping[float, float], after: Mapping[float, float]) -> Iterator[tuple[float, float]]:
-    """Yield each bound of a histogram, and how many timers came since that no lower bound takes in."""
+def by_bound(timers: Mapping[float, float]) -> Iterator[tuple[float, float]]:
+    """Yield each bound of a histogram, and how many of its timers no lower bound takes in."""
     counted = 0.0
-    for bound_s in sorted(after):
-        until_here = after[bound_s] - before[bound_s]
-        yield bound_s, until_here - counted
-        counted = until_here
-
-
-def _mean_s(before: LoopDelays, after: LoopDelays) -> float:
-    return (after.sum_s - before.sum_s) / max(after.timers[math.inf] - before.timers[math.inf], 1)
+    for bound_s in sorted(timers):
+        yield bound_s, timers[bound_s] - counted
+        counted = timers[bound_s]

@@ -5,10 +5,11 @@ import math
 import pandas as pd
 import pytest
 
+from tunnel_pool.bench.harness.daemon import LoopDelays
 from tunnel_pool.gumby_experiments import figures
 from tunnel_pool.gumby_experiments.config import Experiment, Figure, Metric
 from tunnel_pool.gumby_experiments.results import Results
-from tunnel_pool.gumby_experiments.verbs.daemon import delays_between
+from tunnel_pool.gumby_experiments.verbs.daemon import by_bound
 
 METRICS = {
     "download_mb_per_s": Metric(unit="MB/s"),
@@ -52,8 +53,10 @@ def test_an_ecdf_of_a_histogram_counts_what_is_beyond_its_last_bound():
 
 
 def test_delays_between_two_looks_at_a_histogram_are_told_by_bound():
-    before, after = {0.1: 2, 0.2: 5, math.inf: 5}, {0.1: 3, 0.2: 9, math.inf: 10}
-    assert list(delays_between(before, after)) == [(0.1, 1), (0.2, 3), (math.inf, 1)]
+    before = LoopDelays(0.5, {0.1: 2, 0.2: 5, math.inf: 5})
+    since = LoopDelays(1.5, {0.1: 3, 0.2: 9, math.inf: 10}).since(before)
+    assert since.sum_s == 1.0
+    assert list(by_bound(since.timers)) == [(0.1, 1), (0.2, 3), (math.inf, 1)]
 
 
 def test_nothing_to_see_is_not_drawn(tmp_path):

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import libtorrent as lt
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
 from tunnel_pool.bench.harness import daemon
-from tunnel_pool.daemon.server.metrics import LOOP_DELAY
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.torrent.metainfo import new_creator
 
@@ -108,7 +106,7 @@ async def _measure_all(
 
     while not (await client.get("/api/status"))["down_bytes_per_s"]:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
-    before = await _buckets(client)
+    before = await client.loop_delays()
     rows = []
     # The first shows what any answer takes, however small, while the download keeps all cores busy.
     kinds = ("GET /api/status", smallest), ("GET /api/torrents", own), ("torrent-get", transmissions)
@@ -119,7 +117,7 @@ async def _measure_all(
             took, begun_s = await _load(request, rate, seconds)
             watching.cancel()
             rows.append({"request": name, "rate": rate, **_figures(took, begun_s), "mb_per_s": _mean_mb(speeds)})
-    return rows, _ecdf(before, await _buckets(client))
+    return rows, _ecdf((await client.loop_delays()).since(before))
 
 
 async def _watch(client: daemon.Client, speeds: list[int]) -> None:
@@ -166,31 +164,19 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
 
-async def _buckets(client: daemon.Client) -> dict[str, float]:
-    """Return the buckets of the daemon's own histogram of its loop's delay."""
-    async with client.http.get(f"{client.base}/metrics") as response:
-        text = await response.text()
-    return {
-        sample.labels["le"]: sample.value
-        for found in text_string_to_metric_families(text)
-        for sample in found.samples
-        if sample.name == f"{LOOP_DELAY}_bucket"
-    }
-
-
 async def _loop_delays(client: daemon.Client, seconds: float) -> list[tuple[float, float]]:
-    before = await _buckets(client)
+    before = await client.loop_delays()
     await asyncio.sleep(seconds)
-    return _ecdf(before, await _buckets(client))
+    return _ecdf((await client.loop_delays()).since(before))
 
 
-def _ecdf(before: dict[str, float], after: dict[str, float]) -> list[tuple[float, float]]:
+def _ecdf(delays: daemon.LoopDelays) -> list[tuple[float, float]]:
     """Return pairs of milliseconds and the share of the delays that were no longer."""
-    total = after["+Inf"] - before["+Inf"]
+    total = delays.timers[math.inf]
     return [
-        (1000 * float(bound), round((after[bound] - before[bound]) / total, 4) if total else 0.0)
-        for bound in after
-        if bound != "+Inf"
+        (1000 * bound_s, round(count / total, 4) if total else 0.0)
+        for bound_s, count in delays.timers.items()
+        if bound_s < math.inf
     ]
 
 

@@ -84,11 +84,19 @@ async def test_a_program_that_fails_is_told_in_one_line(program):
     assert lines[-1].startswith("tunnel-pool cut: the program failed")
 
 
+OWN_DEMO = ["-m", "tunnel_pool", "demo", "--workers=0", "--engine=python", "--steering=off", "--size=40"]
+
+
 @pytest.mark.slow
-async def test_a_run_of_today_asks_for_the_deployed_boundaries():
-    """With 40 MB the engine uses hardly more CPU than the interface does before there is a circuit."""
-    async with command("cut", "--size=100", "--json") as running:
+@pytest.mark.parametrize(
+    ("arguments", "costliest"),
+    [(["--size=100"], {"engine", "endpoint"}), (["--", *OWN_DEMO, "--hops=3"], {"engine"})],
+    ids=["one hop", "three hops"],
+)
+async def test_a_run_of_today_asks_for_the_deployed_boundaries(arguments, costliest):
+    """Over one hop the engine's CPU is like the endpoint's; over three it stands out."""
+    async with command("cut", "--json", *arguments) as running:
         code, report, lines = await running.ended()
     assert code == 0, (report, lines)
     assert all(boundary["is_minimum"] for boundary in report["boundaries"])
-    assert report["goes"] in ("engine", "endpoint")  # their CPU is alike, and both are in the children
+    assert report["goes"] in costliest

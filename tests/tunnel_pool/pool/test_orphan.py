@@ -5,7 +5,7 @@ import signal
 
 import psutil
 
-from tests.commands import command, is_pool_child
+from tests.commands import command, has_ended, is_pool_child
 from tests.network import COMMUNITY_ID, until, unused_host
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.private_swarm.swarm import free_port
@@ -38,4 +38,4 @@ async def test_a_child_that_was_stopped_in_its_first_moments_does_not_keep_the_p
         finally:
             if orphan.is_running():
                 orphan.resume()
-            await until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE)
+            await until(lambda: has_ended(orphan))

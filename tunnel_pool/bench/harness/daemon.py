@@ -3,14 +3,16 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import libtorrent as lt
+from prometheus_client.parser import text_string_to_metric_families
 
+from tunnel_pool.daemon.server.metrics import LOOP_DELAY
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.private_swarm.swarm import LocalSwarm
@@ -30,6 +32,19 @@ PRIVATE = (
     "--settle=0",
 )
 _LISTENING = re.compile(rb"http://([\d.]+:\d+)/")
+
+
+class LoopDelays(NamedTuple):
+    """Holds the delays of a daemon's timers: their sum, and how many were no longer than each bound in seconds."""
+
+    sum_s: float
+    timers: Mapping[float, float]
+
+    def since(self, before: "LoopDelays") -> "LoopDelays":
+        return LoopDelays(
+            self.sum_s - before.sum_s,
+            {bound_s: count - before.timers[bound_s] for bound_s, count in self.timers.items()},
+        )
 
 
 class Client(NamedTuple):
@@ -53,6 +68,15 @@ class Client(NamedTuple):
     async def remove(self, infohash: str) -> None:
         async with self.http.delete(f"{self.base}/api/torrents/{infohash}?files=true") as response:
             response.raise_for_status()
+
+    async def loop_delays(self) -> LoopDelays:
+        """Return the delays of the loop's timers so far, from the daemon's own histogram."""
+        async with self.http.get(f"{self.base}/metrics") as response:
+            text = await response.text()
+        samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]
+        sum_s = next(sample.value for sample in samples if sample.name == f"{LOOP_DELAY}_sum")
+        timers = {float(s.labels["le"]): s.value for s in samples if s.name == f"{LOOP_DELAY}_bucket"}
+        return LoopDelays(sum_s, timers)
 
     async def until_begun(self, infohash: str) -> dict[str, Any]:
         """Return the torrent, when its first bytes are there. Raises UserError."""
