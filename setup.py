@@ -20,6 +20,8 @@ VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "tunnel_pool/__init__.py
 assert VERSION is not None
 # What a program needs that embeds the pool.
 EMBEDDED = [
+    "cryptography>=42",
+    "h11>=0.14,<1",
     "protobuf>=6.31.1,<8",
     "psutil>=5.9,<8",
     "pyipv8>=3.2.1,<4",

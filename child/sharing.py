@@ -7,9 +7,9 @@ from ipv8.peer import Peer
 
 from tunnel_pool.child.control import ControlStream, Handler
 from tunnel_pool.overlay.messages import address_of, introduction_point, peer_message, peer_of
-from tunnel_pool.overlay.one_port.lent_keys import session_keys
 from tunnel_pool.overlay.one_port.sharing import RendezvousHalf, SharingCommunity
 from tunnel_pool.overlay.paths.guards import GuardOrder
+from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import CallError, RemoteError
 
@@ -88,10 +88,10 @@ class SharedPortCalls:
 
 def _half_message(half: RendezvousHalf) -> pb.RendezvousHalf:
     keys = pb.SessionKeys(
-        key_forward=bytes(half.keys.key_forward),
-        key_backward=bytes(half.keys.key_backward),
-        salt_forward=bytes(half.keys.salt_forward),
-        salt_backward=bytes(half.keys.salt_backward),
+        key_forward=half.keys.key_forward,
+        key_backward=half.keys.key_backward,
+        salt_forward=half.keys.salt_forward,
+        salt_backward=half.keys.salt_backward,
         counter_backward=half.keys.salt_explicit_backward,
     )
     return pb.RendezvousHalf(circuit_id=half.circuit_id, neighbour=peer_message(half.neighbour), keys=keys)
@@ -99,7 +99,11 @@ def _half_message(half: RendezvousHalf) -> pb.RendezvousHalf:
 
 def _half(message: pb.RendezvousHalf) -> RendezvousHalf:
     keys = message.keys
-    lent = session_keys(
-        keys.key_forward, keys.key_backward, keys.salt_forward, keys.salt_backward, keys.counter_backward
+    lent = SessionKeys(
+        keys.key_forward,
+        keys.key_backward,
+        keys.salt_forward,
+        keys.salt_backward,
+        salt_explicit_backward=keys.counter_backward,
     )
     return RendezvousHalf(message.circuit_id, peer_of(message.neighbour), lent)

@@ -22,9 +22,9 @@ from ipv8.messaging.anonymization.tunnel import BACKWARD, FORWARD, Circuit, Hop,
 from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
-from ipv8_rust_tunnels import generate_session_keys
 
 from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint, pack_address
+from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc import data, framing
 from tunnel_pool.rpc.sync import CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
@@ -71,7 +71,7 @@ def _endpoint() -> DataCellEndpoint:
 
 def _hop() -> Hop:
     peer = Peer(default_eccrypto.generate_key("curve25519").pub(), UDPv4Address("198.51.100.1", 1))
-    return Hop(peer, generate_session_keys(SECRET))
+    return Hop(peer, SessionKeys.derived_from(SECRET))
 
 
 def _sends_one(endpoint: DataCellEndpoint, work: Work) -> Work:
@@ -91,7 +91,7 @@ _MESSAGE = DATA_MESSAGE + pack_address("8.8.8.8", 80) + pack_address("0.0.0.0", 
 
 def python_relay(number: int) -> list[Work]:
     """Return the work of relaying a cell in the Python engine, which takes one layer off."""
-    endpoint, keys = _endpoint(), generate_session_keys(SECRET)
+    endpoint, keys = _endpoint(), SessionKeys.derived_from(SECRET)
     endpoint.relays[OURS] = RelayRoute(THEIRS, _hop(), FORWARD)
     endpoint.relays[THEIRS] = RelayRoute(OURS, _hop(), BACKWARD)
     cells = [CellPayload(OURS, keys.encrypt_str(_MESSAGE, FORWARD)).to_bin(PREFIX) for _ in range(number)]

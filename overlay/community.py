@@ -40,6 +40,7 @@ from tunnel_pool.overlay.wire.crypto_endpoint import (
     packed_address_end,
     unpack_address,
 )
+from tunnel_pool.overlay.wire.session_keys import SessionCrypto
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.cells import BUCKETS, random_id
 from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
@@ -98,6 +99,8 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self._failure: str | None = None
         self.crypto_endpoint: Any
         super().__init__(settings)
+        self.crypto = SessionCrypto()
+        self.crypto.initialize(self.my_peer.key)
         self.native: NativeEndpoint | None = None
         if isinstance(self.endpoint, CryptoEndpoint):
             self.native = cast("NativeEndpoint", self.endpoint)

@@ -11,7 +11,7 @@ Route = TypeVar("Route")
 
 
 class HeldKeys:
-    """Holds a hop's keys in the engine, and the py-ipv8 SessionKeys that they were made from."""
+    """Holds a hop's keys in the engine, and the SessionKeys, ours or py-ipv8's, that they were made from."""
 
     def __init__(self, source: Any) -> None:
         self.source = source

@@ -16,12 +16,11 @@ from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.payload import CreatePayload, LinkE2EPayload, LinkedE2EPayload
 from ipv8.messaging.anonymization.tunnel import FORWARD, Circuit, Hop, IntroductionPoint, RelayRoute
 from ipv8.peer import Peer
-from ipv8_rust_tunnels import SessionKeys
 
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
-from tunnel_pool.overlay.one_port.lent_keys import lend
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import PinnedNetwork
+from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.cells import bucket_of
 from tunnel_pool.steering.layout import PAYLOAD_AT
@@ -196,4 +195,4 @@ class SharingCommunity(LocalTunnelCommunity):
 
 
 def _half_of(exit_socket: TunnelExitSocket) -> RendezvousHalf:
-    return RendezvousHalf(exit_socket.circuit_id, exit_socket.hop.peer, lend(exit_socket.hop.keys))
+    return RendezvousHalf(exit_socket.circuit_id, exit_socket.hop.peer, exit_socket.hop.keys.lent())

@@ -220,7 +220,7 @@ class HttpTunnels(HiddenServices):
             writer.write(request)
             await writer.drain()
             response = await read_response(reader)
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        except ValueError:
             raise RefusedError(DropReason.HTTP_ANSWER_REFUSED) from None
         finally:
             writer.close()

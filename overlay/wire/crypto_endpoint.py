@@ -37,14 +37,12 @@ from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, 
 
 from tunnel_pool.overlay.serving.admission import Handshakes
 from tunnel_pool.overlay.wire.replay import Received
+from tunnel_pool.overlay.wire.session_keys import COUNTER_BYTES, FRESH_COUNTER, TAG_BYTES
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT, MESSAGE_ID_AT, PREFIX_BYTES
 
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
-COUNTER_BYTES = 8
-TAG_BYTES = 16
-FRESH_COUNTER = 1  # the counter of SessionKeys that have sealed nothing yet; the next one is used first
 MIN_WINDOWS = 256
 
 
@@ -119,9 +117,7 @@ class DataCellEndpoint(PythonCryptoEndpoint):
             return
         try:
             super().on_packet(packet, warn_unknown)
-        except (
-            Exception
-        ):  # what a stranger sent: ipv8_rust_tunnels raises RuntimeError where py-ipv8 expects ValueError
+        except Exception:  # what a stranger sent: ipv8_rust_tunnels raises RuntimeError for a key that is none
             self._counters[DropReason.PACKET_FAILED] += 1
 
     def encrypt_cell(self, cell: CellPayload, direction: int, *hops: Hop) -> None:

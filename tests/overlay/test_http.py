@@ -20,7 +20,7 @@ from tunnel_pool.overlay.requests.http import (
     NoHttpExitError,
     RefusedError,
 )
-from tunnel_pool.overlay.requests.http_answers import PART_BYTES, may_pass, unchunked
+from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, PART_BYTES, may_pass
 from tunnel_pool.overlay.requests.http_reading import read_response
 from tunnel_pool.overlay.serving.exit_rules import ExitRules, network_ranges
 
@@ -59,7 +59,6 @@ def test_no_bytes_upset_it(data):
     is_bencoded(data)
     may_pass(data)
     may_pass(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n" + data)
-    unchunked(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"i1", b"ie", b"5:abc", b"l" * 100 + b"e" * 100, b"<html>", b"99999999999:x"])
@@ -237,17 +236,53 @@ async def test_an_exit_makes_one_get_request_and_says_nothing_else(request_):
             await exit_node.unload()
 
 
-async def test_chunked_answers_are_read_chunk_by_chunk_and_not_without_end():
-    def reader(body):
-        stream = asyncio.StreamReader()
-        stream.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
-        return stream
+def connection(*pieces, closed=False):
+    stream = asyncio.StreamReader()
+    for piece in pieces:
+        stream.feed_data(piece)
+    if closed:
+        stream.feed_eof()
+    return stream
 
-    whole = b"5\r\nd1:a1\r\n3\r\n:be\r\n0\r\n\r\n"
-    assert (await read_response(reader(whole + b"more"))).endswith(whole)
-    for body in (b"1\r\nx\r\n" * 2000, b"fffffff\r\n", b"-1\r\n", b"zz\r\n"):
-        with pytest.raises(ValueError, match=r"too|invalid"):
-            await read_response(reader(body))
+
+CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = CHUNKED_HEAD + b"5\r\nd1:a1\r\n3\r\n:be\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("whole", "closed"),
+    [
+        (CHUNKED, False),
+        (answer(b"de", b"Content-Length: 2"), False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + answer(b"de", b"Content-Length: 2"), False),
+        (answer(b"de"), True),
+        (b"HTTP/1.0 200\r\n\r\nde", True),
+    ],
+)
+async def test_an_answer_is_read_to_its_end_and_no_further(whole, closed):
+    more = b"" if closed else b"HTTP/1.1 200 OK\r\n"
+    assert await read_response(connection(whole + more, closed=closed)) == whole
+    assert may_pass(whole)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ([CHUNKED_HEAD, b"1\r\nx\r\n" * 2000], "too many chunks"),
+        ([CHUNKED_HEAD, b"ffffff\r\n", bytes(MAX_RESPONSE_BYTES)], "too large"),
+        ([CHUNKED_HEAD, b"-1\r\n"], "not an HTTP response"),
+        ([CHUNKED_HEAD, b"zz\r\n"], "not an HTTP response"),
+        ([CHUNKED[:-5]], "not an HTTP response"),
+        ([answer(b"d", b"Content-Length: 2")], "not an HTTP response"),
+        ([b"HTTP/1.1 200 OK\r\nA: " + bytes([120]) * (20 << 10)], "not an HTTP response"),
+        ([b"HTTP/1.1 200 OK\r\n"], "not an HTTP response"),
+        ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n", bytes(MAX_RESPONSE_BYTES)], "not an HTTP response|too large"),
+        ([], "not an HTTP response"),
+    ],
+)
+async def test_an_answer_that_is_none_or_has_no_end_is_refused(pieces, why):
+    with pytest.raises(ValueError, match=why):
+        await read_response(connection(*pieces, closed=True))
 
 
 async def test_a_dht_node_is_an_address_never_a_name():

@@ -11,7 +11,7 @@ from ipv8.peer import Peer
 
 from tests.network import RELAY_FLAGS, make_config, until
 from tunnel_pool.overlay.node import open_overlay, open_sharing
-from tunnel_pool.overlay.one_port.lent_keys import LENT_COUNTER
+from tunnel_pool.overlay.wire.session_keys import LENT_COUNTER
 from tunnel_pool.overlay.wire.udp import bind_udp
 from tunnel_pool.steering.cells import bucket_of
 
