@@ -45,7 +45,7 @@ fn measure_seal() -> Outcome<f64> {
 fn measure_socket(send_trains: bool, receive_trains: bool) -> Outcome<f64> {
     let loopback: SocketAddr = "127.0.0.1:0".parse()?;
     let (from, to): (OwnedFd, OwnedFd) = (bind_udp(loopback, None)?, bind_udp(loopback, None)?);
-    if receive_trains && !enable_gro(to.as_raw_fd()) {
+    if receive_trains && !enable_gro(&to) {
         return Err("this kernel has no UDP_GRO".into());
     }
     let address = std::net::UdpSocket::from(to.try_clone()?).local_addr()?;

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ use crate::policy::ExitPolicy;
 use crate::routes::{Circuit, Exit, Purpose, Relay};
 use crate::rules::{Contacts, ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
-use crate::sys::{duplicate, set_nonblocking, SharedWords};
+use crate::sys::{duplicate, SharedWords};
 use crate::worker::{ExitFrom, Worker};
 
 type Address = (String, u16);
@@ -176,7 +176,6 @@ impl Engine {
         };
         let shared = Arc::new(Shared::new()?);
         let tunnel = duplicate(socket)?;
-        set_nonblocking(tunnel.as_raw_fd())?;
         let mut worker = Worker::new(tunnel, exit_from, settings.0.clone(), trains, takes_trains, shared.clone())?;
         let thread = std::thread::Builder::new().name("packet engine".to_owned()).spawn({
             let shared = shared.clone();
@@ -196,7 +195,7 @@ impl Engine {
     }
 
     fn fileno(&self) -> RawFd {
-        self.shared.bell.as_raw_fd()
+        self.shared.bell.as_fd().as_raw_fd()
     }
 
     fn configure(&self, settings: &EngineSettings) {
@@ -323,8 +322,6 @@ impl Engine {
 
     fn attach_stream(&self, incoming: RawFd, outgoing: RawFd) -> PyResult<()> {
         let (input, output) = (duplicate(incoming)?, duplicate(outgoing)?);
-        set_nonblocking(input.as_raw_fd())?;
-        set_nonblocking(output.as_raw_fd())?;
         self.command(Command::AttachStream { input, output });
         Ok(())
     }
@@ -332,7 +329,6 @@ impl Engine {
     fn add_association(&self, association_id: u32, socket: RawFd, lane: u32, client: Address) -> PyResult<()> {
         let client = address(&client)?;
         let socket = duplicate(socket)?;
-        set_nonblocking(socket.as_raw_fd())?;
         self.command(Command::AddAssociation { id: association_id, socket, association: Association { lane, client } });
         Ok(())
     }

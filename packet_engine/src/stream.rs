@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 const HEADER_BYTES: usize = 8;
 const KIND_DATAGRAM: u8 = 1;
@@ -90,9 +90,9 @@ impl FrameReader {
     }
 }
 
-impl AsRawFd for FrameReader {
-    fn as_raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+impl AsFd for FrameReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

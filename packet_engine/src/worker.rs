@@ -128,17 +128,17 @@ impl Worker {
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add_reader(shared.wake.as_raw_fd(), Token::Wake.pack())?;
-        epoll.add_reader(tunnel.as_raw_fd(), Token::Tunnel.pack())?;
+        epoll.add_reader(&shared.wake, Token::Wake.pack())?;
+        epoll.add_reader(&tunnel, Token::Tunnel.pack())?;
         if takes_trains {
-            enable_gro(tunnel.as_raw_fd());
+            enable_gro(&tunnel);
         }
         Ok(Self {
             core: Core::new(settings, shared.counters.clone()),
             shared,
             epoll,
             inbox: Inbox::default(),
-            sender: Sender::new(may_send_trains && has_gso(tunnel.as_raw_fd())),
+            sender: Sender::new(may_send_trains && has_gso(&tunnel)),
             tunnel,
             exit_from,
             exits: HashMap::new(),
@@ -215,7 +215,7 @@ impl Worker {
             Token::StreamIn => self.read_stream(),
             Token::StreamOut => {
                 if let Some(out) = &mut self.stream_out {
-                    self.epoll.remove(out.file.as_raw_fd());
+                    self.epoll.remove(&out.file);
                     out.waiting = false;
                 }
             }
@@ -305,8 +305,8 @@ impl Worker {
             Command::AttachStream { input, output } => self.attach_stream(input, output)?,
             Command::AddAssociation { id, socket, association } => {
                 self.remove_association(id);
-                enable_gro(socket.as_raw_fd());
-                self.epoll.add_reader(socket.as_raw_fd(), Token::Client(id).pack())?;
+                enable_gro(&socket);
+                self.epoll.add_reader(&socket, Token::Client(id).pack())?;
                 self.clients.insert(id, socket);
                 self.core.routes.clients.add(id, association);
             }
@@ -335,7 +335,7 @@ impl Worker {
         self.core.routes.clients.remove(id);
         if let Some(socket) = self.clients.remove(&id) {
             // The main process has the same open file, so that closing ours would not end the reports.
-            self.epoll.remove(socket.as_raw_fd());
+            self.epoll.remove(&socket);
         }
     }
 
@@ -377,8 +377,8 @@ impl Worker {
 
     fn open_exit(&self, ip: IpAddr, token: Token, reason: DropReason) -> Option<OwnedFd> {
         let opened = self.bind_exit(ip).and_then(|socket| {
-            self.epoll.add_reader(socket.as_raw_fd(), token.pack())?;
-            enable_gro(socket.as_raw_fd());
+            self.epoll.add_reader(&socket, token.pack())?;
+            enable_gro(&socket);
             Ok(socket)
         });
         opened.inspect_err(|_| self.core.counters.count(reason)).ok()
@@ -421,7 +421,7 @@ impl Worker {
     // The data stream
 
     fn attach_stream(&mut self, input: OwnedFd, output: OwnedFd) -> io::Result<()> {
-        self.epoll.add_reader(input.as_raw_fd(), Token::StreamIn.pack())?;
+        self.epoll.add_reader(&input, Token::StreamIn.pack())?;
         self.stream_in = Some(FrameReader::new(input));
         self.stream_out = Some(StreamOut { file: output.into(), waiting: false });
         self.core.stream = Some(Vec::new());
@@ -441,7 +441,7 @@ impl Worker {
         match outcome {
             Ok(()) => self.stream_in = Some(reader),
             Err(why) => {
-                self.epoll.remove(reader.as_raw_fd());
+                self.epoll.remove(&reader);
                 self.shared.notify(std::iter::once(Notice::StreamLost(why)));
             }
         }
@@ -462,7 +462,7 @@ impl Worker {
                 return;
             }
         }
-        if !queue.is_empty() && self.epoll.add_writer(out.file.as_raw_fd(), Token::StreamOut.pack()).is_ok() {
+        if !queue.is_empty() && self.epoll.add_writer(&out.file, Token::StreamOut.pack()).is_ok() {
             out.waiting = true;
         }
     }
