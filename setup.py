@@ -48,6 +48,7 @@ EXPERIMENTS = [
     "pycapnp>=2,<3; platform_machine == 'x86_64' or platform_machine == 'aarch64'",
     "scipy>=1.12,<2",
     "simpy>=4.1,<5",
+    "statsmodels>=0.14.4,<1",
 ]
 # They are at the top of the source, and of tunnel_pool once installed.
 FOLDERS = ("child", "gumby_experiments", "overlay", "packet_engine", "rpc", "sandbox", "socks5", "steering")

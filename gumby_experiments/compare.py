@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from tunnel_pool.gumby_experiments.config import Metric, Value
 from tunnel_pool.gumby_experiments.results import RUN, Results
@@ -70,46 +71,25 @@ def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Ch
         first, second = np.log(first), np.log(second)
     else:
         share = partial(_share, abs(float(first.mean())))
-    differences = second - first if paired else None
-    middle = float(differences.mean() if differences is not None else second.mean() - first.mean())
+    middle = float(second.mean() - first.mean())
     change = share(middle)
     if min(len(a), len(b)) < FEWEST:
         return unknown._replace(change=change)
-    error, degrees = _standard_error(first, second, differences)
-    if error < 1e-12:  # all runs gave the same: the metric was counted, not measured
+    spread = (second - first).std() if paired else first.std() + second.std()
+    if spread < 1e-12:  # all runs gave the same: the metric was counted, not measured
         return _Change(change, change, change, 0.0 if abs(middle) > 1e-12 else 1.0)
-    half = float(stats.t.ppf(1 - ALPHA / 2, degrees)) * error
-    p = 2 * float(stats.t.sf(abs(middle) / error, degrees))
-    return _Change(change, share(middle - half), share(middle + half), p)
+    test = stats.ttest_rel(second, first) if paired else stats.ttest_ind(second, first, equal_var=False)
+    interval = test.confidence_interval(CONFIDENCE)
+    return _Change(change, share(float(interval.low)), share(float(interval.high)), float(test.pvalue))
 
 
 def _share(whole: float, part: float) -> float:
     return part / whole if whole else math.copysign(math.inf, part) if part else 0.0
 
 
-def _standard_error(first: Any, second: Any, differences: Any) -> tuple[float, float]:
-    """Return the standard error and its degrees of freedom: Student's for pairs, Welch's for samples."""
-    if differences is not None:
-        return float(differences.std(ddof=1) / math.sqrt(len(differences))), len(differences) - 1
-    parts = [values.var(ddof=1) / len(values) for values in (first, second)]
-    total = sum(parts)
-    if total == 0:
-        return 0.0, 1.0
-    degrees = total**2 / sum(
-        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True) if part
-    )
-    return math.sqrt(total), float(degrees)
-
-
 def holm(values: Sequence[float]) -> list[bool]:
     """Return which p values are significant when all of them are looked at (S. Holm, 1979)."""
-    order = sorted(range(len(values)), key=lambda at: values[at])
-    found = [False] * len(values)
-    for place, at in enumerate(order):
-        if values[at] > ALPHA / (len(values) - place):
-            break
-        found[at] = True
-    return found
+    return [bool(found) for found in multipletests(values, ALPHA, "holm")[0]] if values else []
 
 
 def verdict_of(metric: Metric, change: float, significant: bool) -> Verdict:

@@ -1,4 +1,4 @@
-"""Numbers about numbers, by scipy: summaries, intervals, tests. Pure."""
+"""Numbers about numbers, by scipy and statsmodels: summaries, intervals, tests. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+from statsmodels.stats.power import TTestIndPower
 
 CONFIDENCE = 0.95
 LEAST_POWER = 0.8
@@ -68,11 +69,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference | None:
 
 def power_of_t_test(effect: float, first: int, second: int, alpha: float = 1 - CONFIDENCE) -> float:
     """Return how likely an effect of so many standard deviations is found in samples of these sizes, two-sided."""
-    degrees = first + second - 2
-    shift = effect * math.sqrt(first * second / (first + second))
-    limit = stats.t.ppf(1 - alpha / 2, degrees)
-    above, below = stats.nct.sf(limit, degrees, shift), stats.nct.cdf(-limit, degrees, shift)
-    return float(above + (0.0 if math.isnan(below) else below))
+    return float(TTestIndPower().power(effect, first, alpha, ratio=second / first))
 
 
 def effect_in_words(effect: float) -> str:
