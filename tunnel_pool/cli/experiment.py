@@ -140,8 +140,8 @@ def _import_runner() -> Any:
     """Import the runner, and now also what is needed only at the end."""
     import matplotlib  # noqa: F401
     import scipy  # noqa: F401
-    import statsmodels.stats.power  # noqa: F401
     import simpy  # noqa: F401
+    import statsmodels.stats.power  # noqa: F401
 
     from tunnel_pool.gumby_experiments import runner
 
