@@ -9,7 +9,7 @@ from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.wire.udp import UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.socks5.address import Socks5Error, decode_address
+from tunnel_pool.socks5.address import Socks5Error
 from tunnel_pool.socks5.messages import join_udp_request, split_udp_request
 
 
@@ -44,11 +44,10 @@ class ServedAssociation:
         """Carry a datagram of the client (RFC 1928 section 7)."""
         try:
             address, payload = split_udp_request(datagram)
-            destination = decode_address(address)
+            outgoing = self._outgoing.choose(address)
         except Socks5Error:
             self._counters[DropReason.SOCKS5_MALFORMED] += 1
             return
-        outgoing = self._outgoing.choose(address, destination[1:])
         if outgoing is None:
             self._counters[DropReason.NO_CIRCUIT] += 1
         else:

@@ -17,11 +17,9 @@ from tunnel_pool.child.association import ServedAssociation
 from tunnel_pool.overlay.clients.clients import Clients
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
-from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
 
 if TYPE_CHECKING:
     from tunnel_pool.packet_engine.endpoint import NativeEndpoint
@@ -57,7 +55,7 @@ class PythonDataPath:
         self._clients = Clients()
         self._writer = DatagramWriter(DATA_OUT, loop)
         self._reader = DatagramReader(DATA_IN, loop, self._from_main, on_lost)
-        community.on_raw_data = self._from_circuit
+        community.on_datagram = self._from_circuit
 
     def counters(self) -> Counter[str]:
         return self._counters + Counter(data_out_full=self._writer.dropped)
@@ -90,29 +88,22 @@ class PythonDataPath:
             association.carry(datagram)
 
     def _from_main(self, circuit_id: int, address: bytes, payload: bytes) -> None:
-        circuit = self._community.circuits.get(circuit_id)
-        if circuit is None:
+        if circuit_id in self._community.circuits:
+            self._community.send_datagram(circuit_id, address, payload)
+        else:
             self._counters[DropReason.DATA_IN_UNKNOWN_CIRCUIT] += 1
-            return
-        try:
-            destination = decode_address(address)
-        except Socks5Error:
-            self._counters[DropReason.DATA_IN_MALFORMED] += 1
-            return
-        self._community.send_data(circuit.hop.address, circuit_id, destination[1:], NOWHERE, payload)
 
-    def _from_circuit(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+    def _from_circuit(self, circuit: Circuit, address: bytes, data: bytes) -> None:
         lane = lane_of(circuit)
         of_lane = [known for known, association in self._associations.items() if association.lane == lane]
+        chosen = self._clients.for_answer(lane, of_lane, circuit.circuit_id, address)
+        if chosen is not None:
+            self._associations[chosen].deliver(address, data)
+            return
         try:
-            address = encode_address(origin[0], origin[1])
-            chosen = self._clients.for_answer(lane, of_lane, circuit.circuit_id, address)
-            if chosen is not None:
-                self._associations[chosen].deliver(address, data)
-            else:
-                self._writer.send(circuit.circuit_id, address, data)
-        except ValueError:
-            self._counters[DropReason.DATA_IN_MALFORMED] += 1
+            self._writer.send(circuit.circuit_id, address, data)
+        except ValueError:  # a name too long for a frame
+            self._counters[DropReason.ORIGIN_MALFORMED] += 1
 
 
 class NativeDataPath:

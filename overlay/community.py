@@ -20,6 +20,7 @@ from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.backoff import Backoff, Recent
+from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
@@ -33,15 +34,12 @@ from tunnel_pool.overlay.paths.hops import HopChoice, node_of
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact
 from tunnel_pool.overlay.requests.dht_names import DhtNames
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
-from tunnel_pool.overlay.wire.crypto_endpoint import (
-    DATA_MESSAGE,
-    DataCellEndpoint,
-    pack_address,
-    packed_address_end,
-    unpack_address,
-)
+from tunnel_pool.overlay.wire.addresses import encoded, pack_address, packed, packed_address_end, unpack_address
+from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint
 from tunnel_pool.overlay.wire.session_keys import SessionCrypto
 from tunnel_pool.rpc.drop_reasons import DropReason
+from tunnel_pool.socks5.address import Socks5Error, encode_address
+from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.steering.cells import BUCKETS, random_id
 from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
 
@@ -53,6 +51,7 @@ REBUILD_DELAY_S = 1.0
 SUSPECT_S = 120.0  # within this time, churn has asked whether the peer lives
 STATISTICS_INTERVAL_S = 0.25
 MAX_PINGED = 256
+_NO_ORIGIN = pack_address(*NOWHERE)  # of what leaves an exit
 
 
 class LocalTunnelSettings(ServingSettings):
@@ -83,6 +82,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
 
     settings_class = LocalTunnelSettings
     pool: None = None  # tunnel_pool.contract: there are no children here
+    scaling: None = None
 
     def __init__(self, settings: LocalTunnelSettings) -> None:
         self.slot = settings.slot
@@ -95,6 +95,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_changed: Callable[[], None] = lambda: None
+        self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
         self.crypto_endpoint: Any
@@ -111,6 +112,9 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
         self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
+
+    def listening(self) -> list[tuple[str, int]]:
+        return [self.endpoint.get_address()]
 
     def failure(self) -> str | None:
         """Return why no datagram can be carried any more, None while one can."""
@@ -300,8 +304,27 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         elif circuit is not None and not _may_carry(circuit):
             self.counters[DropReason.CIRCUIT_NOT_READY] += 1
         else:
-            body = pack_address(*dest_address) + pack_address(*source_address) + data
-            self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
+            self._send_message(target, circuit_id, pack_address(*dest_address) + pack_address(*source_address) + data)
+
+    def send_datagram(self, circuit_id: int, address: bytes, data: bytes) -> None:
+        """Send a datagram out of the circuit's exit (tunnel_pool.contract)."""
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            self.counters[DropReason.UNKNOWN_CIRCUIT] += 1
+        elif not _may_carry(circuit):
+            self.counters[DropReason.CIRCUIT_NOT_READY] += 1
+        else:
+            try:
+                self._send_message(circuit.hop.address, circuit_id, packed(address) + _NO_ORIGIN + data)
+            except Socks5Error:
+                self.counters[DropReason.DATAGRAM_MALFORMED] += 1
+
+    def _send_message(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
+        self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
+
+    def carrier(self, lane: Lane, on_lost: OnLost) -> DirectCarrier | None:
+        """Return what has the native engine read clients' datagrams (tunnel_pool.contract)."""
+        return DirectCarrier(self.native.engine, lane) if self.native is not None else None
 
     def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Take a data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""
@@ -325,7 +348,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         elif circuit is not None and not _may_carry(circuit):
             self.counters[DropReason.CIRCUIT_NOT_READY] += 1
         elif circuit is not None and circuit.ctype in END_TO_END:
-            self.on_raw_data(circuit, end_to_end_address(circuit_id), data)
+            self.on_datagram(circuit, encode_address(*end_to_end_address(circuit_id)), data)
         elif circuit is not None:
             if data.startswith(self._prefix):
                 self.message_from_outside(circuit, origin, data)
@@ -333,13 +356,24 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
                 # An exit that gives itself out for the other end of a circuit of ours.
                 self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
             elif circuit.ctype == CIRCUIT_TYPE_DATA:
-                self.on_raw_data(circuit, origin, data)
+                self._hand_in(circuit, message[origin_at:data_at], data)
             else:
                 self.datagram_from_outside(circuit, origin, data)
         elif destination != NOWHERE:
             self.exit_data(circuit_id, source, destination, data)
         else:
             self.counters[DropReason.EXIT_DESTINATION_REFUSED] += 1
+
+    def _hand_in(self, circuit: Circuit, origin: bytes, data: bytes) -> None:
+        try:
+            address = encoded(origin)
+        except ValueError:  # an exit made up a name
+            self.counters[DropReason.ORIGIN_MALFORMED] += 1
+        else:
+            self.on_datagram(circuit, address, data)
+
+    def _hand_on_raw_data(self, circuit: Circuit, address: bytes, data: bytes) -> None:
+        self.on_raw_data(circuit, unpack_address(packed(address)), data)
 
     @task  # type: ignore[untyped-decorator]
     async def remove_circuit(

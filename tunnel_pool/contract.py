@@ -11,14 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
+from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit, RelayRoute, Swarm
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.serving.admission import Admission
 from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.pool.scaling import Scaling
 from tunnel_pool.rpc.sync import CarriedState
+from tunnel_pool.socks5.carrier import Carrier, OnLost
 
 Address = tuple[str, int]
 
@@ -34,11 +37,31 @@ class Tunnels(Protocol):
         """Return the children that carry the circuits, None in one process."""
 
     @property
+    def scaling(self) -> Scaling | None:
+        """Return who says how many children there are, None in one process."""
+
+    @property
+    def swarms(self) -> Mapping[bytes, Swarm]:
+        """Return the hidden swarms that are taken part in, by the hash that is looked up."""
+
+    @property
+    def relay_from_to(self) -> Mapping[int, RelayRoute]:
+        """Return where the cells of others' circuits go on to, by circuit id."""
+
+    @property
+    def exit_sockets(self) -> Mapping[int, TunnelExitSocket]:
+        """Return the ends of others' circuits here, by circuit id."""
+
+    @property
     def candidates(self) -> Mapping[Peer, list[int]]:
         """Return the peers that a circuit may use, with their peer flags; never ourselves."""
 
+    on_datagram: Callable[[Circuit, bytes, bytes], None]
+    """Called with each datagram that comes in: over which circuit, from where outside
+    (RFC 1928 section 5), what. Who sets it gets no `on_raw_data`."""
+
     on_raw_data: Callable[[Circuit, Address, bytes], None]
-    """Called with each datagram that comes in: over which circuit, from where outside, what."""
+    """Called as py-ipv8 calls it: over which circuit, from where outside, what."""
 
     on_orphans: Callable[[Lane, list[bytes]], None]
     """Called when a circuit is gone that clients met directly: its lane, and the
@@ -98,7 +121,16 @@ class Tunnels(Protocol):
     def send_data(
         self, target: Address, circuit_id: int, dest_address: Address, source_address: Address, data: bytes
     ) -> None:
-        """Send a datagram out of the circuit's exit. Dropped and counted when that can't be."""
+        """Send a datagram as py-ipv8 does; `send_datagram` needs neither the first hop nor a source."""
+
+    def send_datagram(self, circuit_id: int, address: bytes, data: bytes) -> None:
+        """Send a datagram out of the circuit's exit, to an address of RFC 1928 section 5.
+
+        Dropped and counted when that can't be.
+        """
+
+    def carrier(self, lane: Lane, on_lost: OnLost) -> Carrier | None:
+        """Return who carries the datagrams of this lane's clients past Python or the main process; None: nobody can."""
 
     def join_swarm(
         self,
@@ -138,6 +170,9 @@ class Tunnels(Protocol):
 
     def carried(self) -> CarriedState:
         """Return what was relayed and exited for others."""
+
+    def listening(self) -> list[Address]:
+        """Return the UDP addresses that this node listens at; over a pool, once its children run."""
 
     def failure(self) -> str | None:
         """Return why no datagram can be carried any more, None while one can."""

@@ -1,6 +1,7 @@
 """Opening the tunnels a command asked for: in this process, or over a pool of children."""
 
 import contextlib
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from tunnel_pool.guard_file import keep_guards, read_guards
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
-from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.node import open_overlay, socket_warning
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.networks import use_as_numbers
@@ -34,7 +35,7 @@ from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
-from tunnel_pool.pooled.scaler import circuits_for, keep_scaled
+from tunnel_pool.pooled.scaler import PoolScaling, circuits_for
 from tunnel_pool.steering.group import can_steer
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
@@ -53,6 +54,8 @@ EXITS_FILE = "exits-{}.dat"
 GUARDS_FILE = "guards-{}.json"
 KEY_FILE = "member_key{}.bin"
 NO_PROTOCOL = Protocol(0)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +142,72 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
 
 
 async def open_tunnels(options: NodeOptions) -> Tunnels:
-    """Return running tunnels that keep tunnel_pool.contract. Raises UserError."""
+    """Return running tunnels that keep tunnel_pool.contract: over a pool where children are asked for.
+
+    Raises UserError.
+    """
+    return await (open_pool(options) if options.workers.most > 0 else open_local(options))
+
+
+async def open_local(options: NodeOptions) -> LocalTunnelCommunity:
+    """Return running tunnels in this process. Raises UserError."""
+    guards = _read_guards(options)
+    config = _overlay_config(options, guards)
+    if (database := _open_as_database(options.as_database)) is not None:
+        database.close()
+    try:
+        local = await open_overlay(config)
+    except CannotBindError as error:
+        raise UserError(str(error)) from None
+    if guards is not None:
+        local.use_guards(guards)
+    local.settings.max_circuits = options.circuits or circuits_for(1)
+    if options.serves and (warning := socket_warning(local)):
+        logger.warning("%s", warning)
+    _keep(local, options, guards)
+    return local
+
+
+async def open_pool(options: NodeOptions) -> PooledTunnelCommunity:
+    """Return running tunnels over children. Raises UserError."""
+    guards = _read_guards(options)
+    config = _overlay_config(options, guards)
+    least, most = options.workers
+    shared = shares_port(options.workers, options.steering)
+    own_keys = None
+    if not shared:  # peers know a key at one address
+        others = {slot: _member_key(options, slot) for slot in range(1, most)}
+        own_keys = {0: config.member_key, **others}
+    pooled = PooledTunnelCommunity(
+        config,
+        range(least),
+        options.circuits or circuits_for(least),
+        own_keys=own_keys,
+        start_method=options.start_method,
+        nice=options.nice,
+        shares_port=shared,
+        limits=options.limits,
+        guards=guards,
+        as_database=_open_as_database(options.as_database),
+    )
+    try:
+        await pooled.start()
+    except BaseException:
+        await pooled.unload()
+        raise
+    PoolScaling(pooled, options.workers, circuits_follow=not options.circuits)
+    _keep(pooled, options, guards)
+    return pooled
+
+
+def _overlay_config(options: NodeOptions, guards: Guards | None) -> OverlayConfig:
+    """Return what the overlay is told of these options. Raises UserError."""
     try:
         engine = choose(options.engine)
     except EngineMissingError as error:
         raise UserError(str(error)) from None
-    as_database = _open_as_database(options.as_database) if options.as_database is not None else None
-    exits_path = options.state_dir / EXITS_FILE.format(options.community_id.hex()[:8])
-    guards, guards_path = None, options.state_dir / GUARDS_FILE.format(options.community_id.hex()[:8])
-    if options.guards:
-        guards = read_guards(guards_path, options.guards)
     guard_places = [HostPort(*place) for place in guards.places()] if guards is not None else []
-    config = OverlayConfig(
+    return OverlayConfig(
         slot=0,
         member_key=_member_key(options),
         listen=options.listen,
@@ -165,21 +222,31 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
         admission=options.admission,
         requires_diversity=options.requires_diversity,
         engine=engine,
-        known_peers=tuple(dict.fromkeys([*guard_places, *read_exits(exits_path)])),
+        known_peers=tuple(dict.fromkeys([*guard_places, *read_exits(_state_file(options, EXITS_FILE))])),
         limits=options.limits.fileno() if options.limits is not None else None,
     )
-    if options.workers.most > 0:
-        tunnels: Tunnels = await _open_pool(options, config, guards, as_database)
-    else:
-        tunnels = await _open_plain(options, config, guards)
+
+
+def _state_file(options: NodeOptions, name: str) -> Path:
+    """Return the file of this name, one for each network."""
+    return options.state_dir / name.format(options.community_id.hex()[:8])
+
+
+def _read_guards(options: NodeOptions) -> Guards | None:
+    return read_guards(_state_file(options, GUARDS_FILE), options.guards) if options.guards else None
+
+
+def _keep(tunnels: LocalTunnelCommunity | PooledTunnelCommunity, options: NodeOptions, guards: Guards | None) -> None:
+    """Write down guards and exits as they change, for the next start."""
     if guards is not None:
-        register_endless(tunnels, "keep guards", keep_guards, guards, guards_path)
-    register_endless(tunnels, "remember exits", remember_exits, tunnels, exits_path)
-    return tunnels
+        register_endless(tunnels, "keep guards", keep_guards, guards, _state_file(options, GUARDS_FILE))
+    register_endless(tunnels, "remember exits", remember_exits, tunnels, _state_file(options, EXITS_FILE))
 
 
-def _open_as_database(path: Path) -> BinaryIO:
+def _open_as_database(path: Path | None) -> BinaryIO | None:
     """Tell networks of addresses by it in this process; children get the file. Raises UserError."""
+    if path is None:
+        return None
     try:
         database = path.open("rb")
         use_as_numbers(open_as_numbers(database.fileno()))
@@ -188,46 +255,3 @@ def _open_as_database(path: Path) -> BinaryIO:
     except AsDatabaseError as error:
         raise UserError(f"--asn-db {path}: {error}") from None
     return database
-
-
-async def _open_plain(options: NodeOptions, config: OverlayConfig, guards: Guards | None) -> LocalTunnelCommunity:
-    try:
-        plain = await open_overlay(config)
-    except CannotBindError as error:
-        raise UserError(str(error)) from None
-    if guards is not None:
-        plain.use_guards(guards)
-    plain.settings.max_circuits = options.circuits or circuits_for(1)
-    return plain
-
-
-async def _open_pool(
-    options: NodeOptions, config: OverlayConfig, guards: Guards | None, as_database: BinaryIO | None
-) -> PooledTunnelCommunity:
-    least, most = options.workers
-    shared = shares_port(options.workers, options.steering)
-    own_keys = None
-    if not shared:  # peers know a key at one address
-        others = {slot: _member_key(options, slot) for slot in range(1, most)}
-        own_keys = {0: config.member_key, **others}
-    max_circuits = options.circuits or circuits_for(least)
-    pooled = PooledTunnelCommunity(
-        config,
-        range(least),
-        max_circuits,
-        own_keys=own_keys,
-        start_method=options.start_method,
-        nice=options.nice,
-        shares_port=shared,
-        limits=options.limits,
-        guards=guards,
-        as_database=as_database,
-    )
-    try:
-        await pooled.start()
-    except BaseException:
-        await pooled.unload()
-        raise
-    if options.workers.is_elastic:
-        keep_scaled(pooled, options.workers, circuits_follow=not options.circuits)
-    return pooled

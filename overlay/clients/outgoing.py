@@ -9,6 +9,9 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.sticky import StickyMap
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id
+from tunnel_pool.socks5.address import decode_address, encode_address
+
+_NOWHERE = encode_address(*NOWHERE)
 
 
 class Circuits(Protocol):
@@ -18,21 +21,17 @@ class Circuits(Protocol):
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> Sequence[Circuit]: ...
 
-    def send_data(
-        self,
-        target: tuple[str, int],
-        circuit_id: int,
-        dest_address: tuple[str, int],
-        source_address: tuple[str, int],
-        data: bytes,
-    ) -> None: ...
+    def send_datagram(self, circuit_id: int, address: bytes, data: bytes) -> None: ...
 
 
 class Outgoing(NamedTuple):
-    """A circuit, and where the datagram goes at its end: NOWHERE for the other end of an end-to-end circuit."""
+    """A circuit, and where the datagram goes at its end, as RFC 1928 section 5 encodes it.
+
+    NOWHERE stands for the other end of an end-to-end circuit.
+    """
 
     circuit: Circuit
-    destination: tuple[str, int]
+    address: bytes
 
 
 class OutgoingCircuits:
@@ -44,24 +43,23 @@ class OutgoingCircuits:
         self._lane = lane
         self._sticky = StickyMap(group_of)
 
-    def choose(self, address: bytes, destination: tuple[str, int]) -> Outgoing | None:
-        """Return where a datagram goes, and over which circuit; None while there is no circuit for it.
+    def choose(self, address: bytes) -> Outgoing | None:
+        """Return where a datagram to this encoded address goes; None while there is no circuit for it.
 
-        `address` is the destination as RFC 1928 section 5 encodes it.
+        Raises Socks5Error for what is no address.
         """
         circuits: Mapping[int, Circuit] = self._tunnels.circuits
-        circuit_id = end_to_end_circuit_id(*destination)
+        circuit_id = end_to_end_circuit_id(*decode_address(address)[1:])
         if circuit_id is not None:
             # Never to an exit, which would learn the id that our first hop knows.
             linked = end_to_end_circuit(circuits, circuit_id, self._lane)
-            return Outgoing(linked, NOWHERE) if linked is not None else None
+            return Outgoing(linked, _NOWHERE) if linked is not None else None
         circuit = self._sticky.circuit_for(address, circuits, lambda: self._tunnels.circuits_for_new_peers(*self._lane))
-        return Outgoing(circuit, destination) if circuit is not None else None
+        return Outgoing(circuit, address) if circuit is not None else None
 
     def send(self, outgoing: Outgoing, payload: bytes) -> None:
         """Send a datagram; the tunnels drop and count what a circuit can't carry yet."""
-        circuit = outgoing.circuit
-        self._tunnels.send_data(circuit.hop.address, circuit.circuit_id, outgoing.destination, NOWHERE, payload)
+        self._tunnels.send_datagram(outgoing.circuit.circuit_id, outgoing.address, payload)
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
         """Forget a dead circuit; return the destinations, encoded, that it carried."""

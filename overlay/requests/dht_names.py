@@ -11,10 +11,10 @@ from collections import Counter
 from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
-from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.rpc.drop_reasons import DropReason
+from tunnel_pool.socks5.address import encode_address
 
 CIRCUIT_TYPE_DHT_NAME = "DHT_NAME"  # our own: for one question
 ASK_AGAIN_S = 2.0
@@ -41,14 +41,18 @@ class DhtNames:
     allow_private: bool
     create_circuit: Any
     remove_circuit: Any
-    send_data: Any
+    send_datagram: Any
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._asked: dict[int, tuple[bytes, asyncio.Future[tuple[str, int]]]] = {}  # by circuit
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
-        """Return the address from which the node with this name answers; None when it does not, or there is no exit."""
+        """Return the address from which the node with this name answers; None when it does not, or there is no exit.
+
+        Raises ValueError for what is no name.
+        """
+        address = encode_address(name, port)
         circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_DHT_NAME, exit_flags=[PEER_FLAG_EXIT_BT])
         if circuit is None or not await circuit.ready:
             return None
@@ -58,8 +62,7 @@ class DhtNames:
         question = ping(transaction, secrets.token_bytes(20))
         try:
             for _ in range(ASK_TIMES):
-                destination = DomainAddress(name, port)
-                self.send_data(circuit.hop.address, circuit.circuit_id, destination, ("0.0.0.0", 0), question)  # noqa: S104
+                self.send_datagram(circuit.circuit_id, address, question)
                 with contextlib.suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(answered), ASK_AGAIN_S)
             return None

@@ -27,7 +27,7 @@ from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_dest
 from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
-from tunnel_pool.overlay.wire.crypto_endpoint import pack_address, unpack_address
+from tunnel_pool.overlay.wire.addresses import pack_address, unpack_address
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 

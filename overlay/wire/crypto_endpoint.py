@@ -9,17 +9,13 @@ A cell on the wire (py-ipv8 payload.py, CellPayload):
     +--------+---+-----------+---------+-----------+---------------------+
 
 A data message: id 1, destination, origin, payload; addresses as in
-py-ipv8 serialization.py (type 1 IPv4, 2 domain name, 3 IPv6). py-ipv8 parses
-such a cell three times; here it is parsed once. Every other cell takes
-py-ipv8's own way.
+overlay/wire/addresses.py. py-ipv8 parses such a cell three times; here it is
+parsed once. Every other cell takes py-ipv8's own way.
 """
 
-import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from ipv8.messaging.anonymization.crypto import PythonCryptoEndpoint
@@ -33,7 +29,6 @@ from ipv8.messaging.anonymization.payload import (
 )
 from ipv8.messaging.anonymization.tunnel import FORWARD, Circuit, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
-from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
 from tunnel_pool.overlay.serving.admission import Handshakes
 from tunnel_pool.overlay.wire.replay import Received
@@ -41,48 +36,8 @@ from tunnel_pool.overlay.wire.session_keys import COUNTER_BYTES, FRESH_COUNTER, 
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT, MESSAGE_ID_AT, PREFIX_BYTES
 
-ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 DATA_MESSAGE = bytes([DataPayload.msg_id])
 MIN_WINDOWS = 256
-
-
-@lru_cache(maxsize=4096)
-def pack_address(host: str, port: int) -> bytes:
-    """Return an address as py-ipv8 puts it into a data message."""
-    for kind, family in ((ADDRESS_IPV4, socket.AF_INET), (ADDRESS_IPV6, socket.AF_INET6)):
-        try:
-            return bytes([kind]) + socket.inet_pton(family, host) + struct.pack("!H", port)
-        except OSError:
-            continue
-    name = host.encode()
-    return struct.pack("!BH", ADDRESS_DOMAIN, len(name)) + name + struct.pack("!H", port)
-
-
-def packed_address_end(message: bytes, offset: int) -> int:
-    """Return where the address at `offset` ends. Raises ValueError when it is cut short or of no known type."""
-    kind = message[offset] if offset < len(message) else None
-    if kind == ADDRESS_IPV4:
-        end = offset + 7
-    elif kind == ADDRESS_IPV6:
-        end = offset + 19
-    elif kind == ADDRESS_DOMAIN and offset + 3 <= len(message):
-        end = offset + 5 + int.from_bytes(message[offset + 1 : offset + 3], "big")
-    else:
-        raise ValueError(f"address of type {kind}")
-    if end > len(message):
-        raise ValueError("address cut short")
-    return end
-
-
-@lru_cache(maxsize=4096)
-def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress:
-    """Return the address in the bytes that `packed_address_end` found. Raises ValueError for a name not in UTF-8."""
-    port = int.from_bytes(packed[-2:], "big")
-    if packed[0] == ADDRESS_IPV4:
-        return UDPv4Address(socket.inet_ntop(socket.AF_INET, packed[1:5]), port)
-    if packed[0] == ADDRESS_IPV6:
-        return UDPv6Address(socket.inet_ntop(socket.AF_INET6, packed[1:17]), port)
-    return DomainAddress(packed[3:-2].decode(), port)
 
 
 class ReplayedError(Exception):

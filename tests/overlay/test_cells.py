@@ -15,7 +15,8 @@ from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
 from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.wire.crypto_endpoint import pack_address, packed_address_end, unpack_address
+from tunnel_pool.overlay.wire.addresses import encoded, pack_address, packed, packed_address_end, unpack_address
+from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT
 
 ADDRESSES = [("1.2.3.4", 0), ("255.255.255.255", 65535), ("2001:db8::1", 443), ("tracker.example", 6969), ("é.nl", 1)]
@@ -24,13 +25,25 @@ ADDRESSES = [("1.2.3.4", 0), ("255.255.255.255", 65535), ("2001:db8::1", 443), (
 @pytest.mark.parametrize("destination", ADDRESSES)
 @pytest.mark.parametrize("origin", ADDRESSES)
 def test_same_bytes_as_py_ipv8(destination, origin):
-    packed = default_serializer.pack_serializable(DataPayload(7, destination, origin, b"payload"))[4:]
-    assert pack_address(*destination) + pack_address(*origin) + b"payload" == packed
-    middle = packed_address_end(packed, 0)
-    end = packed_address_end(packed, middle)
-    assert unpack_address(packed[:middle]) == destination
-    assert unpack_address(packed[middle:end]) == origin
-    assert packed[end:] == b"payload"
+    message = default_serializer.pack_serializable(DataPayload(7, destination, origin, b"payload"))[4:]
+    assert pack_address(*destination) + pack_address(*origin) + b"payload" == message
+    middle = packed_address_end(message, 0)
+    end = packed_address_end(message, middle)
+    assert unpack_address(message[:middle]) == destination
+    assert unpack_address(message[middle:end]) == origin
+    assert message[end:] == b"payload"
+
+
+@given(st.sampled_from(ADDRESSES[:-1]))
+def test_both_forms_of_an_address_say_the_same(address):
+    assert packed(encode_address(*address)) == pack_address(*address)
+    assert encoded(pack_address(*address)) == encode_address(*address)
+
+
+def test_a_name_that_socks5_can_not_say_is_refused():
+    for host in ("é.nl", "a" * 256):
+        with pytest.raises(ValueError, match=r"ascii|256 bytes"):
+            encoded(pack_address(host, 1))
 
 
 @given(mutations(st.sampled_from(ADDRESSES).map(lambda address: pack_address(*address))))

@@ -8,14 +8,13 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tunnel_pool.bench.harness.report import save_plot
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange
-from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.measure import CpuMeter
@@ -79,7 +78,8 @@ async def _run(client: TorrentClient, seconds: float) -> list[Sample]:
 
 def _sample(client: TorrentClient, meter: CpuMeter, start_s: float) -> Sample:
     now_s = time.monotonic()
-    pool = cast(PooledTunnelCommunity, client.tunnels).pool
+    pool = client.tunnels.pool
+    assert pool is not None
     return {
         "seconds": round(now_s - start_s, 1),
         "running": len(pool.running()),

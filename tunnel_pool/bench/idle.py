@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
@@ -17,7 +17,7 @@ from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.measure import CpuMeter
-from tunnel_pool.tunnels import NodeOptions, open_tunnels
+from tunnel_pool.tunnels import NodeOptions, open_pool
 
 WAIT_S = 60
 SWARM_START_S = 10.0
@@ -49,7 +49,7 @@ async def _measure(method: StartMethod, workers: int, seconds: float) -> dict[st
                 start_method=method,
             )
             start_s = time.monotonic()
-            pooled = cast(PooledTunnelCommunity, await open_tunnels(node))
+            pooled = await open_pool(node)
             try:
                 return await _measure_pool(pooled, start_s, seconds)
             finally:

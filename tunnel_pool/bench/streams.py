@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
@@ -17,7 +17,7 @@ from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.streams import PENDING_BYTES, PIPE_BYTES
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.tunnels import NodeOptions, open_tunnels
+from tunnel_pool.tunnels import NodeOptions, open_pool
 
 CALLS = 200
 DISCARD_PORT = 9
@@ -40,7 +40,7 @@ async def measure(seconds: float) -> dict[str, Any]:
                 community_id=swarm.community_id,
                 circuits=1,
             )
-            pooled = cast(PooledTunnelCommunity, await open_tunnels(node))
+            pooled = await open_pool(node)
             try:
                 return await _measure(pooled, (swarm.client_host, DISCARD_PORT), seconds)
             finally:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.contract import Tunnels
@@ -20,9 +20,7 @@ from tunnel_pool.node.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import are_any
 from tunnel_pool.node.server import ask_status, serving
-from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE
-from tunnel_pool.overlay.node import socket_warning
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.limits import LimitsMemory
@@ -329,16 +327,9 @@ def _summary(node: _Node, carried: tuple[int, int], dropped: dict[str, int]) -> 
 
 
 async def _announce(tunnels: Tunnels, node: _Node) -> None:
-    pool = tunnels.pool
-    if pool is not None:
-        await pool.all_settled()
-        addresses = list(dict.fromkeys(address for slot in pool.records if (address := pool.listen_address(slot))))
-    else:
-        plain = cast(LocalTunnelCommunity, tunnels)
-        addresses = [plain.endpoint.get_address()]
-        if warning := socket_warning(plain):
-            logger.warning("%s", warning)
-    where = ", ".join(f"{host}:{port}" for host, port in addresses)
+    if tunnels.pool is not None:
+        await tunnels.pool.all_settled()
+    where = ", ".join(f"{host}:{port}" for host, port in tunnels.listening())
     role = "Relay and exit" if node.exits else "Relay"
     logger.info("%s on the %s engine, listening on UDP %s", role, node.engine, where)
 

@@ -75,7 +75,7 @@ class Daemon:
         self.options = options
         self.changes = Changes(library, options.rules, dict(options.folders_by_label))
         self.watchdog = Watchdog(library, self.changes.hops)
-        self.pool = PoolControl(tunnels, options.node)
+        self.pool = PoolControl(tunnels)
         self.stopping = asyncio.Event()
         self.events: Events
         self.address: HostPort

@@ -170,11 +170,16 @@ def _has_lasted(since_s: float | None, seconds: float, now_s: float) -> bool:
     return since_s is not None and now_s - since_s >= seconds
 
 
-class RunningScaler(Protocol):
-    """Names what may be asked of the Scaler that keeps a pool (pooled/scaler.py)."""
+class Scaling(Protocol):
+    """Names what the owner of a pool may ask for (pooled/scaler.py)."""
 
-    workers: WorkerRange
+    @property
+    def workers(self) -> WorkerRange: ...
 
-    def drain(self, slot: int) -> None: ...
+    def scale(self, workers: WorkerRange) -> None:
+        """Keep so many children from now on; they are started or drained one a second. Raises ValueError."""
+
+    def drain(self, slot: int) -> None:
+        """Drain this child, whatever the others have to do; another follows it. Raises ValueError."""
 
     def stop(self) -> None: ...

@@ -17,7 +17,7 @@ from ipv8.messaging.anonymization.tunnel import (
     Circuit,
     Hop,
 )
-from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
@@ -35,19 +35,18 @@ from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import FINAL_STATES
 from tunnel_pool.pool.pool import ProcessPool
-from tunnel_pool.pool.scaling import RunningScaler
+from tunnel_pool.pool.scaling import Scaling
 from tunnel_pool.pooled.circuits import PooledCircuits
+from tunnel_pool.pooled.datagrams import PooledDatagrams
 from tunnel_pool.pooled.exit_requests import PooledExitRequests
 from tunnel_pool.pooled.hidden_services import PooledHiddenServices
 from tunnel_pool.pooled.shared_port import SharedPort
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.pooled.surface import refuse_the_rest
 from tunnel_pool.rpc import control_pb2 as pb
-from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
 from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState
-from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
 
 SYNC_INTERVAL_S = 0.25
 MAX_KNOWN_PEERS = 20
@@ -56,7 +55,9 @@ logger = logging.getLogger(__name__)
 
 
 @refuse_the_rest
-class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequests, HiddenTunnelCommunity):
+class PooledTunnelCommunity(
+    PooledDatagrams, PooledCircuits, PooledHiddenServices, PooledExitRequests, HiddenTunnelCommunity
+):
     """Acts as a HiddenTunnelCommunity; its circuits are mirrors, kept in step by RPC_SYNC.
 
     What it offers, name by name: tunnel_pool/pooled/surface.py.
@@ -83,6 +84,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
 
         With ports of their own, children that `own_keys` names have those.
         """
+        PooledDatagrams.__init__(self)
         PooledCircuits.__init__(self)
         PooledHiddenServices.__init__(self)
         PooledExitRequests.__init__(self)
@@ -105,11 +107,8 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self.settings.max_circuits = max_circuits
         self.settings.peer_flags = set(config.peer_flags)
         self.candidates: dict[Peer, list[int]] = {}
-        self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
-        self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
-        self.drops: Counter[str] = Counter()
         self._peers: dict[bytes, Peer] = {}
         self._presumed_address = UDPv4Address(*NOWHERE)
         self.port: SharedPort | None = None
@@ -117,7 +116,7 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         self._limits = limits
         self._as_database = as_database  # the file of the database of AS numbers
         self._guards = guards  # the guards that children with a shared port use
-        self.scaler: RunningScaler | None = None  # when there is one, it is stopped with us
+        self.scaling: Scaling | None = None  # stopped with us
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
         self.crypto_endpoint = PooledEndpoint(self.pool, self.register_anonymous_task)
         self._told_share = self._admission_share()
@@ -134,8 +133,8 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
 
     async def unload(self) -> None:
         """End all children; their circuits go with them."""
-        if self.scaler is not None:
-            self.scaler.stop()
+        if self.scaling is not None:
+            self.scaling.stop()
         if self._builder is not None:
             self._builder.cancel()
         self.circuits_needed.clear()
@@ -159,36 +158,9 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
     def failure(self) -> str | None:
         return self.pool.failure()
 
-    # Datagrams
-
-    def send_data(
-        self,
-        target: tuple[str, int],
-        circuit_id: int,
-        dest_address: tuple[str, int],
-        source_address: tuple[str, int],
-        data: bytes,
-    ) -> None:
-        """Hand the datagram to the child that has the circuit; target and source are its business."""
-        if circuit_id not in self.circuits:
-            self.drops[DropReason.UNKNOWN_CIRCUIT] += 1
-            return
-        try:
-            self.pool.send_datagram(slot_of(circuit_id), circuit_id, encode_address(*dest_address), data)
-        except ValueError:
-            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
-
-    def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
-        circuit = self.circuits.get(circuit_id)
-        if circuit is None:
-            self.drops[DropReason.UNKNOWN_CIRCUIT] += 1
-            return
-        try:
-            origin = decode_address(address)
-        except Socks5Error:
-            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
-            return
-        self.on_raw_data(circuit, _py_ipv8_address(origin), payload)
+    def listening(self) -> list[tuple[str, int]]:
+        found = (self.pool.listen_address(slot) for slot in self.pool.records)
+        return list(dict.fromkeys(address for address in found if address))
 
     def _children_changed(self) -> None:
         for watcher in self.watchers:
@@ -398,9 +370,3 @@ class PooledTunnelCommunity(PooledCircuits, PooledHiddenServices, PooledExitRequ
         if self.port is not None:
             self.port.prepare_child(slot, message)
         return message
-
-
-def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
-    if address.kind is AddressType.IPV6:
-        return UDPv6Address(address.host, address.port)
-    return UDPv4Address(address.host, address.port)

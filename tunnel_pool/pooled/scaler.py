@@ -10,7 +10,7 @@ from tunnel_pool.overlay.backoff import Recent
 from tunnel_pool.overlay.config import MAX_SLOTS, slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END
 from tunnel_pool.pool.policy import ChildState, surplus
-from tunnel_pool.pool.scaling import ChildLoad, Drain, End, Grow, Resume, ScalingPolicy, WorkerRange
+from tunnel_pool.pool.scaling import SHRINK_AFTER_S, ChildLoad, Drain, End, Grow, Resume, ScalingPolicy, WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.system.measure import CpuMeter
 
@@ -43,13 +43,7 @@ class Scaler:
     def stop(self) -> None:
         self._task.cancel()
 
-    @property
-    def workers(self) -> WorkerRange:
-        return self._policy.workers
-
-    @workers.setter
-    def workers(self, workers: WorkerRange) -> None:
-        """Keep so many children from now on; they are started or drained one a second."""
+    def set_workers(self, workers: WorkerRange) -> None:
         self._policy.workers = workers
 
     def drain(self, slot: int) -> None:
@@ -143,12 +137,54 @@ class Scaler:
         ]
 
 
-def keep_scaled(community: PooledTunnelCommunity, workers: WorkerRange, circuits_follow: bool = False) -> None:
-    """Give a community that has started a Scaler, or the one that it has another range."""
-    if community.scaler is not None:
-        community.scaler.workers = workers
-    elif not community.pool.stopping:
-        community.scaler = Scaler(community, ScalingPolicy(workers), circuits_follow)
+class PoolScaling:
+    """Keeps the children of a community within a range; a fixed number needs no Scaler until somebody changes it.
+
+    A tunnel_pool.pool.scaling.Scaling.
+    """
+
+    def __init__(
+        self,
+        community: PooledTunnelCommunity,
+        workers: WorkerRange,
+        circuits_follow: bool = False,
+        shrink_after_s: float = SHRINK_AFTER_S,
+    ) -> None:
+        """Keep so many children of a community that has started, and stop with it."""
+        self.workers = workers
+        self._community = community
+        self._most = MAX_SLOTS if community.port is not None else workers.most
+        self._circuits_follow = circuits_follow
+        self._shrink_after_s = shrink_after_s
+        self._scaler: Scaler | None = None
+        community.scaling = self
+        if workers.is_elastic:
+            self.scale(workers)
+
+    def scale(self, workers: WorkerRange) -> None:
+        """Keep so many children from now on (tunnel_pool.pool.scaling). Raises ValueError."""
+        if workers.most > self._most:
+            why = "" if self._community.port is not None else "with a port for each, "
+            raise ValueError(f"{why}there may be no more than {self._most}")
+        self._running().set_workers(workers)
+        self.workers = workers
+
+    def drain(self, slot: int) -> None:
+        """Drain this child (tunnel_pool.pool.scaling). Raises ValueError."""
+        self._running().drain(slot)
+
+    def stop(self) -> None:
+        if self._scaler is not None:
+            self._scaler.stop()
+
+    def _running(self) -> Scaler:
+        """Return the Scaler, which is started now at the latest. Raises ValueError."""
+        if self._community.pool.stopping:
+            raise ValueError("the pool is ending")
+        if self._scaler is None:
+            policy = ScalingPolicy(self.workers, self._shrink_after_s)
+            self._scaler = Scaler(self._community, policy, self._circuits_follow)
+        return self._scaler
 
 
 def _carries_clients(circuit: Circuit) -> bool:

@@ -1,4 +1,4 @@
-"""Who reads an association's socket instead of the main process: the engine, or the pool's children."""
+"""The pool's children read the associations of SOCKS5 clients instead of the main process."""
 
 import asyncio
 import logging
@@ -6,17 +6,16 @@ import time
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.messages import address_message
-from tunnel_pool.pooled.community import PooledTunnelCommunity
+from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import CallError
 from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association
 from tunnel_pool.socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
@@ -24,74 +23,20 @@ from tunnel_pool.steering.bpf import ret
 from tunnel_pool.steering.group import ReusePortGroup
 from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
-if TYPE_CHECKING:
-    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
-
 GATHER_S = 0.1  # how long a new association waits for all children, so that its peers are spread at once
 ASK_AGAIN_S = 5.0
 MAX_WAITING = 256  # the most datagrams of an association that wait for a child to serve it
 
 logger = logging.getLogger(__name__)
 
-OnLost = Callable[[Callable[[Address], bool]], None]
-"""Hears which destinations lost their circuit, as a predicate."""
 
+class Children(Protocol):
+    """The part of PooledTunnelCommunity that is asked here."""
 
-class Carrier(Protocol):
-    """Takes datagrams that reached the server's own socket, and arranges that the next ones don't."""
+    pool: ProcessPool
+    watchers: list[Callable[[], None]]
 
-    drops: Counter[str]
-
-    def opened(self, association: Association) -> None:
-        """Serve an association whose client is known."""
-
-    def usual(self, association: Association) -> None:
-        """Give this association, which was opened, what no client asked for."""
-
-    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
-        """Take a datagram; return False when it is to go the usual way."""
-
-    def closed(self, association: Association) -> None: ...
-
-    def end(self) -> None:
-        """Stop; this is called when there are no more associations."""
-
-
-class DirectCarrier:
-    """Lets the native engine of this process read the association's socket."""
-
-    def __init__(self, endpoint: "NativeEndpoint", lane: Lane) -> None:
-        self.drops: Counter[str] = Counter()
-        self._engine = endpoint.engine
-        self._lane = lane
-        self._carried: set[int] = set()
-
-    def opened(self, association: Association) -> None:
-        assert association.client is not None
-        try:
-            self._engine.add_association(association.id, association.fileno(), self._lane.pack(), association.client)
-        except OSError as error:
-            logger.warning("A client is served the slow way: %s", error)
-            return
-        association.stop_reading()
-        self._carried.add(association.id)
-
-    def usual(self, association: Association) -> None:
-        if association.id in self._carried:
-            self._engine.set_usual(association.id)
-
-    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
-        if association.id not in self._carried:
-            return False
-        self._engine.client_datagram(association.id, join_udp_request(address, payload))
-        return True
-
-    def closed(self, association: Association) -> None:
-        if association.id in self._carried:
-            self._carried.discard(association.id)
-            self._engine.remove_association(association.id)
-
-    def end(self) -> None: ...
+    def slots_with_circuits(self, lane: Lane) -> set[int]: ...
 
 
 class _Steered:
@@ -110,17 +55,17 @@ class _Steered:
 
 
 class SteeredCarrier:
-    """Lets each child that has circuits read its share of the association's port."""
+    """Lets each child that has circuits read its share of the association's port (tunnel_pool.socks5.carrier)."""
 
-    def __init__(self, tunnels: PooledTunnelCommunity, lane: Lane, on_lost: OnLost) -> None:
+    def __init__(self, children: Children, lane: Lane, on_lost: OnLost) -> None:
         self.drops: Counter[str] = Counter()
-        self._tunnels = tunnels
-        self._pool = tunnels.pool
+        self._children = children
+        self._pool = children.pool
         self._lane = lane
         self._on_lost = on_lost
         self._steered: dict[int, _Steered] = {}
         self._usual = 0  # the id of the association that gets what nobody asked for; 0: none does
-        tunnels.watchers.append(self._update)
+        children.watchers.append(self._update)
 
     def opened(self, association: Association) -> None:
         if association.group is not None:
@@ -156,7 +101,7 @@ class SteeredCarrier:
                     self._pool.tell(slot, "dissociate", message)
 
     def end(self) -> None:
-        self._tunnels.watchers.remove(self._update)
+        self._children.watchers.remove(self._update)
 
     def _assign(self, steered: _Steered, address: bytes, payload: bytes) -> None:
         """Hand this datagram to the child that has its bucket; if nobody has it, a child is chosen first."""
@@ -181,7 +126,7 @@ class SteeredCarrier:
     def _update(self) -> None:
         """Let the children serve that can, and no others, after the pool has changed."""
         pids = {slot: self._pool.pid(slot) or 0 for slot in self._pool.working()}
-        with_circuits = self._tunnels.slots_with_circuits(self._lane)
+        with_circuits = self._children.slots_with_circuits(self._lane)
         for steered in [steered for steered in self._steered.values() if steered.steers]:
             self._forget_gone(steered, pids)
             for slot, pid in pids.items():
@@ -252,12 +197,3 @@ class SteeredCarrier:
             logger.warning("Datagrams pass through the main process from now on: %s", error.strerror)
             steered.steers = False
             steered.group.steer(ret(OWN_SOCKET))
-
-
-def carrier_for(tunnels: Tunnels, lane: Lane, on_lost: OnLost) -> Carrier | None:
-    """Return who can carry datagrams past Python or the main process, None when nobody can."""
-    if isinstance(tunnels, PooledTunnelCommunity):
-        return SteeredCarrier(tunnels, lane, on_lost)
-    if isinstance(tunnels, LocalTunnelCommunity) and tunnels.native is not None:
-        return DirectCarrier(tunnels.native, lane)
-    return None

@@ -19,11 +19,11 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     end_to_end_address,
 )
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
-from tunnel_pool.pooled.steered_associations import Carrier, OnLost, carrier_for
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.address import Address as Socks5Address
-from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
+from tunnel_pool.socks5.address import Socks5Error, decode_address
+from tunnel_pool.socks5.carrier import Carrier, OnLost
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
@@ -74,14 +74,13 @@ class Dispatcher:
             self._carrier.closed(association)
 
     def datagram_received(self, association: Association, address: bytes, payload: bytes) -> None:
+        if self._carrier is not None and self._carrier.take(association, address, payload):
+            return
         try:
-            destination = decode_address(address)
+            outgoing = self._outgoing.choose(address)
         except Socks5Error:
             self.drops[DropReason.SOCKS5_MALFORMED] += 1
             return
-        if self._carrier is not None and self._carrier.take(association, address, payload):
-            return
-        outgoing = self._outgoing.choose(address, destination[1:])
         if outgoing is None:
             self.drops[DropReason.NO_CIRCUIT] += 1
             return
@@ -108,15 +107,10 @@ class Dispatcher:
             logger.info("A tracker's answer was refused: %s", error)
         return b""
 
-    def raw_data_received(self, circuit_id: int, origin: Address, data: bytes) -> None:
-        """Hand a datagram that came over a circuit to the client that asked for it."""
+    def datagram_returned(self, circuit_id: int, address: bytes, data: bytes) -> None:
+        """Hand a datagram that came over a circuit, from this encoded address, to the client that asked for it."""
         if not self._associations:
             self.drops[DropReason.NO_ASSOCIATION] += 1
-            return
-        try:
-            address = encode_address(origin[0], origin[1])
-        except ValueError:  # an exit made up a name
-            self.drops[DropReason.ORIGIN_MALFORMED] += 1
             return
         known = {association.id: association for association in self._associations}
         chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
@@ -175,7 +169,7 @@ def serve_session(
     Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
     there alone.
     """
-    carrier = carrier_for(tunnels, lane, on_lost) if steering else None
+    carrier = tunnels.carrier(lane, on_lost) if steering else None
     dispatcher = Dispatcher(tunnels, lane, on_lost, carrier)
     open_in = open_here if lockdown is None else lockdown.call
     return dispatcher, Socks5Server(own_network(), dispatcher, steering, secret, open_in)
@@ -185,13 +179,10 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
     """Let the tunnels' datagrams and removals reach the dispatcher of their lane."""
     by_lane = {dispatcher.lane: dispatcher for dispatcher in dispatchers}
 
-    def on_raw_data(circuit: Circuit, origin: Address, data: bytes) -> None:
+    def on_datagram(circuit: Circuit, address: bytes, data: bytes) -> None:
         dispatcher = by_lane.get(lane_of(circuit))
         if dispatcher is not None:
-            # py-ipv8's own community leaves it to its caller to say who is at the other end.
-            is_end_to_end = circuit.ctype in END_TO_END
-            origin = end_to_end_address(circuit.circuit_id) if is_end_to_end else origin
-            dispatcher.raw_data_received(circuit.circuit_id, origin, data)
+            dispatcher.datagram_returned(circuit.circuit_id, address, data)
 
     def on_circuit_removed(circuit: Circuit, reason: str) -> None:
         dispatcher = by_lane.get(lane_of(circuit))
@@ -204,5 +195,5 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
             dispatcher.orphaned(destinations)
 
     tunnels.on_orphans = on_orphans
-    tunnels.on_raw_data = on_raw_data
+    tunnels.on_datagram = on_datagram
     tunnels.on_circuit_removed = on_circuit_removed

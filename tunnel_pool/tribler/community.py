@@ -21,7 +21,7 @@ from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.circuits import PooledCircuits
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.hidden_services import PooledHiddenServices
-from tunnel_pool.pooled.scaler import keep_scaled
+from tunnel_pool.pooled.scaler import PoolScaling
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.tribler.neighbours import Neighbours
 from tunnel_pool.tribler.socks5 import Socks5Endpoint
@@ -98,7 +98,7 @@ class PooledFromSettings(PooledTunnelCommunity):
         except UserError as error:
             logger.error("There are no tunnels, and nothing leaves for what wants them: %s", error)
             return
-        keep_scaled(self, self.options.workers)
+        PoolScaling(self, self.options.workers)
 
     async def _let_others_hear(self, endpoint: Any) -> None:
         """Let Tribler's endpoint hand out packets of the other overlays.

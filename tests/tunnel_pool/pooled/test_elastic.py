@@ -17,10 +17,9 @@ from tunnel_pool.overlay.config import HostPort, slot_of
 from tunnel_pool.overlay.serving.admission import Admission
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import ChildState
-from tunnel_pool.pool.scaling import ScalingPolicy, WorkerRange
-from tunnel_pool.pooled.scaler import Scaler
+from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.pooled.scaler import PoolScaling
 from tunnel_pool.rpc import control_pb2 as pb
-from tunnel_pool.tunnels import NodeOptions
 
 NOWHERE = ("0.0.0.0", 0)
 INFOHASH = b"e" * 20
@@ -44,10 +43,11 @@ async def test_a_child_that_comes_late_has_circuits_soon():
         assert sum(slot_of(circuit.circuit_id) == 0 for circuit in client.find_circuits(hops=1)) == 4
 
 
-async def test_another_number_of_children_is_kept_though_none_is_at_work(tmp_path):
+async def test_another_number_of_children_is_kept_though_none_is_at_work():
     """An operator who changes `workers` while the only child is being replaced is heard."""
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=4) as client:
-        control = PoolControl(client, NodeOptions(WorkerRange(1, 1), tmp_path, circuits=4))
+        PoolScaling(client, WorkerRange(1, 1))
+        control = PoolControl(client)
         os.kill(client.pool.pid(0), signal.SIGKILL)
         await until(lambda: not client.pool.running())
         control.scale(2, 2)
@@ -148,7 +148,7 @@ async def test_a_draining_childs_swarms_go_to_another_and_come_back_with_it():
 @pytest.mark.slow
 async def test_the_pool_follows_circuits_that_are_wanted_and_no_longer_wanted():
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=2) as client:
-        client.scaler = Scaler(client, ScalingPolicy(WorkerRange(1, 2), shrink_after_s=2))
+        PoolScaling(client, WorkerRange(1, 2), shrink_after_s=2)
         client.build_tunnels(1)
         await until_all_ready(client, 2)
         assert client.pool.working() == [0]

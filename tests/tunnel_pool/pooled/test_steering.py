@@ -12,7 +12,6 @@ from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.socks5.test_server import associate, udp_socket
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.pooled.steered_associations import carrier_for
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START, split_udp_request
 from tunnel_pool.socks5.server import MAX_ASSOCIATIONS, Socks5Server
@@ -81,7 +80,7 @@ class Setup:
 async def client_of(kind, workers, steering):
     lost = []
     async with network(exits=2) as nodes, tunnels(kind, map(address_of, nodes), workers, circuits=4) as tunnel:
-        carrier = carrier_for(tunnel, Lane(1), lost.append) if steering else None
+        carrier = tunnel.carrier(Lane(1), lost.append) if steering else None
         dispatcher = Dispatcher(tunnel, Lane(1), lost.append, carrier)
         dispatcher.lost = lost
         connect(tunnel, [dispatcher])

@@ -64,8 +64,8 @@ class Tunnels:
     def circuits_for_new_peers(self, hops, group=0):
         return [c for c in self.circuits.values() if c.goal_hops == hops and c.state == CIRCUIT_STATE_READY]
 
-    def send_data(self, target, circuit_id, destination, source, data):
-        self.sent.append((circuit_id, destination, data))
+    def send_datagram(self, circuit_id, address, data):
+        self.sent.append((circuit_id, address, data))
 
 
 class Client:
@@ -93,7 +93,7 @@ async def test_datagrams_of_a_peer_take_one_circuit_and_two_peers_two_children()
     by_peer = {destination: set() for _, destination, _ in tunnels.sent}
     for circuit_id, destination, _ in tunnels.sent:
         by_peer[destination].add(slot_of(circuit_id))
-    assert by_peer == {("1.2.3.4", 1): {0}, ("1.2.3.4", 2): {1}}
+    assert by_peer == {A: {0}, B: {1}}
 
 
 async def test_a_dead_circuit_is_replaced_and_its_peers_are_told():
@@ -130,13 +130,13 @@ async def test_incoming_datagrams_reach_the_newest_client_of_their_hop_count():
     newer = Client(2)
     dispatcher.association_opened(newer)
     circuit = tunnels.circuits[5]
-    tunnels.on_raw_data(circuit, ("1.2.3.4", 1), b"data")
+    tunnels.on_datagram(circuit, A, b"data")
     assert (client.sent, newer.sent) == ([], [(A, b"data")])
     dispatcher.association_closed(newer)
-    tunnels.on_raw_data(circuit, ("2001:db8::1", 9), b"six")
+    tunnels.on_datagram(circuit, encode_address("2001:db8::1", 9), b"six")
     assert client.sent == [(encode_address("2001:db8::1", 9), b"six")]
     other = Circuit(9, goal_hops=3)
-    tunnels.on_raw_data(other, ("1.2.3.4", 1), b"not ours")
+    tunnels.on_datagram(other, A, b"not ours")
     assert len(client.sent) == 1
 
 
@@ -147,14 +147,14 @@ async def test_each_client_gets_the_answers_to_what_it_asked_and_the_usual_one_w
     for asker, address in ((client, A), (newer, B)):
         dispatcher.datagram_received(asker, address, b"asked")
     (first, _, _), (second, _, _) = tunnels.sent
-    tunnels.on_raw_data(tunnels.circuits[first], ("1.2.3.4", 1), b"answer")
-    tunnels.on_raw_data(tunnels.circuits[second], ("1.2.3.4", 2), b"answer")
+    tunnels.on_datagram(tunnels.circuits[first], A, b"answer")
+    tunnels.on_datagram(tunnels.circuits[second], B, b"answer")
     assert (client.sent, newer.sent) == ([(A, b"answer")], [(B, b"answer")])
     dispatcher.usual_known(client)
-    tunnels.on_raw_data(tunnels.circuits[first], ("1.2.3.4", 3), b"unasked")
+    tunnels.on_datagram(tunnels.circuits[first], C, b"unasked")
     assert client.sent[1:] == [(C, b"unasked")]
     # A name answers by an address that nobody sent to.
     dispatcher.datagram_received(newer, encode_address("tracker.example", 80), b"asked")
     over = tunnels.circuits[tunnels.sent[-1][0]]
-    tunnels.on_raw_data(over, ("1.2.3.5", 80), b"answer")
+    tunnels.on_datagram(over, encode_address("1.2.3.5", 80), b"answer")
     assert newer.sent[1:] == [(encode_address("1.2.3.5", 80), b"answer")]

@@ -3,7 +3,6 @@
 import hashlib
 from functools import cache
 
-from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
 
@@ -114,12 +113,6 @@ def ready_circuits(tunnels: Tunnels) -> int:
     return sum(circuit.state == CIRCUIT_STATE_READY for circuit in tunnels.circuits.values())
 
 
-def _routes(tunnels: Tunnels) -> HiddenTunnelCommunity:
-    """Return the tunnels as what they are: the contract names only what its callers need to carry datagrams."""
-    assert isinstance(tunnels, HiddenTunnelCommunity)
-    return tunnels
-
-
 def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
     names = {swarm: torrent.record.infohash for torrent in library.torrents.values() for swarm in torrent.swarms}
     return [
@@ -131,7 +124,7 @@ def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
             introduction_points=len(swarm.intro_points),
             connections=len(swarm.connections),
         )
-        for info_hash, swarm in _routes(tunnels).swarms.items()
+        for info_hash, swarm in tunnels.swarms.items()
     ]
 
 
@@ -145,7 +138,7 @@ def relays_view(tunnels: Tunnels) -> list[model.Relay]:
             down_bytes=relay.bytes_down,
             created_s=relay.creation_time,
         )
-        for circuit_id, relay in _routes(tunnels).relay_from_to.items()
+        for circuit_id, relay in tunnels.relay_from_to.items()
     ]
 
 
@@ -158,5 +151,5 @@ def exits_view(tunnels: Tunnels) -> list[model.Exit]:
             down_bytes=exit_socket.bytes_down,
             created_s=exit_socket.creation_time,
         )
-        for circuit_id, exit_socket in _routes(tunnels).exit_sockets.items()
+        for circuit_id, exit_socket in tunnels.exit_sockets.items()
     ]

@@ -1,0 +1,48 @@
+"""The native engine of this process reads the associations of SOCKS5 clients itself."""
+
+import logging
+from collections import Counter
+from typing import Any
+
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.socks5.messages import join_udp_request
+from tunnel_pool.socks5.server import Association
+
+logger = logging.getLogger(__name__)
+
+
+class DirectCarrier:
+    """Lets an engine (packet_engine/_native.pyi) read each association's socket (tunnel_pool.socks5.carrier)."""
+
+    def __init__(self, engine: Any, lane: Lane) -> None:
+        self.drops: Counter[str] = Counter()
+        self._engine = engine
+        self._lane = lane
+        self._carried: set[int] = set()
+
+    def opened(self, association: Association) -> None:
+        assert association.client is not None
+        try:
+            self._engine.add_association(association.id, association.fileno(), self._lane.pack(), association.client)
+        except OSError as error:
+            logger.warning("A client is served the slow way: %s", error)
+            return
+        association.stop_reading()
+        self._carried.add(association.id)
+
+    def usual(self, association: Association) -> None:
+        if association.id in self._carried:
+            self._engine.set_usual(association.id)
+
+    def take(self, association: Association, address: bytes, payload: bytes) -> bool:
+        if association.id not in self._carried:
+            return False
+        self._engine.client_datagram(association.id, join_udp_request(address, payload))
+        return True
+
+    def closed(self, association: Association) -> None:
+        if association.id in self._carried:
+            self._carried.discard(association.id)
+            self._engine.remove_association(association.id)
+
+    def end(self) -> None: ...

@@ -1,0 +1,78 @@
+"""Datagrams over circuits that children have: by the data stream, or read by the children themselves."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from ipv8.messaging.anonymization.tunnel import Circuit
+from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
+
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.pooled.steered_associations import SteeredCarrier
+from tunnel_pool.rpc.drop_reasons import DropReason
+from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
+from tunnel_pool.socks5.carrier import OnLost
+
+
+class PooledDatagrams:
+    """Sends and receives clients' datagrams, as overlay.community does in one process."""
+
+    pool: ProcessPool
+    circuits: dict[int, Circuit]
+    slots_with_circuits: Callable[[Lane], set[int]]
+
+    def __init__(self) -> None:
+        self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
+        self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
+        self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
+        self.drops: Counter[str] = Counter()
+
+    def send_data(
+        self,
+        target: tuple[str, int],
+        circuit_id: int,
+        dest_address: tuple[str, int],
+        source_address: tuple[str, int],
+        data: bytes,
+    ) -> None:
+        """Send as `send_datagram` does: target and source are the child's business."""
+        try:
+            self.send_datagram(circuit_id, encode_address(*dest_address), data)
+        except ValueError:
+            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
+
+    def send_datagram(self, circuit_id: int, address: bytes, data: bytes) -> None:
+        """Hand the datagram to the child that has the circuit."""
+        if circuit_id not in self.circuits:
+            self.drops[DropReason.UNKNOWN_CIRCUIT] += 1
+            return
+        try:
+            self.pool.send_datagram(slot_of(circuit_id), circuit_id, address, data)
+        except ValueError:
+            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
+
+    def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            self.drops[DropReason.UNKNOWN_CIRCUIT] += 1
+        else:
+            self.on_datagram(circuit, address, payload)
+
+    def _hand_on_raw_data(self, circuit: Circuit, address: bytes, data: bytes) -> None:
+        try:
+            origin = decode_address(address)
+        except Socks5Error:
+            self.drops[DropReason.DATAGRAM_MALFORMED] += 1
+        else:
+            self.on_raw_data(circuit, _py_ipv8_address(origin), data)
+
+    def carrier(self, lane: Lane, on_lost: OnLost) -> SteeredCarrier:
+        """Return what has the children read clients' datagrams (tunnel_pool.contract)."""
+        return SteeredCarrier(self, lane, on_lost)
+
+
+def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
+    if address.kind is AddressType.IPV6:
+        return UDPv6Address(address.host, address.port)
+    return UDPv4Address(address.host, address.port)
