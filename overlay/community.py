@@ -1,10 +1,9 @@
-"""The TunnelCommunity that a child or a single-process node runs."""
+"""The TunnelCommunity that a child or a single-process node runs: its circuits, and datagrams over them."""
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
 from ipv8.messaging.anonymization.payload import CellPayload
@@ -16,10 +15,8 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_RELAY,
     Circuit,
 )
-from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
-from tunnel_pool.overlay.backoff import Backoff, Recent
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
@@ -29,14 +26,18 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     end_to_end_circuit_id,
     is_linked,
 )
+from tunnel_pool.overlay.hidden_swarms.services import HiddenServices
+from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
+from tunnel_pool.overlay.pacing import Backoff
+from tunnel_pool.overlay.paths.chosen_hops import ChosenHops
 from tunnel_pool.overlay.paths.guards import Guards
-from tunnel_pool.overlay.paths.hops import HopChoice, node_of
-from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact
+from tunnel_pool.overlay.paths.hop_choice import node_of
 from tunnel_pool.overlay.requests.dht_names import DhtNames
+from tunnel_pool.overlay.requests.http import HttpRequests
+from tunnel_pool.overlay.serving.http_exit import HttpExit
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
 from tunnel_pool.overlay.wire.addresses import encoded, pack_address, packed, packed_address_end, unpack_address
-from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint
-from tunnel_pool.overlay.wire.session_keys import SessionCrypto
+from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.carrier import OnLost
@@ -44,7 +45,7 @@ from tunnel_pool.steering.cells import BUCKETS, random_id
 from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
 
 if TYPE_CHECKING:
-    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
+    pass
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
@@ -54,29 +55,21 @@ MAX_PINGED = 256
 _NO_ORIGIN = pack_address(*NOWHERE)  # of what leaves an exit
 
 
-class LocalTunnelSettings(ServingSettings):
+class LocalTunnelSettings(ServingSettings, NodeSettings):
     """Holds py-ipv8's settings, and what this project adds."""
 
     slot = 0
-    siblings: frozenset[bytes] = frozenset()
-    counters: Counter[str]
-
-    # py-ipv8 keeps removed circuits for 5 seconds, for payments that this
-    # project does not make.
-    remove_tunnel_delay = 0
-
-    may_contact: MayContact = staticmethod(lambda host, port: True)
     requires_diversity = False  # whether hops must differ in network; without it, they do where they can
 
-    # Of a node that is there, the answer comes within a few round trips.
-    next_hop_timeout = 5
 
-
-class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTunnels):
+class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a caller;
-    the last says that a circuit was begun, is ready or has failed, or that peers are known where none
+    Its bases override what py-ipv8 calls, each for one purpose; what py-ipv8 knows nothing of are its parts
+    (`http`, `http_exit`, `dht_names`), which register their messages with it.
+
+    `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a
+    caller; the last says that a circuit was begun, is ready or has failed, or that peers are known where none
     were. `native` is the endpoint of the native engine, None on the Python one.
     """
 
@@ -87,31 +80,33 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     def __init__(self, settings: LocalTunnelSettings) -> None:
         self.slot = settings.slot
         self.buckets: Sequence[int] = range(BUCKETS)  # where its circuit ids lie (steering/cells.py)
-        self.counters = settings.counters
-        self._siblings = settings.siblings
+        self.is_draining = False  # whether nothing new is begun
         self._backoff = Backoff()
-        self._pinged_s: dict[bytes, float] = {}  # when each peer was pinged, by mid
-        self._suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_changed: Callable[[], None] = lambda: None
         self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
-        self.crypto_endpoint: Any
         super().__init__(settings)
-        self.crypto = SessionCrypto()
-        self.crypto.initialize(self.my_peer.key)
-        self.native: NativeEndpoint | None = None
-        if isinstance(self.endpoint, CryptoEndpoint):
-            self.native = cast("NativeEndpoint", self.endpoint)
-            self.native.on_orphans = self._orphaned
-            self.native.on_failed = self._engine_failed
-        else:
-            self._use_python_engine()
+        self.hops_in_use = lambda: {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None}
+        self.lacks_circuits = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
+        self.on_met = lambda: self._build_soon(CANDIDATE_DELAY_S)
+        self.http = HttpRequests(self)
+        self.http_exit = HttpExit(self)
+        self.dht_names = DhtNames(self)
+        self._use_engine()
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
         self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
+
+    def _use_engine(self) -> None:
+        self.native = self.endpoint if isinstance(self.endpoint, CryptoEndpoint) else None
+        if self.native is not None:
+            self.native.on_orphans = self._orphaned
+            self.native.on_failed = self._engine_failed
+        else:
+            self.crypto_endpoint.on_data_message = self.on_data_message
 
     def listening(self) -> list[tuple[str, int]]:
         return [self.endpoint.get_address()]
@@ -126,16 +121,6 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     def _orphaned(self, lane: int, destinations: list[bytes]) -> None:
         self.on_orphans(Lane.unpack(lane), destinations)
 
-    def _use_python_engine(self) -> None:
-        """Put our Python packet path in the place of py-ipv8's."""
-        self.endpoint.remove_listener(self.crypto_endpoint)
-        self.crypto_endpoint = DataCellEndpoint(self.endpoint, self.counters)
-        self.crypto_endpoint.on_data_message = self.on_data_message
-        self.crypto_endpoint.setup_tunnels(self, self.settings)
-        self.circuits = self.crypto_endpoint.circuits
-        self.relay_from_to = self.crypto_endpoint.relays
-        self.exit_sockets = self.crypto_endpoint.exit_sockets
-
     async def unload(self) -> None:
         """Tell the neighbours that our circuits end, then close the socket.
 
@@ -147,11 +132,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         removals += [self.remove_relay(circuit_id, **why) for circuit_id in list(self.relay_from_to)]
         removals += [self.remove_exit_socket(circuit_id, **why) for circuit_id in list(self.exit_sockets)]
         await asyncio.gather(*removals, return_exceptions=True)
-        if self.ipv8 is not None:
-            await self.ipv8.close()
         await super().unload()
-        await asyncio.sleep(0)
-        self.endpoint.close()
 
     def _generate_circuit_id(self) -> int:
         """Return a random id within the slot and its buckets, unused here by circuits, relays and exits."""
@@ -194,41 +175,9 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
         """Begin our circuits of several hops at these from now on."""
         self.guard_order = lambda: guards.choose(map(node_of, self.get_candidates(PEER_FLAG_RELAY)), time.time())
 
-    def first_hops(self) -> set[Peer]:
-        """Return the peers that our circuits begin with, or may begin with next: our guards."""
-        return {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None} | self.guards()
-
-    def guards(self) -> set[Peer]:
-        """Return the peers that are guards, of both layers."""
-        order = self.guard_order()
-        keys = {*order.first, *order.second} if order is not None else set()
-        return {peer for peer in self.candidates if peer.public_key.key_to_bin() in keys}
-
-    def is_missing_circuits(self) -> bool:
-        """Return whether circuits are wanted that we have none of, or could not be built."""
-        return not self.candidates or any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
-
     def is_building(self) -> bool:
         """Return whether a circuit is not yet what it is to be."""
         return any(not _may_carry(circuit) for circuit in self.circuits.values())
-
-    def _is_me(self, peer: Peer) -> bool:
-        """Return whether the peer is this node: this process or another child, of the same key or of a sibling's."""
-        return peer.mid == self.my_peer.mid or peer.public_key.key_to_bin() in self._siblings
-
-    def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
-        if not self._is_me(peer):
-            super().introduction_request_callback(peer, dist, payload)
-            self._build_soon(CANDIDATE_DELAY_S)
-
-    def introduction_response_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
-        if not self._is_me(peer):
-            super().introduction_response_callback(peer, dist, payload)
-            # py-ipv8 keeps the object that it met first, at the address of then.
-            known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
-            self.candidates[known or peer] = self.candidates.pop(peer)
-            self._note_pong(peer)
-            self._build_soon(CANDIDATE_DELAY_S)
 
     def _build_soon(self, delay_s: float) -> None:
         """Build what is wanted, where py-ipv8 would wait for its next 5-second tick."""
@@ -252,36 +201,9 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     def may_build(self) -> bool:
         return self._backoff.is_due(time.monotonic())
 
-    def send_ping(self, peer: Peer) -> None:
-        """Ask whether a peer lives, for RandomChurn; only py-ipv8's DiscoveryCommunity has real pings."""
-        if len(self._pinged_s) > MAX_PINGED:
-            self._pinged_s.clear()
-        self._pinged_s[peer.mid] = time.monotonic()
-        self.send_introduction_request(peer)
-
-    def _note_pong(self, peer: Peer) -> None:
-        """Note the answer to a ping so that RandomChurn asks this peer again only when it has been silent."""
-        pinged_s = self._pinged_s.pop(peer.mid, None)
-        known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
-        if pinged_s is not None and known is not None:
-            known.pings.extend([time.monotonic() - pinged_s] * known.pings.maxlen)
-
-    def get_candidates(self, *requested_flags: int) -> list[Peer]:
-        """Return candidates as py-ipv8 does, without ourselves, and without silent ones while there are others."""
-        now_s = time.monotonic()
-        peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
-        return [peer for peer in peers if not self._suspects.has(peer.mid, now_s)] or peers
-
-    def _suspect_unverified(self, circuit: Circuit) -> None:
-        """Suspect the node that was asked to join, as now another one is asked, or none."""
-        if circuit.unverified_hop is not None:
-            self._suspects.add(circuit.unverified_hop.mid, time.monotonic())
-
     def _ours_on_created_extended(self, circuit_id: int, payload: Any) -> None:
         super()._ours_on_created_extended(circuit_id, payload)
         circuit = self.circuits.get(circuit_id)
-        if circuit is not None and circuit.hops:
-            self._suspects.clear(circuit.hops[-1].mid)
         if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
             self._backoff.succeeded()
 
@@ -322,6 +244,17 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     def _send_message(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
         self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
+    async def perform_http_request(
+        self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
+    ) -> bytes:
+        """Return the answer to a request that an exit makes (tunnel_pool.contract). Raises HttpError."""
+        answer: bytes = await self.http.perform(destination, request, Lane(hops, group))
+        return answer
+
+    async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
+        """Return where the DHT node of this name is (tunnel_pool.contract)."""
+        return await self.dht_names.find(name, port, hops)
+
     def carrier(self, lane: Lane, on_lost: OnLost) -> DirectCarrier | None:
         """Return what has the native engine read clients' datagrams (tunnel_pool.contract)."""
         return DirectCarrier(self.native.engine, lane) if self.native is not None else None
@@ -358,7 +291,7 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
             elif circuit.ctype == CIRCUIT_TYPE_DATA:
                 self._hand_in(circuit, message[origin_at:data_at], data)
             else:
-                self.datagram_from_outside(circuit, origin, data)
+                self.dht_names.answered(circuit, origin, data)
         elif destination != NOWHERE:
             self.exit_data(circuit_id, source, destination, data)
         else:
@@ -393,11 +326,6 @@ class LocalTunnelCommunity(DhtNames, CarefulIntroductions, HopChoice, ServingTun
     async def update_statistics(self) -> None:
         """Bring what the engine counted into circuits and routes."""
         self.crypto_endpoint.update_statistics()
-
-    def dropped(self) -> Counter[str]:
-        """Return the dropped datagrams by reason, since the start."""
-        of_the_engine: Counter[str] = self.crypto_endpoint.dropped()
-        return self.counters + of_the_engine
 
 
 def _may_carry(circuit: Circuit) -> bool:

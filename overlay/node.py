@@ -20,6 +20,7 @@ from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSetti
 from tunnel_pool.overlay.config import OverlayConfig
 from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex
+from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
 from tunnel_pool.overlay.one_port.front import FrontCommunity
 from tunnel_pool.overlay.one_port.sharing import MainProcess, SharingCommunity, SharingSettings
 from tunnel_pool.overlay.peers.dht import CarefulDht
@@ -50,7 +51,7 @@ PROVOKED_LOGGERS = (
 )
 
 Settings = TypeVar("Settings", bound=LocalTunnelSettings)
-Overlay = TypeVar("Overlay", bound=LocalTunnelCommunity)
+Overlay = TypeVar("Overlay", bound=NodeCommunity)
 
 
 async def open_overlay(config: OverlayConfig) -> LocalTunnelCommunity:
@@ -85,7 +86,7 @@ async def open_front(config: OverlayConfig, sock: socket.socket) -> FrontCommuni
     counters: Counter[str] = Counter()
     endpoint = BatchedEndpoint(sock, counters)
     await endpoint.open()
-    front = _make(FrontCommunity, _fill(LocalTunnelSettings, config, endpoint, counters), config)
+    front = _make(FrontCommunity, _fill(NodeSettings, config, endpoint, counters), config)
     _find_own_address(front, endpoint)
     Discovery(front, config).start()
     return front
@@ -124,7 +125,7 @@ def _may_contact(config: OverlayConfig, host: str, port: int) -> bool:
     return is_allowed_destination(host, port, config.allow_private) and (host, port) != tuple(config.listen)
 
 
-def _make(kind: type[Overlay], settings: LocalTunnelSettings, config: OverlayConfig) -> Overlay:
+def _make(kind: type[Overlay], settings: NodeSettings, config: OverlayConfig) -> Overlay:
     of_the_network = type(kind.__name__, (kind,), {"community_id": config.community_id})
     community: Overlay = of_the_network(settings)
     return community
@@ -168,7 +169,7 @@ async def _open_endpoint(
     return endpoint, counters
 
 
-def _find_own_address(community: LocalTunnelCommunity, endpoint: Endpoint) -> None:
+def _find_own_address(community: NodeCommunity, endpoint: Endpoint) -> None:
     """Take the address that the node is bound to as its own; without one, find it as py-ipv8 does, but less often."""
     host, port = endpoint.get_address()
     community.cancel_pending_task("discover_lan_addresses")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 
-from tunnel_pool.overlay.backoff import Recent
+from tunnel_pool.overlay.pacing import Recent
 
 
 class Asked(NamedTuple):

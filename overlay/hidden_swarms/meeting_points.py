@@ -26,9 +26,9 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import RandomWalk
 
-from tunnel_pool.overlay.bucket import Bucket
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
+from tunnel_pool.overlay.pacing import Bucket
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, PinnedNetwork
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT

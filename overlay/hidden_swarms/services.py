@@ -5,11 +5,9 @@ circuits that ask introduction points, who is answered, and how soon a lost
 introduction point, swarm or end-to-end circuit is replaced.
 """
 
-import asyncio
-import random
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ipv8.messaging.anonymization.caches import E2ERequestCache, PeersRequestCache
@@ -37,30 +35,19 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
     DESTROY_REASON_UNNEEDED,
-    PEER_FLAG_EXIT_IPV8,
-    PEER_FLAG_RELAY,
     Circuit,
     IntroductionPoint,
     RendezvousPoint,
-    Swarm,
 )
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.hidden_swarms.asking import Questions
-from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_AGAIN_S, MeetingPoints
+from tunnel_pool.overlay.hidden_swarms.keeper import SwarmKeeper
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
-TEND_INTERVAL_S = 1.0
-# Between look-ups of a download that is linked with nobody; doubled up to one of the others.
-LOOKUP_RETRY_S = 5.0
-MAX_RETRY_OF_THE_FOUND_S = 60.0
-MAX_RETRY_S = 300.0
-ANSWER_TIMEOUT_S = 10.0  # how long a seeder that was asked for a rendezvous may take; py-ipv8 then forgets the question
 RENDEZVOUS_RETRY_S = 6.0  # by then a seeder has tried another point: py-ipv8 gives up a first hop after 5 s
-PING_END_TO_END_S = 3.0
 END_TO_END_SILENCE_S = 10.0
 MAX_RENDEZVOUS_PER_SWARM = 64
 
@@ -109,20 +96,18 @@ class WatchedSwarm(NamedTuple):
         return Lane(self.hops, self.group)
 
 
-class HiddenServices(MeetingPoints, SwarmCircuits):
-    """Takes part in the swarms that `watch` was told of last."""
+class HiddenServices(SwarmCircuits):
+    """Takes part in the swarms that `watch` was told of last; overrides how py-ipv8 asks, answers and lets in."""
 
     counters: Counter[str]
-    is_draining = False  # whether nothing new is begun
-    cells_over_our_circuits = _CELLS_OVER_OUR_CIRCUITS  # message ids
+    is_draining: bool
+    may_build: Callable[[], bool]
+    choose_meeting_point: Callable[[int], Peer | None]
 
     def __init__(self, settings: HiddenTunnelSettings) -> None:
         super().__init__(settings)
-        self._tending = False
-        self._retry_s: dict[bytes, float] = {}
-        self._questions = Questions(ANSWER_TIMEOUT_S)
-        # An answer comes over the circuit that the request took, never to our own address.
-        self.decode_map[PeersResponsePayload.msg_id] = None
+        self.cells_over_our_circuits = set(_CELLS_OVER_OUR_CIRCUITS)  # message ids
+        self._keeper = SwarmKeeper(self)
         self.cancel_pending_task("do_peer_discovery")
 
     # What we take part in
@@ -150,100 +135,12 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         """Join a swarm as py-ipv8 does; swarms of one `group` are looked up over the same circuits."""
         super().join_swarm(info_hash, hops, callback, seeding)
         self.set_group_of_swarm(info_hash, group)
-        if not self._tending:
-            self._tending = True
-            self.register_task("tend swarms", self._tend_while_there_are)
+        self._keeper.start()
 
     def leave_swarm(self, info_hash: bytes) -> None:
-        self._look_up_anew(info_hash)
+        self._keeper.look_up_anew(info_hash)
         super().leave_swarm(info_hash)
         self.set_group_of_swarm(info_hash, 0)
-
-    async def _tend_while_there_are(self) -> None:
-        """Tend swarms once a second while there are any; without them a node does not even wake up."""
-        ping_s = time.monotonic() + PING_END_TO_END_S
-        try:
-            while self.swarms:
-                self._tend_swarms()
-                if time.monotonic() >= ping_s:
-                    ping_s += PING_END_TO_END_S
-                    self._ping_end_to_end()
-                await asyncio.sleep(TEND_INTERVAL_S)
-        finally:
-            self._tending = False
-
-    def _tend_swarms(self) -> None:
-        """Ask for what is missing: circuits to ask over, introduction points, peers."""
-        if not self.swarms or self.is_draining:
-            return
-        for lane in {self.lane_of_swarm(swarm) for swarm in self.swarms.values()}:
-            if not self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane):
-                self._create_lookup_circuit(lane)
-        for info_hash, swarm in self.swarms.items():
-            if swarm.seeding and not self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash):
-                self._start(f"introduce {info_hash.hex()}", self.create_introduction_point, info_hash)
-            elif not swarm.seeding and self._is_lookup_due(swarm):
-                self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
-
-    def _start(self, name: str, function: Callable[..., Any], *arguments: object) -> None:
-        if not self.is_pending_task_active(name):
-            self.register_task(name, function, *arguments, ignore=(Exception,))
-
-    def _create_lookup_circuit(self, lane: Lane) -> Circuit | None:
-        ends = self.get_candidates(PEER_FLAG_EXIT_IPV8) or self.get_candidates(PEER_FLAG_RELAY)
-        if not ends or not self.may_build():
-            return None
-        end = random.choice(ends)
-        circuit: Circuit | None = self.create_circuit(
-            lane.hops, CIRCUIT_TYPE_LOOKUP, required_exit=end, group=lane.group
-        )
-        return circuit
-
-    def may_build(self) -> bool:
-        """Return whether circuits have not failed all too often of late."""
-        return True
-
-    def _is_lookup_due(self, swarm: Swarm) -> bool:
-        connections = swarm.get_num_connections()
-        if connections:
-            self._look_up_anew(swarm.info_hash)
-        if self._is_unanswered(swarm):
-            return True
-        retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S)
-        interval_s = self.settings.swarm_lookup_interval if connections else retry_s
-        return (
-            connections < self.settings.swarm_connection_limit
-            and swarm.last_lookup + interval_s <= time.time()
-            and bool(self.lookup_circuits(self.lane_of_swarm(swarm)))
-        )
-
-    async def _look_up(self, swarm: Swarm) -> None:
-        """Look a swarm up, and ask each seeder that is found for a rendezvous (py-ipv8's do_peer_discovery)."""
-        if not swarm.get_num_connections():
-            swarm.min_dht_lookup_interval = swarm.max_dht_lookup_interval = 0
-        else:
-            swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
-        if self._is_unanswered(swarm) and (asked := self._questions.answered(swarm.info_hash)) is not None:
-            # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
-            self._end_lookup_circuits(self.lane_of_swarm(swarm), "no answer of a seeder", asked.over)
-            return
-        retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)
-        self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_S)
-        try:
-            found = await swarm.lookup()
-        except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
-            self._end_lookup_circuits(self.lane_of_swarm(swarm), "no answer to a look-up")
-            return
-        if found:
-            self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
-        if self.swarms.get(swarm.info_hash) is not swarm:  # left meanwhile
-            self._look_up_anew(swarm.info_hash)
-            return
-        for point in set(found or ()):
-            swarm.add_intro_point(point)
-        for point in self._questions.in_turn(swarm.info_hash, swarm.intro_points):
-            if not swarm.has_connection(point.seeder_pk):
-                self.create_e2e(swarm.info_hash, point)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
         """Make an introduction point as py-ipv8 does; one that may be anywhere, only where the swarm has none.
@@ -266,31 +163,17 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
             point = await super().create_rendezvous_point(info_hash)
         return point
 
-    def _look_up_anew(self, info_hash: bytes) -> None:
-        """Forget how long the swarm's next look-up has to wait, and whom the swarm has asked."""
-        self._retry_s.pop(info_hash, None)
-        self._questions.forget(info_hash)
-
-    def _is_unanswered(self, swarm: Swarm) -> bool:
-        """Return whether a seeder was asked in vain; who has answered is in `connections` at once."""
-        return not swarm.connections and self._questions.is_unanswered(swarm.info_hash, time.monotonic())
-
-    def _end_lookup_circuits(self, lane: Lane, why: str, only: Container[int] | None = None) -> None:
-        for circuit in self.lookup_circuits(lane):
-            if only is None or circuit.circuit_id in only:
-                self.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
-
     def create_e2e(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
         """Ask a seeder for a rendezvous as py-ipv8 does; `Questions` says who may be asked."""
         now_s, swarm = time.monotonic(), self.swarms.get(info_hash)
         if (
             swarm is None
-            or not self._questions.may_ask(intro_point.seeder_pk, now_s)
+            or not self._keeper.questions.may_ask(intro_point.seeder_pk, now_s)
             or self.select_circuit_for_infohash(info_hash) is None
         ):
             return
         over = [circuit.circuit_id for circuit in self.lookup_circuits(self.lane_of_swarm(swarm))]
-        self._questions.asked(info_hash, intro_point, over, now_s)
+        self._keeper.questions.asked(info_hash, intro_point, over, now_s)
         try:
             super().create_e2e(info_hash, intro_point)
         except ValueError:  # it is not a public key
@@ -312,13 +195,13 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         question = self.request_cache.get(E2ERequestCache, payload.identifier)
         await super().on_created_e2e(source_address, data, circuit_id)
         if question is not None:
-            self._questions.answered(question.info_hash)
+            self._keeper.questions.answered(question.info_hash)
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
         """Estimate as py-ipv8 does, with a circuit to ask over."""
         lane = Lane(hops, self.group_of_swarm(info_hash))
         circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane)
-        circuit = circuits[0] if circuits else self._create_lookup_circuit(lane)
+        circuit = circuits[0] if circuits else self._keeper.create_lookup_circuit(lane)
         if circuit is None or not await circuit.ready:
             return 0
         return int(await super().estimate_swarm_size(info_hash, hops, max_requests))
@@ -326,7 +209,7 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
     # Circuits
 
     def do_circuits(self) -> None:
-        """Keep the circuits that are wanted by hop count; `_tend_swarms` builds those of swarms."""
+        """Keep the circuits that are wanted by hop count; SwarmKeeper builds those of swarms."""
         TunnelCommunity.do_circuits(self)
 
     def create_circuit_for_infohash(
@@ -338,11 +221,6 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         circuit: Circuit | None = super().create_circuit_for_infohash(info_hash, ctype, exit_flags, required_exit)
         return circuit
 
-    def choose_meeting_point(self, hops: int) -> Peer | None:
-        """Return where a circuit of so many hops ends, over which others reach us."""
-        relays = self.get_candidates(PEER_FLAG_RELAY)
-        return random.choice(relays) if relays else None
-
     def do_remove(self) -> None:
         """Remove what py-ipv8 removes, and end-to-end circuits whose other end has gone silent."""
         super().do_remove()
@@ -350,15 +228,6 @@ class HiddenServices(MeetingPoints, SwarmCircuits):
         for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None):
             if circuit.e2e and circuit.last_activity < silent_s:
                 self.remove_circuit(circuit.circuit_id, "the other end is silent", destroy=DESTROY_REASON_UNNEEDED)
-
-    def _ping_end_to_end(self) -> None:
-        """Ping the seeder's end of end-to-end circuits: py-ipv8 keeps both ends alive so, but less often."""
-        linked = {
-            circuit.circuit_id for circuit in self.find_circuits(CIRCUIT_TYPE_RP_DOWNLOADER, group=None) if circuit.e2e
-        }
-        if linked:
-            self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in linked])
-            self.do_remove()
 
     # Messages
 

@@ -6,16 +6,16 @@ is the node, with the node's key. What is a child's business goes to `deliver`.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ipv8.messaging.anonymization.payload import CreateE2EPayload, CreatePayload, DestroyPayload
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.messaging.payload_headers import BinMemberAuthenticationPayload
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.hidden_swarms.introduced import MAX_CONTENDERS, IntroducedSeeder
+from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
 from tunnel_pool.rpc.drop_reasons import DropReason
+from tunnel_pool.rpc.sync import CarriedState
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 LOOK_INTERVAL_S = 1.0  # between two looks for candidates that are gone; new ones are told of at once
@@ -24,46 +24,29 @@ GATHER_S = 0.05
 Deliver = Callable[[int, tuple[str, int], bytes], None]
 
 
-class FrontCommunity(LocalTunnelCommunity):
-    """Calls `deliver` with (circuit id, source, packet) that a child is to have, and a hook when candidates changed.
+class FrontCommunity(NodeCommunity):
+    """Calls `deliver` with (circuit id, source, packet) that a child is to have, and a hook when candidates changed."""
 
-    `first_hops_of_children` and `missing` say what the children's circuits are and lack.
-    """
-
-    def __init__(self, settings: LocalTunnelSettings) -> None:
+    def __init__(self, settings: NodeSettings) -> None:
         super().__init__(settings)
+        self.on_met = self._look_soon
         self.deliver: Deliver = lambda circuit_id, source, packet: None
         self.on_candidates_changed: Callable[[], None] = lambda: None
-        self.first_hops_of_children: Callable[[], set[Peer]] = set
-        self.missing: Callable[[], bool] = lambda: False
         self._introduced_by_children: dict[IntroducedSeeder, Sequence[int]] = {}
         self._told: dict[Peer, tuple[list[int], tuple[str, int]]] = {}
         self.decode_map[DestroyPayload.msg_id] = self._destroy_received
-        for idle in ("do_circuits", "do_ping", "statistics"):
+        for idle in ("do_circuits", "do_ping", "do_peer_discovery"):  # py-ipv8 registers them
             self.cancel_pending_task(idle)
         self.register_task("look at candidates", self._look, interval=LOOK_INTERVAL_S)
+
+    def carried(self) -> CarriedState:
+        """Return what the socket sent and received; circuits are the children's."""
+        return CarriedState(sent_bytes=self.endpoint.bytes_up, received_bytes=self.endpoint.bytes_down)
 
     async def should_join_circuit(self, create_payload: CreatePayload, previous_node_address: tuple[str, int]) -> bool:
         return False
 
     # Whom we meet
-
-    def first_hops(self) -> set[Peer]:
-        return self.first_hops_of_children() | self.guards()
-
-    def is_missing_circuits(self) -> bool:
-        return not self.candidates or self.missing()
-
-    def introduction_request_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
-        super().introduction_request_callback(peer, dist, payload)
-        self._look_soon()
-
-    def introduction_response_callback(self, peer: Peer, dist: Any, payload: Any) -> None:
-        super().introduction_response_callback(peer, dist, payload)
-        self._look_soon()
-
-    def _build_soon(self, delay_s: float) -> None:
-        """Do nothing: the children build circuits."""
 
     def _look_soon(self) -> None:
         if not self.is_pending_task_active("look soon"):

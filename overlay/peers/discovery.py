@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipv8.bootstrapping.dispersy.bootstrapper import DispersyBootstrapper
 from ipv8.community import Community
@@ -19,17 +19,14 @@ from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import DiscoveryStrategy, RandomWalk
 from ipv8.taskmanager import TaskManager
 
-from tunnel_pool.overlay.backoff import Recent
-from tunnel_pool.overlay.bucket import Bucket
 from tunnel_pool.overlay.config import OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
+from tunnel_pool.overlay.node_community import NodeCommunity
+from tunnel_pool.overlay.pacing import Bucket, Recent
 from tunnel_pool.overlay.peers.balance import TARGET_PEERS, surplus, wants_more
 from tunnel_pool.overlay.peers.bootstrap import make_bootstrappers
 from tunnel_pool.overlay.peers.dht import CarefulDht, CarefulDhtSettings
 from tunnel_pool.rpc.drop_reasons import DropReason
-
-if TYPE_CHECKING:
-    from tunnel_pool.overlay.community import LocalTunnelCommunity
 
 WALK_INTERVAL_S = 0.5  # while peers are missing; doubled with each step that brings nothing new
 CALM_INTERVAL_S = 8.0
@@ -95,7 +92,7 @@ class Discovery(TaskManager):
     registers the PexCommunity of each swarm that it is an introduction point for.
     """
 
-    def __init__(self, community: "LocalTunnelCommunity", config: OverlayConfig) -> None:
+    def __init__(self, community: NodeCommunity, config: OverlayConfig) -> None:
         super().__init__()
         self.overlays: list[Community] = [community]
         self.strategies: list[tuple[DiscoveryStrategy[Any], int]] = []

@@ -17,8 +17,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tunnel_pool.overlay.backoff import Recent
-from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.pacing import Bucket, Recent
 from tunnel_pool.overlay.paths.networks import network_of
 from tunnel_pool.overlay.paths.path import Node
 from tunnel_pool.overlay.peers.own_address import AddressVotes

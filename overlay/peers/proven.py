@@ -6,7 +6,7 @@ sent there; until then, nobody is sent more than came in its name.
 
 from typing import NamedTuple
 
-from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.pacing import Bucket
 
 PROVEN_S = 600.0
 MAX_PROVEN = 4096

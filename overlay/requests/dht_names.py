@@ -7,9 +7,8 @@ leaves an exit for the name, and whoever answers it is the node.
 import asyncio
 import contextlib
 import secrets
-from collections import Counter
-from typing import Any
 
+from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
 
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination
@@ -35,25 +34,21 @@ def answers(data: bytes, transaction: bytes) -> bool:
 
 
 class DhtNames:
-    """Finds nodes of BitTorrent's DHT by name, as a part of a tunnel community."""
+    """Finds nodes of BitTorrent's DHT by name, as a part of a tunnel community (overlay/community.py)."""
 
-    counters: Counter[str]
-    allow_private: bool
-    create_circuit: Any
-    remove_circuit: Any
-    send_datagram: Any
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, community: TunnelCommunity) -> None:
+        self._community = community
         self._asked: dict[int, tuple[bytes, asyncio.Future[tuple[str, int]]]] = {}  # by circuit
 
-    async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
+    async def find(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
         """Return the address from which the node with this name answers; None when it does not, or there is no exit.
 
         Raises ValueError for what is no name.
         """
         address = encode_address(name, port)
-        circuit: Circuit | None = self.create_circuit(hops, CIRCUIT_TYPE_DHT_NAME, exit_flags=[PEER_FLAG_EXIT_BT])
+        circuit: Circuit | None = self._community.create_circuit(
+            hops, CIRCUIT_TYPE_DHT_NAME, exit_flags=[PEER_FLAG_EXIT_BT]
+        )
         if circuit is None or not await circuit.ready:
             return None
         transaction = secrets.token_bytes(TRANSACTION_BYTES)
@@ -62,20 +57,20 @@ class DhtNames:
         question = ping(transaction, secrets.token_bytes(20))
         try:
             for _ in range(ASK_TIMES):
-                self.send_datagram(circuit.circuit_id, address, question)
+                self._community.send_datagram(circuit.circuit_id, address, question)
                 with contextlib.suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(answered), ASK_AGAIN_S)
             return None
         finally:
             del self._asked[circuit.circuit_id]
-            self.remove_circuit(circuit.circuit_id, "asked", destroy=DESTROY_REASON_UNNEEDED)
+            self._community.remove_circuit(circuit.circuit_id, "asked", destroy=DESTROY_REASON_UNNEEDED)
 
-    def datagram_from_outside(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
+    def answered(self, circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         """Take a datagram that came over a circuit which carries no client's datagrams."""
         asked = self._asked.get(circuit.circuit_id)
-        is_address = is_allowed_destination(origin[0], origin[1], self.allow_private)
+        is_address = is_allowed_destination(origin[0], origin[1], self._community.allow_private)
         # An exit could answer with a name, for us to look up, or with a neighbour of ours.
         if asked is None or not is_address or not answers(data, asked[0]):
-            self.counters[DropReason.CIRCUIT_DATAGRAM_REFUSED] += 1
+            self._community.counters[DropReason.CIRCUIT_DATAGRAM_REFUSED] += 1
         elif not asked[1].done():
             asked[1].set_result((origin[0], origin[1]))

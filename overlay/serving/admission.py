@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.pacing import Bucket
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 MAX_SOURCES = 4096

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipv8.messaging.anonymization.caches import CreateRequestCache
+from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
 from ipv8.messaging.anonymization.payload import (
     CreatedPayload,
@@ -17,21 +18,15 @@ from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
+from tunnel_pool.overlay.peers.introductions import MayContact
 from tunnel_pool.overlay.peers.machine import own_addresses
-from tunnel_pool.overlay.requests.http import HttpTunnels
-from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Joins
-from tunnel_pool.overlay.serving.exit_rules import NO_RULES, Protocol, exit_protocols
+from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission, Joins
+from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules, Protocol, exit_protocols
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import CarriedState
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
-
-if TYPE_CHECKING:
-    from tunnel_pool.overlay.serving.admission import Admission
-    from tunnel_pool.overlay.serving.exit_rules import ExitRules
-    from tunnel_pool.packet_engine.endpoint import NativeEndpoint
-
 
 # Whose source the exit socket, and whoever joins a circuit, look at.
 _FROM_ANYWHERE = {DataPayload.msg_id, CreatePayload.msg_id}
@@ -48,11 +43,13 @@ class ServingSettings(HiddenTunnelSettings):
     admission = NO_MORE_THAN_USUAL
 
 
-class ServingTunnels(HttpTunnels):
-    """The part of a TunnelCommunity that other nodes use."""
+class ServingTunnels(TunnelCommunity):
+    """Overrides what py-ipv8's TunnelCommunity does for other nodes: joining, extending and ending their circuits."""
 
-    native: "NativeEndpoint | None"
-    may_contact: Any
+    native: Any  # packet_engine/endpoint.py's NativeEndpoint, None on the Python engine
+    counters: Counter[str]
+    may_contact: MayContact
+    is_draining: bool
     crypto_endpoint: Any
 
     def __init__(self, settings: Any) -> None:
@@ -94,7 +91,7 @@ class ServingTunnels(HttpTunnels):
     def _is_circuit_id_taken(self, circuit_id: int) -> bool:
         return any(circuit_id in table for table in (self.circuits, self.relay_from_to, self.exit_sockets))
 
-    def set_exit_rules(self, rules: "ExitRules") -> None:
+    def set_exit_rules(self, rules: ExitRules) -> None:
         """Apply these rules; nothing leaves for this machine itself, under whatever address it is known."""
         self._rules = rules
         own = () if self.allow_private else own_addresses(self.my_estimated_wan[0], self.exit_source.host)
@@ -105,7 +102,7 @@ class ServingTunnels(HttpTunnels):
         if self.native is not None:
             self.native.set_exit_rules(rules)
 
-    def set_admission(self, admission: "Admission") -> None:
+    def set_admission(self, admission: Admission) -> None:
         """Apply this admission from now on."""
         self.admission = admission
         if self.native is not None:

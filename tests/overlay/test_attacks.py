@@ -58,7 +58,7 @@ async def test_a_hostile_first_hop_does_not_choose_the_others():
         async with opened(make_config(frozenset(), known)) as (client,):
             await until(lambda: len(client.candidates) == 5)
             first = next(peer for peer in client.candidates if peer.public_key.key_to_bin() == key_of(evil))
-            client._ranked_first_hops = lambda *args: [first]
+            client.hop_choice.first = lambda *args: [first]
             circuit = client.create_circuit(3)
             assert await circuit.ready
             keys = [hop.public_key_bin for hop in circuit.hops]
@@ -72,13 +72,13 @@ async def test_hops_are_in_networks_of_their_own_while_there_is_a_choice():
         exit_ = new_peer("44.1.0.1")
         client.candidates[exit_] = [PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT]
         client.candidates[new_peer("44.1.0.2")] = [PEER_FLAG_RELAY]
-        assert client._ranked_first_hops(2, "DATA", exit_) == []
+        assert client.hop_choice.first(2, "DATA", exit_) == []
         other = new_peer("44.2.0.1")
         client.candidates[other] = [PEER_FLAG_RELAY]
-        assert client._ranked_first_hops(2, "DATA", exit_) == [other]
-        client.requires_diversity = False
-        assert client._ranked_first_hops(2, "DATA", exit_)[0] == other
-        assert len(client._ranked_first_hops(2, "DATA", exit_)) == 2
+        assert client.hop_choice.first(2, "DATA", exit_) == [other]
+        client.hop_choice.requires_diversity = False
+        assert client.hop_choice.first(2, "DATA", exit_)[0] == other
+        assert len(client.hop_choice.first(2, "DATA", exit_)) == 2
         client.candidates.clear()
 
 
@@ -100,7 +100,7 @@ async def test_however_often_a_hidden_seeder_is_asked_a_relay_is_next_to_its_fir
             if hops > 1:
                 begun = Circuit(1, hops, CIRCUIT_TYPE_RP_SEEDER, circuit.required_exit)
                 begun._hops = [circuit.unverified_hop]
-                seconds.add(seeder._ranked_next(begun)[0].key)
+                seconds.add(seeder.hop_choice.next_of(begun)[0].key)
             await seeder.remove_circuit(circuit.circuit_id, remove_now=True)
         order = seeder.guard_order()
         # At one hop, the rendezvous point itself is first, and one of the guards and their reserves.
@@ -309,7 +309,7 @@ async def test_a_guess_does_not_end_anothers_extend():
         relay.send_cell, send = lambda to, payload: asked.append(payload), relay.send_cell
         first = next(peer for peer in client.candidates if peer.public_key.key_to_bin() == key_of(relay))
         last = next(peer for peer in client.candidates if peer != first)
-        client._ranked_first_hops = lambda *args: [first]
+        client.hop_choice.first = lambda *args: [first]
         relay.send_cell = send
         circuit = client.create_circuit(2, required_exit=last)
         # As soon as the relay has asked the exit, somebody else answers.

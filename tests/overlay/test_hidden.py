@@ -211,8 +211,8 @@ async def test_look_ups_that_find_nobody_become_rare():
 @pytest.mark.slow
 async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monkeypatch):
     """The end of a circuit may look up well, and yet nothing comes back by it."""
-    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.ANSWER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.LOOKUP_RETRY_S", 0.5)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.keeper.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.keeper.LOOKUP_RETRY_S", 0.5)
     async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
         heard = asyncio.Event()
@@ -235,8 +235,8 @@ async def test_a_seeder_that_does_not_answer_is_asked_over_another_circuit(monke
 @pytest.mark.slow
 async def test_a_seeder_is_found_by_another_introduction_point_than_one_that_is_gone(monkeypatch):
     """The DHT names a point for a day, whether it is still there or not."""
-    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.ANSWER_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.services.LOOKUP_RETRY_S", 0.5)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.keeper.ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.keeper.LOOKUP_RETRY_S", 0.5)
     async with relays(3) as nodes, member(nodes) as seeder, member(nodes) as downloader:
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
         await until(lambda: any(node.intro_point_for for node in nodes), 30, "the introduction point")
@@ -279,7 +279,7 @@ async def test_a_rendezvous_that_does_not_come_about_is_tried_elsewhere(monkeypa
 async def test_swarms_are_tended_by_one_loop_that_ends_with_the_last(monkeypatch):
     async with network(exits=0, relays=1) as (node,):
         tended = []
-        monkeypatch.setattr(node, "_tend_swarms", lambda: tended.append(time.monotonic()))
+        monkeypatch.setattr(node._keeper, "_step", lambda: tended.append(time.monotonic()))
         for _ in range(6):
             for seeding in (False, True):
                 node.watch([])
@@ -288,4 +288,4 @@ async def test_swarms_are_tended_by_one_loop_that_ends_with_the_last(monkeypatch
         await until(lambda: len(tended) >= 2)
         assert tended[-1] - tended[-2] > 0.9
         node.watch([])
-        await until(lambda: not node.is_pending_task_active("tend swarms"))
+        await until(lambda: not node.is_pending_task_active("keep swarms"))

@@ -18,11 +18,11 @@ from tunnel_pool.overlay.requests.http import (
     PEER_FLAG_EXIT_HTTP,
     HttpError,
     NoHttpExitError,
-    RefusedError,
 )
 from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, PART_BYTES, may_pass
 from tunnel_pool.overlay.requests.http_reading import read_response
 from tunnel_pool.overlay.serving.exit_rules import ExitRules, network_ranges
+from tunnel_pool.overlay.serving.http_exit import RefusedError
 
 TRACKER_ANSWER = b"d8:intervali1800e5:peers6:\x01\x02\x03\x04\x05\x06e"
 REQUEST = b"GET /announce HTTP/1.1\r\n\r\n"
@@ -231,7 +231,7 @@ async def test_an_exit_makes_one_get_request_and_says_nothing_else(request_):
         exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True))
         try:
             with pytest.raises(RefusedError, match="http_request_refused"):
-                await exit_node._fetch(None, address, request_)
+                await exit_node.http_exit.fetch(None, address, request_)
         finally:
             await exit_node.unload()
 
@@ -291,13 +291,13 @@ async def test_a_dht_node_is_an_address_never_a_name():
         circuit = client.create_circuit(1)
         assert await circuit.ready
         answered = asyncio.get_running_loop().create_future()
-        client._asked[circuit.circuit_id] = b"aaaa", answered
+        client.dht_names._asked[circuit.circuit_id] = b"aaaa", answered
         answer_ = b"d1:rd2:id20:" + bytes(20) + b"e1:t4:aaaa1:y1:re"
         for origin in [("leak.example", 80), ("10.0.0.1", 80), ("127.0.0.1", 80)]:
-            client.datagram_from_outside(circuit, origin, answer_)
+            client.dht_names.answered(circuit, origin, answer_)
         assert not answered.done()
         assert client.dropped()["circuit_datagram_refused"] == 3
-        client.datagram_from_outside(circuit, ("9.9.9.9", 80), answer_)
+        client.dht_names.answered(circuit, ("9.9.9.9", 80), answer_)
         assert answered.result() == ("9.9.9.9", 80)
 
 

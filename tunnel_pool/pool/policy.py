@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from tunnel_pool.overlay.pacing import doubled_s
+
 START_TIMEOUT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_TIMEOUT_S = 4.0
@@ -135,7 +137,7 @@ def surplus(wanted: int, have: Mapping[int, int]) -> dict[int, int]:
 
 def restart_delay_s(quick_deaths: int) -> float:
     """Return a delay that doubles with each death soon after the start."""
-    return min(FIRST_RESTART_DELAY_S * float(1 << min(quick_deaths, 16)), MAX_RESTART_DELAY_S)
+    return doubled_s(FIRST_RESTART_DELAY_S, quick_deaths, MAX_RESTART_DELAY_S)
 
 
 @dataclass

@@ -125,8 +125,9 @@ class PooledTunnelCommunity(
         """Return when the first child is ready. Raises UserError when none can start; `unload` it then, too."""
         if self._shares_port:
             self.port = await SharedPort.open(self._config, self.pool, self.pool.records, self._guards)
-            self.port.front.first_hops_of_children = lambda: {c.hop.peer for c in self.circuits.values() if c.hop}
-            self.port.front.missing = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
+            front = self.port.front
+            front.hops_in_use = lambda: {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop}
+            front.lacks_circuits = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
         await self.pool.start()
         if self.pool.running():  # the pool may have been stopped meanwhile
             self._build_regularly()

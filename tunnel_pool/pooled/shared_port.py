@@ -21,7 +21,7 @@ from tunnel_pool.overlay.messages import address_message, introduction_state, pe
 from tunnel_pool.overlay.node import open_front
 from tunnel_pool.overlay.one_port.front import FrontCommunity
 from tunnel_pool.overlay.paths.guards import GuardOrder, Guards
-from tunnel_pool.overlay.paths.hops import node_of
+from tunnel_pool.overlay.paths.hop_choice import node_of
 from tunnel_pool.overlay.wire.udp import bind_to_device, cannot_bind
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.pool import ProcessPool

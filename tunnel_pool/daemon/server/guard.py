@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tunnel_pool.overlay.bucket import Bucket
+from tunnel_pool.overlay.pacing import Bucket
 from tunnel_pool.overlay.serving.destinations import is_address
 
 LOCAL_NAMES = ("localhost", "localhost.")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from tunnel_pool.overlay.pacing import doubled_s
+
 FIRST_S = 30.0
 MOST_S = 3600.0  # the longest time between two attempts
 ANEW_EVERY = 4  # of so many attempts, one opens the download anew
@@ -40,7 +42,7 @@ class Standstill:
         if now_s < self._next_s:
             return None
         self.attempts += 1
-        self._next_s = now_s + min(FIRST_S * 2**self.attempts, MOST_S)
+        self._next_s = now_s + doubled_s(FIRST_S, self.attempts, MOST_S)
         return Step.OPEN_ANEW if self.attempts % ANEW_EVERY == 0 else Step.ASK_AGAIN
 
     def sentence(self, now_s: float, peers: int, is_reachable: bool) -> str:

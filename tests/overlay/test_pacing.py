@@ -1,4 +1,4 @@
-from tunnel_pool.overlay.backoff import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Recent
+from tunnel_pool.overlay.pacing import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Recent
 
 
 def test_the_delay_doubles_up_to_its_limit():

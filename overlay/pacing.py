@@ -1,0 +1,82 @@
+"""How often things are done: delays after failures, what happened of late, a token bucket. Pure."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+FIRST_DELAY_S = 0.5
+MAX_DELAY_S = 30.0
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def doubled_s(first_s: float, times: int, most_s: float) -> float:
+    """Return a delay in seconds that has doubled so often, up to a limit."""
+    return min(first_s * 2.0 ** min(times, 16), most_s)
+
+
+class Backoff:
+    """Delays new tries; the delay doubles with each failure in a row, and starts anew with a success."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._not_before_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        return now_s >= self._not_before_s
+
+    def failed(self, now_s: float) -> None:
+        """Note a failure; those before the next try is due count as one, as they come in batches."""
+        if self.is_due(now_s):
+            self._not_before_s = now_s + doubled_s(FIRST_DELAY_S, self._failures, MAX_DELAY_S)
+            self._failures += 1
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._not_before_s = 0.0
+
+
+class Recent(Generic[Key]):
+    """Remembers for some seconds that something happened to a key."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until_s: dict[Key, float] = {}
+
+    def add(self, key: Key, now_s: float) -> None:
+        self._until_s = {known: until_s for known, until_s in self._until_s.items() if until_s > now_s}
+        self._until_s[key] = now_s + self._seconds
+
+    def clear(self, key: Key) -> None:
+        """Forget it at once."""
+        self._until_s.pop(key, None)
+
+    def has(self, key: Key, now_s: float) -> bool:
+        return self._until_s.get(key, now_s) > now_s
+
+
+class Bucket:
+    """A token bucket in one number: until when it is used up (GCRA, ITU-T I.371); limits.rs has the like.
+
+    It fills at a rate that is told each time, up to so many seconds' worth when unused.
+    """
+
+    def __init__(self) -> None:
+        self._used_until_s = 0.0
+
+    def permits(self, now_s: float) -> bool:
+        return self._used_until_s <= now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long until it permits again."""
+        return max(0.0, self._used_until_s - now_s)
+
+    def spend(self, per_s: float, at_once: float, now_s: float) -> bool:
+        """Take one of so many a second, of which so many may come at once, if it permits; return whether it did."""
+        if not self.permits(now_s):
+            return False
+        self.take(per_s, at_once / per_s, now_s)
+        return True
+
+    def take(self, per_s: float, burst_s: float, now_s: float) -> None:
+        """Take one of so many a second."""
+        self._used_until_s = max(self._used_until_s, now_s - burst_s) + 1 / per_s

@@ -1,0 +1,136 @@
+"""Which peer becomes which hop of a circuit; path.py says who may follow whom."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ipv8.messaging.anonymization.community import TunnelCommunity
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_TYPE_DATA,
+    CIRCUIT_TYPE_IP_SEEDER,
+    CIRCUIT_TYPE_RP_DOWNLOADER,
+    CIRCUIT_TYPE_RP_SEEDER,
+    PEER_FLAG_EXIT_BT,
+    PEER_FLAG_EXIT_IPV8,
+    PEER_FLAG_RELAY,
+    Circuit,
+    Hop,
+)
+from ipv8.peer import Peer
+
+from tunnel_pool.overlay.paths.guards import SECOND_LAYER
+from tunnel_pool.overlay.paths.path import Node, Ranked, in_order, rank, without_conflicts
+from tunnel_pool.rpc.drop_reasons import DropReason
+
+# Circuits that others can make us build, by asking for them.
+ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))
+
+
+class HopChoice:
+    """Chooses among a tunnel community's candidates; its `guard_order` says which are guards."""
+
+    def __init__(self, community: TunnelCommunity, requires_diversity: bool) -> None:
+        """`requires_diversity`: hops must differ in network; without it, they do where they can."""
+        self._community = community
+        self.requires_diversity = requires_diversity
+        self._rng = random.SystemRandom()
+
+    def last(self, peers: Sequence[Peer]) -> Peer | None:
+        """Return one to be the last hop; not a guard, which would then be no first hop, while there are others."""
+        order = self._community.guard_order()
+        primary = set(order.first) if order is not None else set()
+        others = [peer for peer in peers if peer.public_key.key_to_bin() not in primary]
+        return self._rng.choice(others or peers) if peers else None
+
+    def introduction_point(self) -> Peer | None:
+        """Return a node that strangers can send to: exits are taken to be such (py-ipv8's select_exit)."""
+        for flag in (PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY):
+            if peers := self._community.get_candidates(flag):
+                return self.last(peers)
+        return None
+
+    def meeting_point(self, hops: int) -> Peer | None:
+        """Return a rendezvous point at the end of so many hops; a downloader may ask for many of these.
+
+        Whoever is there knows the hop before it. Next to us it is a guard, next to a guard one of the second
+        layer, so that a stranger gets there in neither place however often he asks.
+        """
+        relays, order = self._community.get_candidates(PEER_FLAG_RELAY), self._community.guard_order()
+        if order is not None and hops <= 2:
+            keys = order.first if hops == 1 else order.second
+            chosen = in_order(keys, map(node_of, relays))
+            count = max(1, order.primary) if hops == 1 else SECOND_LAYER.count
+            if chosen:
+                return self._peer_of(self._rng.choice(chosen[:count]), relays)
+        return self.last(relays)
+
+    def first(self, goal_hops: int, ctype: str, required_exit: Peer | None) -> list[Peer]:
+        """Return the relays that a circuit of several hops may begin with, the best first."""
+        relays = self._community.get_candidates(PEER_FLAG_RELAY)
+        path = [node_of(required_exit)] if required_exit is not None else []
+        if required_exit is None and ctype == CIRCUIT_TYPE_DATA:
+            exits = [node_of(peer) for peer in self._community.get_candidates(PEER_FLAG_EXIT_BT)]
+            # One exit has to be left for the end, and in another network where that can be.
+            left = {peer: without_conflicts(exits, [node_of(peer)]) for peer in relays}
+            relays = [peer for peer in relays if left[peer].diverse] or [p for p in relays if left[p].nodes]
+        order = self._community.guard_order()
+        nodes = [node_of(peer) for peer in relays]
+        used = Counter(
+            circuit.hop.peer.public_key.key_to_bin() for circuit in self._community.circuits.values() if circuit.hop
+        )
+        if order is not None:
+            nodes = in_order(order.first, nodes)
+            ranked = without_conflicts(nodes, path)
+        else:
+            ranked = rank(nodes, path, self._rng)
+            ranked.nodes[: ranked.diverse] = sorted(ranked.nodes[: ranked.diverse], key=lambda node: used[node.key])
+        chosen = self._diverse(ranked)
+        if order is not None:
+            primary = set(order.first[: order.primary])
+            # The primary ones share the circuits.
+            chosen.sort(key=lambda node: (node.key not in primary, used[node.key] if node.key in primary else 0))
+        return [self._peer_of(node, relays) for node in chosen]
+
+    def next_of(self, circuit: Circuit) -> list[Node]:
+        path = [_node_of_hop(hop) for hop in circuit.hops]
+        is_last = circuit.goal_hops - 1 == len(circuit.hops)
+        if circuit.required_exit is not None:
+            if is_last:
+                return [node_of(circuit.required_exit)]
+            path.append(node_of(circuit.required_exit))
+        if is_last:
+            return self._diverse(rank(map(node_of, self._community.get_candidates(PEER_FLAG_EXIT_BT)), path, self._rng))
+        relays = self._community.get_candidates(PEER_FLAG_RELAY)
+        order = self._community.guard_order()
+        if order is not None and circuit.ctype in ASKED_FOR and len(circuit.hops) == 1:
+            second = in_order(order.second, map(node_of, relays))
+            used, reserve = second[: SECOND_LAYER.count], second[SECOND_LAYER.count :]
+            self._rng.shuffle(used)
+            return self._diverse(without_conflicts([*used, *reserve], path))
+        exits = set(self._community.get_candidates(PEER_FLAG_EXIT_BT))
+        # Exits are rare: they are for the end, while others are there.
+        found = rank((node_of(peer) for peer in relays if peer not in exits), path, self._rng)
+        also = rank((node_of(peer) for peer in relays if peer in exits), path, self._rng)
+        nodes = [*found.nodes[: found.diverse], *also.nodes[: also.diverse]]
+        diverse = len(nodes)
+        return self._diverse(Ranked([*nodes, *found.nodes[found.diverse :], *also.nodes[also.diverse :]], diverse))
+
+    def _diverse(self, ranked: Ranked) -> list[Node]:
+        if self.requires_diversity:
+            return ranked.nodes[: ranked.diverse]
+        if ranked.nodes and not ranked.diverse:
+            self._community.counters[DropReason.HOP_OF_A_NETWORK_TAKEN_TWICE] += 1
+        return ranked.nodes
+
+    @staticmethod
+    def _peer_of(node: Node, peers: Iterable[Peer]) -> Peer:
+        return next(peer for peer in peers if peer.public_key.key_to_bin() == node.key)
+
+
+def node_of(peer: Peer) -> Node:
+    """Return a peer as the choice of hops knows it."""
+    return Node(peer.public_key.key_to_bin(), *peer.address[:2])
+
+
+def _node_of_hop(hop: Hop) -> Node:
+    return Node(hop.public_key_bin, hop.peer.address[0])

@@ -1,0 +1,115 @@
+"""Requests that an exit makes for others: to trackers alone, and nothing but what a tracker answers goes back."""
+
+import asyncio
+import re
+import time
+
+from ipv8.messaging.anonymization.community import TunnelCommunity
+
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
+from tunnel_pool.overlay.requests.http_answers import PART_BYTES, may_pass
+from tunnel_pool.overlay.requests.http_reading import read_response
+from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
+from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
+from tunnel_pool.rpc.drop_reasons import DropReason
+from tunnel_pool.steering.layout import PAYLOAD_AT
+
+EXIT_TIMEOUT_S = 10.0
+PIECES_AT_ONCE, PAUSE_S = 8, 0.02  # where a limit holds, many at once would not find room in the circuit's queue
+MAX_REQUESTS_PER_CIRCUIT = 5
+MAX_REQUESTS = 100
+# One request line, headers of one line each, no body: what a tracker is asked, and nothing else on this connection.
+# Other headers could say that somebody else asks (X-Forwarded-For), or who is logged in.
+_HEADERS = rb"(?:host|user-agent|accept|accept-encoding|accept-language|connection|cache-control|pragma)"
+_GET_REQUEST = re.compile(
+    rb"GET [\x21-\x7e]+ HTTP/1\.[01]\r\n(?:" + _HEADERS + rb":[\t\x20-\x7e]*\r\n)*\r\n", re.IGNORECASE
+)
+
+
+class RefusedError(Exception):
+    """Says that an exit does not make this request, or give its answer back, by the name it is counted under."""
+
+
+class HttpExit:
+    """Makes requests for others, as a part of a tunnel community whose `peer_flags` offer it."""
+
+    def __init__(self, community: TunnelCommunity) -> None:
+        """Let the requests come in over circuits that end at the community."""
+        self._community = community
+        self._serving: dict[int, int] = {}  # requests by circuit
+        self._judging = asyncio.Lock()
+        community.add_cell_handler(HttpRequestPayload, self._on_request)
+
+    async def _on_request(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
+        """Make a request for a circuit that ends here, if we offer that; what is wrong is not answered."""
+        payload, _ = self._community.serializer.unpack_serializable(HttpRequestPayload, data, offset=PAYLOAD_AT)
+        offered = PEER_FLAG_EXIT_HTTP in self._community.settings.peer_flags
+        if circuit_id is None or circuit_id not in self._community.exit_sockets or not offered:
+            self._community.counters[DropReason.HTTP_NOT_OFFERED] += 1
+            return
+        running = self._serving.get(circuit_id, 0)
+        if running >= MAX_REQUESTS_PER_CIRCUIT or sum(self._serving.values()) >= MAX_REQUESTS:
+            self._community.counters[DropReason.HTTP_TOO_MANY_REQUESTS] += 1
+            return
+        self._serving[circuit_id] = running + 1
+        try:
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
+                response = await self.fetch(self._community.exit_sockets[circuit_id], payload.target, payload.request)
+        except RefusedError as refused:
+            self._community.counters[str(refused)] += 1
+            return
+        except (OSError, TimeoutError):
+            self._community.counters[DropReason.HTTP_FAILED] += 1
+            return
+        finally:
+            self._serving[circuit_id] -= 1
+            if not self._serving[circuit_id]:
+                del self._serving[circuit_id]
+        pieces = [response[start : start + PART_BYTES] for start in range(0, len(response), PART_BYTES)]
+        for number, piece in enumerate(pieces):
+            if number and number % PIECES_AT_ONCE == 0:
+                await asyncio.sleep(PAUSE_S)
+            answer = HttpResponsePayload(circuit_id, payload.identifier, number, len(pieces), piece)
+            self._community.send_cell(source_address, answer)
+
+    async def fetch(self, exit_socket: PolicedExitSocket, target: tuple[str, int], request: bytes) -> bytes:
+        """Return what the server answers. Raises RefusedError, OSError."""
+        if not _GET_REQUEST.fullmatch(request):
+            raise RefusedError(DropReason.HTTP_REQUEST_REFUSED)
+        address = await self._destination(exit_socket, *target)
+        if why := exit_socket.asked.refusal(self._community.exit_rules, address, time.monotonic()):
+            raise RefusedError(why)
+        reader, writer = await self._community.exit_source.connect(*address)
+        exit_socket.asked.answered(address, time.monotonic())
+        try:
+            writer.write(request)
+            await writer.drain()
+            response = await read_response(reader)
+        except ValueError:
+            raise RefusedError(DropReason.HTTP_ANSWER_REFUSED) from None
+        finally:
+            writer.close()
+        async with self._judging:  # one answer at a time, as each takes milliseconds
+            if not await asyncio.to_thread(may_pass, response):
+                raise RefusedError(DropReason.HTTP_ANSWER_REFUSED)
+        return response
+
+    async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
+        """Return an address that we may connect to. Raises RefusedError, OSError."""
+        if not is_address(host):
+            if self._community.exit_source.device:
+                # The system's resolver would ask through any device.
+                raise RefusedError(DropReason.EXIT_NAME_REFUSED)
+            if not exit_socket.asked.may_look_up(self._community.exit_rules, time.monotonic()):
+                raise RefusedError(DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST)
+        why: str = DropReason.EXIT_DESTINATION_REFUSED
+        try:
+            found = await self._community.exit_source.resolve(host, port)
+        except UnicodeError:  # it is not a name
+            raise RefusedError(DropReason.EXIT_NAME_REFUSED) from None
+        for ip in found:
+            if is_allowed_destination(ip, port, self._community.allow_private):
+                if (refusal := self._community.exit_rules.destination_refusal(ip, port)) is None:
+                    return ip, port
+                why = refusal
+        raise RefusedError(why)
