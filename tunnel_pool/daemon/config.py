@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.torrents.hops import HopRules, checked_hops
+from tunnel_pool.daemon.rules.hops import HopRules, checked_hops
 from tunnel_pool.system.toml_file import Section, read_toml
 
 NOTHING: Mapping[str, int] = MappingProxyType({})

@@ -15,6 +15,7 @@ from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.pool import PoolControl
+from tunnel_pool.daemon.rules.hops import HopRules
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.server.api.events import Events
 from tunnel_pool.daemon.server.api.operations import Api
@@ -31,7 +32,6 @@ from tunnel_pool.daemon.server.web import WebOptions, add_metrics, add_rpc, make
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.alerts import AlertReader
 from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.hops import HopRules
 from tunnel_pool.daemon.torrents.library import TICK_S, Library
 from tunnel_pool.daemon.torrents.loading import load
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
@@ -102,9 +102,10 @@ class Daemon:
         self.options = replace(options, config=model.Config(options={**options.config.options, **kept}))
         self.changes.rules = options.rules
         self.changes.folders_by_label = dict(options.folders_by_label)
-        self.library.room.min_free_bytes = options.min_free_bytes
+        self.library.scheduler.room.min_free_bytes = options.min_free_bytes
         if options.folder is not None and options.folder != before.folder:
-            self.library.settings = msgspec.structs.replace(self.library.settings, folder=str(options.folder))
+            records = self.library.records
+            records.settings = msgspec.structs.replace(records.settings, folder=str(options.folder))
         return left
 
     async def until_stopped(self) -> None:
@@ -115,7 +116,7 @@ class Daemon:
                 systemd.tell("WATCHDOG=1")
             if why := self.tunnels.failure():
                 raise UserError(why)
-            self.library.tick()
+            self.library.scheduler.tick()
             self.watchdog.look()
             self.events.tick()
             with contextlib.suppress(TimeoutError):
@@ -143,7 +144,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             isolation=options.sessions.isolation,
         )
         sessions.on_alert = AlertReader(library).read
-        sessions.on_reachable = library.tick
+        sessions.on_reachable = library.scheduler.tick
         try:
             await load(library, str(options.folder) if options.folder is not None else None)
         except StoreError as error:

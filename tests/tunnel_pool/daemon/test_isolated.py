@@ -58,7 +58,7 @@ async def test_a_torrents_session_and_circuits_end_with_it(tmp_path):
         assert opened.tunnels.wanted_circuits().keys() == {second.lane}
         again = await add(opened, A)
         assert again.lane not in lanes
-        assert not opened.library.has(first)
+        assert not opened.library.records.has(first)
 
 
 async def test_labels_bring_a_torrent_to_those_that_have_the_same(tmp_path):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
 from tunnel_pool.daemon.server.guard import (
     Credentials,
     is_authorized,
@@ -23,8 +25,6 @@ from tunnel_pool.daemon.server.transmission.methods import _priorities
 from tunnel_pool.daemon.server.transmission.names import camel, kebab, snake
 from tunnel_pool.daemon.storage.record import LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.hops import HopRules, checked_hops, hops_of_labels, other_labels
-from tunnel_pool.daemon.torrents.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
 from tunnel_pool.daemon.torrents.torrent import Count, StatusSummary, Torrent
 from tunnel_pool.overlay.clients.lanes import Lane
 

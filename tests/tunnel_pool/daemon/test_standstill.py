@@ -12,13 +12,13 @@ from tests.network import COMMUNITY_ID, until, unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
 from tunnel_pool.daemon.daemon import DaemonOptions, running
+from tunnel_pool.daemon.rules import standstill
+from tunnel_pool.daemon.rules.standstill import Standstill, Step
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.room import Room
-from tunnel_pool.daemon.torrents import standstill
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.daemon.torrents.session import DaemonSession
-from tunnel_pool.daemon.torrents.standstill import Standstill, Step
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.private_swarm.swarm import same_bytes

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.daemon.config import Watch, check_whole, checked_watch
-from tunnel_pool.daemon.torrents.hops import checked_hops
+from tunnel_pool.daemon.rules.hops import checked_hops
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.storage.store import StoreError
-from tunnel_pool.daemon.torrents.queue import Activity
 from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.daemon.torrents.torrent import Torrent
 

@@ -90,7 +90,7 @@ class _Calls:
         return torrent
 
     async def settings(self, _: str, body: None) -> dict[str, Any]:
-        settings, hops = self._library.settings, self._changes.rules.default
+        settings, hops = self._library.records.settings, self._changes.rules.default
         defaults = {
             "anonymity_enabled": hops > 0,
             "number_hops": hops,

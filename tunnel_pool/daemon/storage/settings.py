@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tunnel_pool.daemon.torrents.queue import QueueLimits
+from tunnel_pool.daemon.rules.queue import QueueLimits
 
 MAX_KB_PER_S = 2_000_000  # libtorrent keeps bytes a second in 31 bits
 MAX_COUNT = 1_000_000

@@ -62,18 +62,18 @@ class AlertReader:
         if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
             # A hybrid that was added by the one hash and by the other.
             torrent.error = "it is here twice: remove this one or the other"
-        self._library.spawn(self._keep(torrent, name=torrent.status.name))
+        self._library.background.spawn(self._keep(torrent, name=torrent.status.name))
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
         torrent.update(torrent.handle.status())
         if not torrent.record.done_s:
-            self._library.spawn(self._keep(torrent, done_s=time.time()))
+            self._library.background.spawn(self._keep(torrent, done_s=time.time()))
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.is_verifying = False
         torrent.update(torrent.handle.status())
-        self._library.tick_soon()
+        self._library.scheduler.tick_soon()
         self._exported(torrent)
 
     def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
@@ -83,17 +83,17 @@ class AlertReader:
     def _exported(self, torrent: Torrent) -> None:
         """Note that the bytes of files wanted of late are in the files, or are fetched again."""
         if torrent.record.exporting and not torrent.selections:
-            self._library.spawn(self._keep_exported(torrent))
+            self._library.background.spawn(self._keep_exported(torrent))
 
     async def _keep_exported(self, torrent: Torrent) -> None:
-        async with self._library.changing:
-            if not torrent.selections and self._library.has(torrent) and not torrent.is_between_sessions:
-                await self._library.put_with_resume(torrent, exporting=[])
+        async with self._library.records.changing:
+            if not torrent.selections and self._library.records.has(torrent) and not torrent.is_between_sessions:
+                await self._library.records.put_with_resume(torrent, exporting=[])
 
     async def _keep(self, torrent: Torrent, **changes: Any) -> None:
-        async with self._library.changing:
-            await self._library.put(torrent, **changes)
-        await self._library.save_resume([torrent])
+        async with self._library.records.changing:
+            await self._library.records.put(torrent, **changes)
+        await self._library.records.save_resume([torrent])
 
     def _storage_moved_alert(self, torrent: Torrent, alert: Any) -> None:
         _answer(torrent.moved, alert.storage_path())
@@ -111,7 +111,7 @@ class AlertReader:
         """Handle a torrent that libtorrent has stopped for an error of a file."""
         torrent.handle.clear_error()
         if alert.error.value() == errno.ENOSPC:
-            self._library.disk_is_full(torrent)
+            self._library.scheduler.disk_is_full(torrent)
         else:
             self._failed(torrent, alert.error.message())
 
@@ -124,7 +124,7 @@ class AlertReader:
         torrent.error = why
         torrent.is_verifying = False
         torrent.changed_s = time.monotonic()
-        self._library.tick_soon()
+        self._library.scheduler.tick_soon()
 
 
 def _answer(future: "asyncio.Future[Any] | None", result: Any) -> None:

@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import libtorrent as lt
-import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.hops import HopRules, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.queue import moved
+from tunnel_pool.daemon.rules.renames import is_taken, renames_of
+from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.record import LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
-from tunnel_pool.daemon.torrents.hops import HopRules, hops_of_labels, other_labels
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.queue import moved
-from tunnel_pool.daemon.torrents.renames import is_taken, renames_of
-from tunnel_pool.daemon.torrents.selection import newly_wanted
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
 from tunnel_pool.torrent.isolation import PLAIN
@@ -68,7 +67,7 @@ class Changes:
     async def add(self, parameters: lt.add_torrent_params, request: AddRequest) -> tuple[Torrent, bool]:
         """Return the torrent, and whether it was there before. Raises RequestError and StoreError."""
         library = self._library
-        async with library.changing:
+        async with library.records.changing:
             if self._deleting:  # otherwise it would delete what is added again
                 await asyncio.wait(self._deleting)
             if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
@@ -78,16 +77,16 @@ class Changes:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
             record = await self._record_of(parameters, request)
             parameters.save_path = record.folder
-            await library.store.put(record, lt.write_resume_data_buf(parameters))
+            await library.records.add(record, parameters)
             try:
                 torrent = library.open(record, parameters)
             except (RuntimeError, OSError) as error:
-                await library.store.remove([record.infohash])
+                await library.records.remove([record.infohash])
                 raise RequestError(f"libtorrent refuses the torrent: {error}") from None
             with refused():
                 if request.hops is not None or hops_of_labels(request.labels) is not None:
                     torrent.held_until_s = 0.0
-        library.tick()
+        library.scheduler.tick()
         return torrent, False
 
     @staticmethod
@@ -102,14 +101,14 @@ class Changes:
         library = self._library
         labels = other_labels(request.labels)
         by_label = (self.folders_by_label[label] for label in labels if label in self.folders_by_label)
-        folder = absolute(request.folder or next(by_label, library.settings.folder))
+        folder = absolute(request.folder or next(by_label, library.records.settings.folder))
         with refused():
             hops = self.rules.hops(request.hops, request.labels, folder)
         infohash = infohash_of(parameters)
-        fields = {"peer_limit": library.settings.peer_limit_per_torrent, **request.others}
+        fields = {"peer_limit": library.records.settings.peer_limit_per_torrent, **request.others}
         return Record(
             infohash=infohash,
-            number=await library.new_number(),
+            number=await library.records.new_number(),
             hops=hops,
             name=_name_of(parameters) or infohash,
             folder=folder,
@@ -117,7 +116,7 @@ class Changes:
             added_s=time.time(),
             labels=labels,
             peers=parameters.peers,
-            stopped=not library.settings.start_added_torrents if request.stopped is None else request.stopped,
+            stopped=not library.records.settings.start_added_torrents if request.stopped is None else request.stopped,
             file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
             **fields,
         )
@@ -125,17 +124,17 @@ class Changes:
     async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
         """Remove torrents: they are gone when it returns, their files soon after. Raises StoreError."""
         library = self._library
-        async with library.changing:
-            torrents = [torrent for torrent in torrents if library.has(torrent)]
+        async with library.records.changing:
+            torrents = [torrent for torrent in torrents if library.records.has(torrent)]
             # Each file of each torrent is looked at: not on the loop. None comes or goes meanwhile.
             deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
-            await library.store.remove([torrent.record.infohash for torrent in torrents], deletions)
-            removals = [self._close(torrent) for torrent in torrents]
-            await self._put_order(self._order())
+            await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
+            removals = [library.close(torrent) for torrent in torrents]
+            await library.records.put_order(library.records.order())
         task = asyncio.get_running_loop().create_task(self._delete_when_free(removals, deletions))
         self._deleting.add(task)
         task.add_done_callback(self._deleting.discard)
-        library.tick()
+        library.scheduler.tick()
 
     def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
         """Return their files, without those that other torrents have, too."""
@@ -146,25 +145,12 @@ class Changes:
             (own if torrent.record.infohash in infohashes else kept).extend(torrent_files(torrent))
         return disk.without(own, kept)
 
-    def _close(self, torrent: Torrent) -> "asyncio.Future[None]":
-        library = self._library
-        library.leave_swarms(torrent)
-        if torrent.is_between_sessions:  # neither took it
-            removed = asyncio.get_running_loop().create_future()
-            removed.set_result(None)
-        else:
-            removed = library.sessions.ensure_open(torrent.lane).remove(torrent)
-        removed.add_done_callback(lambda _: library.leave_lane(torrent.lane, torrent.record))
-        del library.torrents[torrent.record.infohash]
-        library.removed.append((time.monotonic(), torrent.record.number))
-        return removed
-
     async def _delete_when_free(self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion]) -> None:
         if removals:
             await asyncio.wait(removals, timeout=REMOVE_TIMEOUT_S)
         if deletions:
             gone = await asyncio.to_thread(disk.delete, deletions)
-            self._library.spawn(self._library.store.deleted(gone))
+            self._library.background.spawn(self._library.records.deleted(gone))
 
     # While they are there
 
@@ -176,22 +162,22 @@ class Changes:
         if "labels" in changes:
             for torrent in (torrents := list(torrents)):
                 await self.hops.regroup(torrent, changes["labels"])
-        async with library.changing:
+        async with library.records.changing:
             edits = []
-            for torrent in filter(library.has, torrents):
+            for torrent in filter(library.records.has, torrents):
                 edit = {**changes, "edited_s": time.time()}
                 if priorities is not None and not torrent.is_between_sessions:
                     edit |= _selection_of(torrent, priorities(torrent))
                 edits.append((torrent, edit))
-            await library.put_each(edits)
+            await library.records.put_each(edits)
             for torrent, edit in edits:
                 if torrent.is_between_sessions:  # libtorrent refused it
                     continue
                 if "file_priorities" in edit:
                     torrent.handle.prioritize_files(edit["file_priorities"])
                     torrent.selections += torrent.layout is not None
-                library.apply_limits(torrent)
-        library.tick()
+                torrent.apply_limits()
+        library.scheduler.tick()
 
     async def start(self, torrents: Iterable[Torrent], now: bool = False) -> None:
         """Start torrents; with `now`, past the queue. Raises StoreError."""
@@ -203,7 +189,7 @@ class Changes:
             if now:
                 torrent.held_until_s = 0.0
         # As in Transmission: who starts one that has given all wants it to give more.
-        done = [torrent for torrent in torrents if torrent.record.gave_all and library.is_done(torrent)]
+        done = [torrent for torrent in torrents if torrent.record.gave_all and library.scheduler.is_done(torrent)]
         await self.change(done, ratio_mode=LimitMode.UNLIMITED)
         await self.change(torrents, stopped=False, started_now=now, gave_all=False)
 
@@ -218,7 +204,7 @@ class Changes:
                 torrent.error = ""
                 torrent.is_verifying = True
                 torrent.handle.force_recheck()
-        self._library.tick()
+        self._library.scheduler.tick()
 
     def reannounce(self, torrents: Iterable[Torrent]) -> None:
         for torrent in filter(self._is_here, torrents):
@@ -226,22 +212,22 @@ class Changes:
             torrent.handle.force_dht_announce()
 
     def _is_here(self, torrent: Torrent) -> bool:
-        return self._library.has(torrent) and not torrent.is_between_sessions
+        return self._library.records.has(torrent) and not torrent.is_between_sessions
 
     async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
         """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError."""
         folder, library = absolute(location), self._library
-        async with library.changing:
+        async with library.records.changing:
             for torrent in filter(self._is_here, torrents):
                 if torrent.is_moving:
                     raise RequestError("the torrent is being moved already")
                 if with_files and folder != torrent.record.folder:
-                    await library.put(torrent, moving_to=folder)
+                    await library.records.put(torrent, moving_to=folder)
                     torrent.is_moving, torrent.error = True, ""
-                    library.spawn(self._move_files(torrent, folder))
+                    library.background.spawn(self._move_files(torrent, folder))
                 elif not with_files:
                     await self._look_in(torrent, folder)
-        library.tick()
+        library.scheduler.tick()
 
     async def _move_files(self, torrent: Torrent, folder: str) -> None:
         library = self._library
@@ -253,14 +239,14 @@ class Changes:
             except OSError as error:
                 torrent.error = f"it can't be moved: {error.strerror}"
                 folder = torrent.record.folder
-            async with library.changing:
-                await library.put_with_resume(torrent, folder=folder, moving_to="")
+            async with library.records.changing:
+                await library.records.put_with_resume(torrent, folder=folder, moving_to="")
         except StoreError as error:
             torrent.error = f"where it was moved to is not kept: {error}; move it again"
             raise
         finally:
             torrent.is_moving = False
-        library.tick()
+        library.scheduler.tick()
 
     async def _look_in(self, torrent: Torrent, folder: str) -> None:
         """Take the files that are in the folder, as the owner says. Raises RequestError and StoreError."""
@@ -270,7 +256,7 @@ class Changes:
         if torrent.info is not None:
             torrent.is_verifying = True
             torrent.handle.force_recheck()
-        await self._library.put_with_resume(torrent, folder=folder)
+        await self._library.records.put_with_resume(torrent, folder=folder)
 
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
         """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
@@ -285,11 +271,11 @@ class Changes:
                 entry = lt.announce_entry(url)
                 entry.tier = tier
                 entries.append(entry)
-        async with self._library.changing:
-            if not self._library.has(torrent):
+        async with self._library.records.changing:
+            if not self._library.records.has(torrent):
                 return
             torrent.handle.replace_trackers(entries)
-            await self._library.put_with_resume(torrent)
+            await self._library.records.put_with_resume(torrent)
 
     async def rename(self, torrent: Torrent, path: str, name: str) -> None:
         """Rename a file or folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
@@ -298,7 +284,7 @@ class Changes:
         if not name or "/" in name or name in (".", ".."):
             raise RequestError("that can't be the name of a file")
         library = self._library
-        async with library.changing:
+        async with library.records.changing:
             if torrent.record.moving_to or not self._is_here(torrent):
                 raise RequestError("the torrent is being moved")
             paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
@@ -314,41 +300,29 @@ class Changes:
             whole = "/" not in path and path == torrent.record.name
             torrent.update(torrent.handle.status())
             renamed: dict[str, Any] = {"name": name} if whole else {}
-            await library.put_with_resume(torrent, **renamed)
+            await library.records.put_with_resume(torrent, **renamed)
 
     async def queue_move(self, torrents: Iterable[Torrent], where: str) -> None:
         """Move torrents to the `top`, `up`, `down` or to the `bottom`. Raises StoreError."""
-        async with self._library.changing:
+        async with self._library.records.changing:
             which = {torrent.record.infohash for torrent in torrents}
-            await self._put_order(moved(self._order(), which, where))
-        self._library.tick()
+            await self._library.records.put_order(moved(self._library.records.order(), which, where))
+        self._library.scheduler.tick()
 
     async def queue_to(self, torrent: Torrent, position: int) -> None:
         """Raises StoreError."""
-        async with self._library.changing:
-            order = [infohash for infohash in self._order() if infohash != torrent.record.infohash]
+        async with self._library.records.changing:
+            order = [infohash for infohash in self._library.records.order() if infohash != torrent.record.infohash]
             order.insert(min(max(0, position), len(order)), torrent.record.infohash)
-            await self._put_order(order)
-        self._library.tick()
-
-    def _order(self) -> list[str]:
-        torrents = self._library.torrents.values()
-        return [t.record.infohash for t in sorted(torrents, key=lambda t: t.record.position)]
-
-    async def _put_order(self, order: list[str]) -> None:
-        library = self._library
-        ordered = enumerate(library.torrents[infohash] for infohash in order)
-        edits = [(torrent, {"position": place}) for place, torrent in ordered if torrent.record.position != place]
-        await library.put_each(edits)
+            await self._library.records.put_order(order)
+        self._library.scheduler.tick()
 
     # For all
 
     async def set_settings(self, settings: Settings) -> None:
         """Raises StoreError."""
-        async with self._library.changing:
-            await self._library.store.set_setting("session", msgspec.json.encode(settings))
-            self._library.settings = settings
-        self._library.tick()
+        await self._library.records.set_settings(settings)
+        self._library.scheduler.tick()
 
 
 def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:

@@ -33,10 +33,10 @@ class HopChanges:
 
     async def _change(self, torrent: Torrent, asked: int | None, said: int | None, confirmed: bool) -> str:
         library = self._library
-        async with library.changing:
+        async with library.records.changing:
             before = torrent.record.hops
             hops = asked if asked is not None else max(before, said or 0)
-            if not library.has(torrent):
+            if not library.records.has(torrent):
                 return ""
             if hops < before and not confirmed:
                 raise RequestError(
@@ -49,7 +49,7 @@ class HopChanges:
                 told = KNOWN_TO_THE_WORLD if before == PLAIN and torrent.has_run else ""
                 await self._move(torrent, hops, torrent.record.labels, bool(told))
             torrent.held_until_s = 0.0
-        library.tick()
+        library.scheduler.tick()
         return told
 
     async def regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
@@ -61,12 +61,12 @@ class HopChanges:
 
     async def _regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
         library = self._library
-        async with library.changing:
+        async with library.records.changing:
             is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
-            if not is_in_place and library.has(torrent) and not torrent.is_between_sessions:
+            if not is_in_place and library.records.has(torrent) and not torrent.is_between_sessions:
                 self._check_movable(torrent, torrent.record.hops)
                 await self._move(torrent, torrent.record.hops, labels, False)
-        library.tick()
+        library.scheduler.tick()
 
     async def open_anew(self, torrent: Torrent) -> None:
         """Take the torrent out of its session and put it back, with all that is known of it.
@@ -77,11 +77,11 @@ class HopChanges:
 
     async def _open_anew(self, torrent: Torrent) -> None:
         library = self._library
-        async with library.changing:
-            if library.has(torrent) and not torrent.is_between_sessions:
+        async with library.records.changing:
+            if library.records.has(torrent) and not torrent.is_between_sessions:
                 self._check_movable(torrent, torrent.record.hops)
                 await self._move(torrent, torrent.record.hops, torrent.record.labels, False)
-        library.tick()
+        library.scheduler.tick()
 
     def _check_movable(self, torrent: Torrent, before: int) -> None:
         """Raises RequestError while libtorrent moves files that a change of sessions would interrupt."""
@@ -99,8 +99,9 @@ class HopChanges:
         kept = torrent.record.peers if with_peers else []
         # What can fail comes first: then all is as it was.
         staying = await self._resume_of_others(torrent) if was_announced else []
-        parameters = lt.read_resume_data(await library.put_with_resume(torrent, with_peers, hops=hops, peers=kept))
-        library.leave_swarms(torrent)
+        resume = await library.records.put_with_resume(torrent, with_peers, hops=hops, peers=kept)
+        parameters = lt.read_resume_data(resume)
+        library.scheduler.leave_swarms(torrent)
         torrent.is_between_sessions = True
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
         before.forget(torrent)
@@ -123,7 +124,7 @@ class HopChanges:
             for torrent in self._library.torrents_of(PLAIN)
             if torrent is not leaving and not torrent.is_between_sessions
         ]
-        resumes = await asyncio.gather(*(self._library.resume_data(torrent) for torrent in others))
+        resumes = await asyncio.gather(*(self._library.records.resume_data(torrent) for torrent in others))
         return [(torrent, lt.read_resume_data(resume)) for torrent, resume in zip(others, resumes, strict=True)]
 
     async def _end_plain_session(self, staying: Sequence[tuple[Torrent, lt.add_torrent_params]]) -> None:
@@ -153,4 +154,4 @@ class HopChanges:
         torrent.update(torrent.handle.status())
         torrent.is_between_sessions, torrent.selections = False, 0
         library.sessions.ensure_open(torrent.lane).register(torrent)
-        library.apply_limits(torrent)
+        torrent.apply_limits()

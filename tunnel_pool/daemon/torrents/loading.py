@@ -19,7 +19,7 @@ async def load(library: Library, folder: str | None) -> None:
 
     A `folder` that is named replaces the one that a client has set. Raises StoreError.
     """
-    torrents = await library.restore(folder)
+    torrents = await library.records.restore(folder)
     await _delete_given_up(library, torrents)
     for record, resume in torrents:
         try:
@@ -30,7 +30,7 @@ async def load(library: Library, folder: str | None) -> None:
                 library.open(record, parameters)
         except Exception as error:
             logger.error("A torrent can't be loaded, and stays as it is: %s", error)
-    library.tick()
+    library.scheduler.tick()
 
 
 async def _finish_move(library: Library, record: Record, parameters: lt.add_torrent_params) -> None:
@@ -44,13 +44,13 @@ async def _finish_move(library: Library, record: Record, parameters: lt.add_torr
     if not error:
         record.folder, record.moving_to = record.moving_to, ""
         parameters.save_path = record.folder
-        await library.store.put(record, lt.write_resume_data_buf(parameters))
+        await library.records.add(record, parameters)
     library.open(record, parameters).error = error
 
 
 async def _delete_given_up(library: Library, torrents: Iterable[StoredTorrent]) -> None:
     """Delete what could not be deleted before; files that a torrent has by now are its own."""
-    deletions = await library.store.deletions()
+    deletions = await library.records.deletions()
     if not deletions:
         return
     kept: list[Deletion] = []
@@ -64,4 +64,4 @@ async def _delete_given_up(library: Library, torrents: Iterable[StoredTorrent]) 
             kept += disk.files_in(folder, names)
     left = await asyncio.to_thread(disk.without, deletions, kept)
     await asyncio.to_thread(disk.delete, left)
-    await library.store.deleted(deletions)
+    await library.records.deleted(deletions)

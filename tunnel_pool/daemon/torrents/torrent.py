@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
+from tunnel_pool.daemon.rules.queue import Activity
+from tunnel_pool.daemon.rules.selection import priority_of
+from tunnel_pool.daemon.rules.standstill import Standstill
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import UNWANTED, Record
 from tunnel_pool.daemon.storage.store import StoreError
-from tunnel_pool.daemon.torrents.queue import Activity
-from tunnel_pool.daemon.torrents.selection import priority_of
-from tunnel_pool.daemon.torrents.standstill import Standstill
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
@@ -166,6 +166,17 @@ class Torrent:
         self.is_paused = bool(summary.flags & PAUSED)
         self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
         self.is_private = self.info is not None and self.info.priv()
+
+    def apply_limits(self) -> None:
+        """Have libtorrent keep what the record says of speeds, peers and order."""
+        record, handle = self.record, self.handle
+        handle.set_download_limit(max(1, record.download_limit_kb * 1000) if record.download_limited else 0)
+        handle.set_upload_limit(max(1, record.upload_limit_kb * 1000) if record.upload_limited else 0)
+        handle.set_max_connections(max(2, record.peer_limit))
+        if record.sequential:
+            handle.set_flags(lt.torrent_flags.sequential_download)
+        else:
+            handle.unset_flags(lt.torrent_flags.sequential_download)
 
     @property
     def peer_count(self) -> int:

@@ -6,10 +6,10 @@ import time
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.queue import Activity
+from tunnel_pool.daemon.rules.standstill import Step
 from tunnel_pool.daemon.torrents.hop_changes import HopChanges
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.queue import Activity
-from tunnel_pool.daemon.torrents.standstill import Step
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.lost_peers import is_end_to_end
 
@@ -43,13 +43,13 @@ class Watchdog:
             time.monotonic(), torrent.summary.num_peers, library.sessions.is_reachable(torrent.lane)
         )
         logger.debug("A download stands still: %s", torrent.standing)
-        library.spawn(self._ask_again(torrent) if step is Step.ASK_AGAIN else self._open_anew(torrent))
+        library.background.spawn(self._ask_again(torrent) if step is Step.ASK_AGAIN else self._open_anew(torrent))
 
     async def _ask_again(self, torrent: Torrent) -> None:
         """Ask its known peers, its trackers and the DHT again. Raises StoreError."""
         library = self._library
-        peers = lt.read_resume_data(await library.resume_data(torrent)).peers
-        if not library.has(torrent) or torrent.is_between_sessions:
+        peers = lt.read_resume_data(await library.records.resume_data(torrent)).peers
+        if not library.records.has(torrent) or torrent.is_between_sessions:
             return
         library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)
         for peer in dict.fromkeys([*peers, *torrent.record.peers]):

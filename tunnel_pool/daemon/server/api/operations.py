@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.server.api import model, views
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
 from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, refused
-from tunnel_pool.daemon.torrents.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 

@@ -7,9 +7,9 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.queue import Activity
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.config import slot_of
 

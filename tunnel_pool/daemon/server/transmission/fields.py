@@ -8,9 +8,9 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.storage.record import HIGH, LOW
-from tunnel_pool.daemon.torrents.queue import Activity
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)

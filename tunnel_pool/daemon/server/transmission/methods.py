@@ -10,6 +10,8 @@ import libtorrent as lt
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.hops import checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.rows import Rows
 from tunnel_pool.daemon.server.transmission import session, trackers
 from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS, MADE_ANEW
@@ -19,9 +21,7 @@ from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Speed
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, absolute, refused
-from tunnel_pool.daemon.torrents.hops import checked_hops, hops_of_labels, other_labels
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
-from tunnel_pool.daemon.torrents.queue import Activity
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RECENTLY_ACTIVE = "recently_active"
@@ -125,7 +125,7 @@ class Methods:
         is_table = arguments.get("format") == "table"
         result: Arguments = {"torrents": self._torrent_rows(self._chosen(arguments), keys, is_table)}
         if isinstance(ids := arguments.get("ids"), str) and snake(ids) == RECENTLY_ACTIVE:
-            result["removed"] = [number for _, number in self._library.removed]
+            result["removed"] = self._library.removed_of_late()
         return result
 
     def _torrent_rows(self, torrents: Sequence[Torrent], keys: tuple[str, ...], is_table: bool) -> Any:
@@ -246,14 +246,14 @@ class Methods:
 
     async def _session_get(self, arguments: Arguments) -> Arguments:
         port = self._library.sessions.plain_port()
-        shown = await asyncio.to_thread(session.shown, self._library.settings, self._session_id, port)
+        shown = await asyncio.to_thread(session.shown, self._library.records.settings, self._session_id, port)
         if "fields" not in arguments:
             return shown
         names = {snake(name) for name in _typed(arguments["fields"], list[str], "fields")}
         return {name: value for name, value in shown.items() if name in names}
 
     async def _session_set(self, arguments: Arguments) -> None:
-        settings = session.changed(self._library.settings, arguments)
+        settings = session.changed(self._library.records.settings, arguments)
         absolute(settings.folder)
         await self._changes.set_settings(settings)
 

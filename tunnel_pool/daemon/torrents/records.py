@@ -1,0 +1,156 @@
+"""What is kept of the torrents: each change is on the disk before it holds."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import libtorrent as lt
+import msgspec
+
+from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.daemon.storage.settings import Settings, settings_of
+from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, StoreError
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+RESUME_TIMEOUT_S = 10.0
+
+
+class Records:
+    """Keeps the records and resume data of `torrents`, and a client's settings.
+
+    Whoever changes a record holds `changing`.
+    """
+
+    def __init__(self, store: Store, torrents: Mapping[str, Torrent], folder: str) -> None:
+        """`folder` is where torrents go until somebody says otherwise."""
+        self.settings = Settings(folder=folder)
+        self.changing = asyncio.Lock()
+        self._store = store
+        self.torrents = torrents
+        self._next_number = 1
+
+    async def restore(self, folder: str | None) -> list[StoredTorrent]:
+        """Restore settings and the next number; return the torrents that were kept, in their order. Raises StoreError.
+
+        A `folder` that is named replaces the one that a client has set.
+        """
+        if (kept := await self._store.setting("session")) is not None:
+            self.settings = settings_of(kept) or self.settings
+        if folder is not None:
+            self.settings = msgspec.structs.replace(self.settings, folder=folder)
+        if (number := await self._store.setting("next number")) is not None:
+            self._next_number = int(number) if number.isdigit() else 1
+        torrents = sorted(await self._store.torrents(), key=lambda kept: kept.record.position)
+        self._next_number = max([self._next_number, *(kept.record.number + 1 for kept in torrents)])
+        return torrents
+
+    async def new_number(self) -> int:
+        """Return a number by which remote clients name a torrent; none is given twice. Raises StoreError."""
+        number = self._next_number
+        self._next_number += 1
+        await self._store.set_setting("next number", str(self._next_number).encode())
+        return number
+
+    async def set_settings(self, settings: Settings) -> None:
+        """Raises StoreError: nothing is changed then."""
+        async with self.changing:
+            await self._store.set_setting("session", msgspec.json.encode(settings))
+            self.settings = settings
+
+    async def add(self, record: Record, parameters: lt.add_torrent_params) -> None:
+        """Keep a torrent that is to be opened, or one in another place than it was. Raises StoreError."""
+        await self._store.put(record, lt.write_resume_data_buf(parameters))
+
+    async def remove(self, infohashes: Iterable[str], deletions: Sequence[Deletion] = ()) -> None:
+        """Forget torrents, and keep which files are to be deleted for them. Raises StoreError."""
+        await self._store.remove(list(infohashes), list(deletions))
+
+    async def deletions(self) -> list[Deletion]:
+        """Return the files that are still to be deleted. Raises StoreError."""
+        return await self._store.deletions()
+
+    async def deleted(self, deletions: Sequence[Deletion]) -> None:
+        """Forget files that were to be deleted. Raises StoreError."""
+        await self._store.deleted(list(deletions))
+
+    def has(self, torrent: Torrent) -> bool:
+        """Return whether it was not removed meanwhile."""
+        return self.torrents.get(torrent.record.infohash) is torrent
+
+    # Changes of records
+
+    async def put(self, torrent: Torrent, **changes: Any) -> None:
+        """Change its record; call it with `changing` held. Raises StoreError: nothing is changed then."""
+        await self.put_each([(torrent, changes)])
+
+    async def put_each(self, changes: Iterable[tuple[Torrent, dict[str, Any]]]) -> None:
+        """Change the records of several torrents, as `put` does: all of them, or none."""
+        changed = [(each, msgspec.structs.replace(each.record, **new)) for each, new in changes if self.has(each)]
+        if changed:
+            await self._store.put_records([record for _, record in changed])
+        for torrent, record in changed:
+            torrent.record, torrent.changed_s = record, time.monotonic()
+
+    async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
+        """Change its record together with its resume data, which it returns. Raises StoreError."""
+        record = msgspec.structs.replace(torrent.record, edited_s=time.time(), **changes)
+        resume = await self.resume_data(torrent)
+        if not with_peers:
+            parameters = lt.read_resume_data(resume)
+            parameters.peers = parameters.banned_peers = []
+            resume = lt.write_resume_data_buf(parameters)
+        torrent.resumes_put += 1
+        torrent.saved = ()  # it may lack pieces that are being checked now
+        if not self.has(torrent):
+            raise StoreError("the torrent is gone")
+        await self._store.put(record, resume)
+        torrent.record, torrent.changed_s = record, time.monotonic()
+        return resume
+
+    async def save_resume(self, torrents: Iterable[Torrent]) -> None:
+        """Keep where these stand, as far as libtorrent has them. Raises StoreError."""
+        here = [torrent for torrent in torrents if self.has(torrent) and not torrent.is_between_sessions]
+        asked = [(torrent.handle, torrent.resumes_put) for torrent in here]
+        kept = [torrent.summary.kept for torrent in here]
+        answers = await asyncio.gather(*(self.resume_data(torrent) for torrent in here), return_exceptions=True)
+        saved = [
+            (torrent, mark, answer)
+            for torrent, before, mark, answer in zip(here, asked, kept, answers, strict=True)
+            # What was changed meanwhile has been kept with the change, and is newer.
+            if isinstance(answer, bytes) and self.has(torrent) and (torrent.handle, torrent.resumes_put) == before
+        ]
+        await self._store.put_resumes([(torrent.record.infohash, answer) for torrent, _, answer in saved])
+        for torrent, mark, _ in saved:
+            torrent.saved = () if torrent.is_checking or torrent.is_verifying else mark
+            torrent.saved_s = time.monotonic()
+        for torrent, answer in zip(here, answers, strict=True):
+            if isinstance(answer, BaseException) and self.has(torrent) and not torrent.is_between_sessions:
+                raise answer
+
+    async def resume_data(self, torrent: Torrent) -> bytes:
+        """Return the resume data as libtorrent has it now. Raises StoreError."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        try:
+            torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict)
+        except RuntimeError:
+            raise StoreError("the torrent is gone") from None
+        torrent.resuming.append(future)
+        try:
+            async with asyncio.timeout(RESUME_TIMEOUT_S):
+                return await asyncio.shield(future)  # its place in the row is kept: each request has one answer
+        except TimeoutError:
+            raise StoreError("libtorrent does not say where a torrent stands") from None
+
+    # The order of the queue
+
+    def order(self) -> list[str]:
+        """Return the infohashes of all torrents, as the queue has them."""
+        return [t.record.infohash for t in sorted(self.torrents.values(), key=lambda t: t.record.position)]
+
+    async def put_order(self, order: Iterable[str]) -> None:
+        """Have the queue in this order; call it with `changing` held. Raises StoreError."""
+        ordered = enumerate(self.torrents[infohash] for infohash in order)
+        await self.put_each(
+            [(torrent, {"position": place}) for place, torrent in ordered if torrent.record.position != place]
+        )

@@ -1,0 +1,194 @@
+"""What each torrent does now: every second, what the queue, the limits, the disks and the circuits ask for."""
+
+import asyncio
+import datetime
+import logging
+import time
+from collections import Counter, deque
+from functools import partial
+
+import libtorrent as lt
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.daemon.rules.queue import Activity, View, is_done_seeding, plan
+from tunnel_pool.daemon.storage.room import Room
+from tunnel_pool.daemon.torrents.background import Background
+from tunnel_pool.daemon.torrents.records import Records
+from tunnel_pool.daemon.torrents.sessions import Sessions
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.torrent.isolation import PLAIN, share_limit
+
+SOON_S = 0.05
+SAVE_INTERVAL_S = 20.0
+SAVE_TIME_INTERVAL_S = 3600.0  # for torrents whose seeding time alone has changed
+SAVES_AT_ONCE = 64  # torrents in a second: a thousand are saved within the interval
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Starts, stops and saves torrents: `tick` it every second."""
+
+    def __init__(
+        self, records: Records, sessions: Sessions, tunnels: Tunnels, background: Background, *, min_free_bytes: int
+    ) -> None:
+        """`min_free_bytes`: with less room on its disk, no torrent downloads."""
+        self.room = Room(min_free_bytes)
+        self._torrents = records.torrents
+        self._records = records
+        self._sessions = sessions
+        self._tunnels = tunnels
+        self._background = background
+        self._next_save_s = 0.0
+        self._unsaved: deque[Torrent] = deque()
+        self._reachable: dict[Lane, bool] = {}  # what was found out in this tick
+        self._soon: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Do nothing from now on."""
+        self._ended = True
+
+    def tick_soon(self) -> None:
+        """Tick in a moment, once for all that ask for it meanwhile."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(SOON_S, self.tick)
+
+    def tick(self) -> None:
+        """Do what the queue, the limits, the disks and the circuits ask for now."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._ended:
+            return
+        self._reachable.clear()
+        now_s = time.monotonic()
+        limits = self._records.settings.queue_limits()
+        views = {torrent.record.infohash: self._view(torrent, now_s) for torrent in self._torrents.values()}
+        for infohash, activity in plan(views.values(), limits).items():
+            torrent = self._torrents[infohash]
+            torrent.measure(now_s)
+            if torrent.activity is not activity:
+                torrent.activity = activity
+            if activity is Activity.RUNNING and is_done_seeding(views[infohash], limits):
+                self._background.spawn(self._stop_done(torrent))
+            try:
+                self.apply_activity(torrent)
+            except RuntimeError as error:
+                logger.error("libtorrent refused to start or stop a torrent: %s", error)
+        self._share_rates()
+        self._look_at_disks()
+        self._sessions.connect_peers()
+        if now_s >= self._next_save_s:
+            self._next_save_s = now_s + SAVE_INTERVAL_S
+            self._unsaved = deque(t for t in self._torrents.values() if _wants_save(t, now_s))
+        if self._unsaved:
+            some = [self._unsaved.popleft() for _ in range(min(SAVES_AT_ONCE, len(self._unsaved)))]
+            self._background.spawn(self._records.save_resume(some))
+
+    def _view(self, torrent: Torrent, now_s: float) -> View:
+        summary = torrent.summary
+        given_for = max(summary.all_time_download, summary.total_wanted)
+        return View(
+            torrent.record,
+            torrent.is_finished,
+            self.room.is_in(torrent.record.folder),
+            summary.all_time_upload / given_for if given_for else 0.0,
+            now_s - torrent.active_s,
+        )
+
+    def apply_activity(self, torrent: Torrent) -> None:
+        """Have libtorrent and the hidden swarms do what the torrent's activity says. Raises RuntimeError."""
+        if torrent.is_between_sessions:
+            return
+        is_held = torrent.held_until_s > time.monotonic()
+        may_run = torrent.activity is Activity.RUNNING and not torrent.error and not torrent.record.moving_to
+        may_run = may_run and not is_held
+        # Circuits are looked through for those alone that need one.
+        runs = torrent.is_verifying or (
+            may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.lane))
+        )
+        if torrent.is_verifying and not may_run:
+            torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
+        if runs and torrent.is_uploading_only:
+            torrent.handle.unset_flags(lt.torrent_flags.upload_mode)  # libtorrent never tries to write again by itself
+        if runs and torrent.is_paused:
+            torrent.handle.resume()
+            torrent.has_run = True
+            torrent.active_s = time.monotonic()
+        elif not runs and not torrent.is_paused:
+            torrent.handle.pause()
+        self._join_swarms(torrent, may_run)
+
+    def _is_reachable(self, lane: Lane) -> bool:
+        """Return whether peers can reach the lane, asked once in each tick."""
+        if (known := self._reachable.get(lane)) is None:
+            known = self._reachable[lane] = self._sessions.is_reachable(lane)
+        return known
+
+    def _join_swarms(self, torrent: Torrent, may_run: bool) -> None:
+        """Seed or download in the torrent's hidden swarms, or leave them when it may not run."""
+        if torrent.record.hops == PLAIN or torrent.is_private or not may_run:
+            self.leave_swarms(torrent)
+            return
+        seeds, swarms = torrent.is_finished, torrent.known_swarms
+        if torrent.is_checking or (seeds is torrent.hidden and swarms == torrent.swarms):
+            return
+        on_linked = None if seeds else partial(self._on_linked, torrent)
+        for swarm in swarms if seeds is not torrent.hidden else swarms - torrent.swarms:
+            self._tunnels.join_swarm(swarm, torrent.lane.hops, on_linked, seeding=seeds, group=torrent.lane.group)
+        torrent.hidden, torrent.swarms = seeds, swarms
+
+    def leave_swarms(self, torrent: Torrent) -> None:
+        """Take the torrent out of its hidden swarms."""
+        if torrent.hidden is not None:
+            for swarm in torrent.swarms:
+                self._tunnels.leave_swarm(swarm)
+            torrent.hidden, torrent.swarms = None, frozenset()
+            torrent.peers = frozenset()
+
+    def _on_linked(self, torrent: Torrent, peer: Address) -> None:
+        torrent.peers |= {peer}
+        torrent.handle.connect_peer(peer)
+        self.apply_activity(torrent)
+
+    def _share_rates(self) -> None:
+        """Share out what is allowed in all among the sessions that have work to do."""
+        down, up = self._records.settings.rates(datetime.datetime.now())
+        rates: dict[Lane, tuple[int, int]] = {}
+        for torrent in self._torrents.values():
+            if torrent.activity is Activity.RUNNING:
+                before = rates.get(torrent.lane, (0, 0))
+                rates[torrent.lane] = before[0] + torrent.down_rate, before[1] + torrent.up_rate
+        downs = share_limit(down, {lane: rate for lane, (rate, _) in rates.items()})
+        ups = share_limit(up, {lane: rate for lane, (_, rate) in rates.items()})
+        self._sessions.set_limits({lane: (downs[lane], ups[lane]) for lane in rates}, (down, up))
+
+    async def _stop_done(self, torrent: Torrent) -> None:
+        async with self._records.changing:
+            if torrent.activity is Activity.RUNNING and not torrent.record.stopped and self.is_done(torrent):
+                await self._records.put(torrent, stopped=True, started_now=False, gave_all=True)
+
+    def is_done(self, torrent: Torrent) -> bool:
+        """Return whether it has given what it was to give."""
+        return is_done_seeding(self._view(torrent, time.monotonic()), self._records.settings.queue_limits())
+
+    def _look_at_disks(self) -> None:
+        rates: Counter[str] = Counter()
+        for torrent in self._torrents.values():
+            if torrent.activity in (Activity.RUNNING, Activity.NO_ROOM) and not torrent.is_finished:
+                rates[torrent.record.folder] += torrent.down_rate
+        self._background.spawn(self.room.look(rates))
+
+    def disk_is_full(self, torrent: Torrent) -> None:
+        """Note that libtorrent found no room before we did."""
+        self.room.found_none(torrent.record.folder)
+        torrent.is_verifying = False
+        torrent.activity = Activity.NO_ROOM
+        self.apply_activity(torrent)
+
+
+def _wants_save(torrent: Torrent, now_s: float) -> bool:
+    is_old = torrent.activity is Activity.RUNNING and now_s >= torrent.saved_s + SAVE_TIME_INTERVAL_S
+    return is_old or torrent.saved != torrent.summary.kept
