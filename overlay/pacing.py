@@ -54,7 +54,7 @@ class Recent(Generic[Key]):
         return self._until_s.get(key, now_s) > now_s
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket in one number: until when it is used up (GCRA, ITU-T I.371); limits.rs has the like.
 
     It fills at a rate that is told each time, up to so many seconds' worth when unused.

@@ -27,7 +27,7 @@ class AddressType(IntEnum):
     IPV6 = 4
 
 
-class Address(NamedTuple):
+class Socks5Address(NamedTuple):
     """A destination or an origin; `host` is an IP in its usual form or a domain name."""
 
     kind: AddressType
@@ -35,7 +35,7 @@ class Address(NamedTuple):
     port: int
 
 
-ANY = Address(AddressType.IPV4, "0.0.0.0", 0)  # noqa: S104
+ANY = Socks5Address(AddressType.IPV4, "0.0.0.0", 0)  # noqa: S104
 
 
 def address_length(data: bytes, offset: int = 0) -> int | None:
@@ -60,23 +60,23 @@ def address_length(data: bytes, offset: int = 0) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def decode_address(data: bytes) -> Address:
+def decode_address(data: bytes) -> Socks5Address:
     """Return the address that `data` holds, to the byte. Raises Socks5Error."""
     length = address_length(data)
     if length is None or length != len(data):
         raise Socks5Error(f"address of {len(data)} bytes where {length or 'more'} are needed")
     port = int.from_bytes(data[-2:], "big")
     if data[0] == AddressType.IPV4:
-        return Address(AddressType.IPV4, inet_ntop(AF_INET, data[1:5]), port)
+        return Socks5Address(AddressType.IPV4, inet_ntop(AF_INET, data[1:5]), port)
     if data[0] == AddressType.IPV6:
-        return Address(AddressType.IPV6, inet_ntop(AF_INET6, data[1:17]), port)
+        return Socks5Address(AddressType.IPV6, inet_ntop(AF_INET6, data[1:17]), port)
     try:
         host = data[2:-2].decode("ascii")
     except UnicodeDecodeError:
         raise Socks5Error("domain name is not ASCII") from None
     if not host.isprintable() or " " in host:
         raise Socks5Error("domain name holds unprintable characters")
-    return Address(AddressType.DOMAIN, host, port)
+    return Socks5Address(AddressType.DOMAIN, host, port)
 
 
 @lru_cache(maxsize=4096)

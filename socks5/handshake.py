@@ -18,7 +18,7 @@ import hmac
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from tunnel_pool.socks5.address import ANY, Address, Socks5Error, address_length, decode_address, encode_address
+from tunnel_pool.socks5.address import ANY, Socks5Address, Socks5Error, address_length, decode_address, encode_address
 from tunnel_pool.socks5.messages import (
     AUTHENTICATION_VERSION,
     VERSION,
@@ -59,21 +59,21 @@ class Send:
 class Associate:
     """Open a UDP association; `client` is where its datagrams come from, or ANY when not known yet."""
 
-    client: Address
+    client: Socks5Address
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
     """Say whether HTTP requests can go to this address: `connected` or `refused`."""
 
-    address: Address
+    address: Socks5Address
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Make this HTTP request, give the client the answer, close."""
 
-    address: Address
+    address: Socks5Address
     request: bytes
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.socks5.address import Address, AddressType, Socks5Error
+from tunnel_pool.socks5.address import AddressType, Socks5Address, Socks5Error
 from tunnel_pool.socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, Step
 from tunnel_pool.socks5.messages import ReplyCode, Secret, join_udp_request, split_udp_request
 from tunnel_pool.steering.group import OpenIn, ReusePortGroup, SteeringError, enlarge_buffers, open_here
@@ -82,10 +82,10 @@ class Consumer(Protocol):
     def usual_known(self, association: "Association") -> None:
         """Hear that the association's client, which is known, gets what no client asked for."""
 
-    def why_no_connection(self, address: Address) -> tuple[ReplyCode, str] | None:
+    def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
         """Return why HTTP requests can't go to this address, None when they can."""
 
-    async def http_request(self, address: Address, request: bytes) -> bytes:
+    async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
         """Return the answer, headers and all; empty when there is none."""
 
     def datagram_received(self, association: "Association", address: bytes, payload: bytes) -> None:
@@ -99,7 +99,7 @@ class Association:
     """
 
     def __init__(
-        self, server: "Socks5Server", client: Address, counters: Counter[str], group: ReusePortGroup | None = None
+        self, server: "Socks5Server", client: Socks5Address, counters: Counter[str], group: ReusePortGroup | None = None
     ) -> None:
         self.id = next(_ids)
         self.group = group
@@ -230,12 +230,12 @@ class Connection:
                     logger.info("SOCKS5 client turned away: %s", why)
                     self._stream.close()
 
-    async def _request(self, address: Address, request: bytes) -> None:
+    async def _request(self, address: Socks5Address, request: bytes) -> None:
         answer = await self._server.consumer.http_request(address, request)
         self._stream.write(answer)
         self._stream.close()
 
-    def _associate(self, client: Address) -> list[Step]:
+    def _associate(self, client: Socks5Address) -> list[Step]:
         try:
             self._association = self._server.open_association(client)
         except Socks5Error as error:
@@ -328,7 +328,7 @@ class Socks5Server:
             raise CannotListenError(f"Couldn't listen on {LOOPBACK}:{port}: {error.strerror}") from None
         return self.address[1]
 
-    def open_association(self, client: Address) -> Association:
+    def open_association(self, client: Socks5Address) -> Association:
         """Open a UDP socket for `client`. Raises Socks5Error."""
         if len(self.connections) > MAX_ASSOCIATIONS:
             raise Socks5Error(f"more than {MAX_ASSOCIATIONS} associations")

@@ -69,7 +69,7 @@ class SwarmKeeper:
         for info_hash, swarm in self._community.swarms.items():
             if swarm.seeding and not self._community.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash):
                 self._start(f"introduce {info_hash.hex()}", self._community.create_introduction_point, info_hash)
-            elif not swarm.seeding and self._is_lookup_due(swarm):
+            elif not swarm.seeding and self.is_lookup_due(swarm):
                 self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
 
     def _start(self, name: str, function: Callable[..., Any], *arguments: object) -> None:
@@ -86,7 +86,7 @@ class SwarmKeeper:
         )
         return circuit
 
-    def _is_lookup_due(self, swarm: Swarm) -> bool:
+    def is_lookup_due(self, swarm: Swarm) -> bool:
         connections = swarm.get_num_connections()
         if connections:
             self.look_up_anew(swarm.info_hash)

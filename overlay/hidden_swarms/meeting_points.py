@@ -28,7 +28,7 @@ from ipv8.peerdiscovery.discovery import RandomWalk
 
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
-from tunnel_pool.overlay.pacing import Bucket
+from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, PinnedNetwork
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
@@ -53,9 +53,9 @@ class MeetingPoints(HiddenTunnelCommunity):
     def __init__(self, settings: HiddenTunnelSettings) -> None:
         super().__init__(settings)
         self.introduced = IntroducedSeeders()
-        self._pex_answers = Bucket()
+        self._pex_answers = TokenBucket()
         self._unanswered_bytes = 0  # bytes of peers-requests whose sources may be made up
-        self._copies = Bucket()
+        self._copies = TokenBucket()
 
     # Introduction points
 

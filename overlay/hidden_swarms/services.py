@@ -107,7 +107,7 @@ class HiddenServices(SwarmCircuits):
     def __init__(self, settings: HiddenTunnelSettings) -> None:
         super().__init__(settings)
         self.cells_over_our_circuits = set(_CELLS_OVER_OUR_CIRCUITS)  # message ids
-        self._keeper = SwarmKeeper(self)
+        self.swarm_keeper = SwarmKeeper(self)
         self.cancel_pending_task("do_peer_discovery")
 
     # What we take part in
@@ -135,10 +135,10 @@ class HiddenServices(SwarmCircuits):
         """Join a swarm as py-ipv8 does; swarms of one `group` are looked up over the same circuits."""
         super().join_swarm(info_hash, hops, callback, seeding)
         self.set_group_of_swarm(info_hash, group)
-        self._keeper.start()
+        self.swarm_keeper.start()
 
     def leave_swarm(self, info_hash: bytes) -> None:
-        self._keeper.look_up_anew(info_hash)
+        self.swarm_keeper.look_up_anew(info_hash)
         super().leave_swarm(info_hash)
         self.set_group_of_swarm(info_hash, 0)
 
@@ -168,12 +168,12 @@ class HiddenServices(SwarmCircuits):
         now_s, swarm = time.monotonic(), self.swarms.get(info_hash)
         if (
             swarm is None
-            or not self._keeper.questions.may_ask(intro_point.seeder_pk, now_s)
+            or not self.swarm_keeper.questions.may_ask(intro_point.seeder_pk, now_s)
             or self.select_circuit_for_infohash(info_hash) is None
         ):
             return
         over = [circuit.circuit_id for circuit in self.lookup_circuits(self.lane_of_swarm(swarm))]
-        self._keeper.questions.asked(info_hash, intro_point, over, now_s)
+        self.swarm_keeper.questions.asked(info_hash, intro_point, over, now_s)
         try:
             super().create_e2e(info_hash, intro_point)
         except ValueError:  # it is not a public key
@@ -195,13 +195,13 @@ class HiddenServices(SwarmCircuits):
         question = self.request_cache.get(E2ERequestCache, payload.identifier)
         await super().on_created_e2e(source_address, data, circuit_id)
         if question is not None:
-            self._keeper.questions.answered(question.info_hash)
+            self.swarm_keeper.questions.answered(question.info_hash)
 
     async def estimate_swarm_size(self, info_hash: bytes, hops: int = 1, max_requests: int = 10) -> int:
         """Estimate as py-ipv8 does, with a circuit to ask over."""
         lane = Lane(hops, self.group_of_swarm(info_hash))
         circuits = self.circuits_of(CIRCUIT_TYPE_LOOKUP, lane)
-        circuit = circuits[0] if circuits else self._keeper.create_lookup_circuit(lane)
+        circuit = circuits[0] if circuits else self.swarm_keeper.create_lookup_circuit(lane)
         if circuit is None or not await circuit.ready:
             return 0
         return int(await super().estimate_swarm_size(info_hash, hops, max_requests))

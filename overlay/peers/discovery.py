@@ -22,7 +22,7 @@ from ipv8.taskmanager import TaskManager
 from tunnel_pool.overlay.config import OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
 from tunnel_pool.overlay.node_community import NodeCommunity
-from tunnel_pool.overlay.pacing import Bucket, Recent
+from tunnel_pool.overlay.pacing import Recent, TokenBucket
 from tunnel_pool.overlay.peers.balance import TARGET_PEERS, surplus, wants_more
 from tunnel_pool.overlay.peers.bootstrap import make_bootstrappers
 from tunnel_pool.overlay.peers.dht import CarefulDht, CarefulDhtSettings
@@ -57,7 +57,7 @@ class IntroductionPointDht(DHTCommunityProvider):
 
     def __init__(self, dht_community: CarefulDht, port: int) -> None:
         super().__init__(dht_community, port)
-        self._crawls = Bucket()
+        self._crawls = TokenBucket()
 
     def _may_crawl(self) -> bool:
         if self._crawls.spend(CRAWLS_PER_S, CRAWLS_AT_ONCE, time.monotonic()):

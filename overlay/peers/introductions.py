@@ -17,7 +17,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tunnel_pool.overlay.pacing import Bucket, Recent
+from tunnel_pool.overlay.pacing import Recent, TokenBucket
 from tunnel_pool.overlay.paths.networks import network_of
 from tunnel_pool.overlay.paths.path import Node
 from tunnel_pool.overlay.peers.own_address import AddressVotes
@@ -103,7 +103,7 @@ class CarefulIntroductions:
         self._doubted: dict[bytes, float] = {}  # when each peer was asked whether it is still there, by mid
         self._source: Any = None  # the source of the packet that is being handled
         self._votes = AddressVotes()
-        self._punctures = Bucket()
+        self._punctures = TokenBucket()
         self._punctured = Recent[bytes](PUNCTURE_OF_PEER_S)
         self.may_contact: MayContact = settings.may_contact
         super().__init__(settings)  # type: ignore[call-arg]

@@ -6,7 +6,7 @@ sent there; until then, nobody is sent more than came in its name.
 
 from typing import NamedTuple
 
-from tunnel_pool.overlay.pacing import Bucket
+from tunnel_pool.overlay.pacing import TokenBucket
 
 PROVEN_S = 600.0
 MAX_PROVEN = 4096
@@ -29,11 +29,11 @@ class ProvenSources:
     """Keeps sources that answered a question of ours in the last minutes, the oldest first."""
 
     def __init__(self) -> None:
-        self._known: dict[Source, tuple[float, Bucket]] = {}
+        self._known: dict[Source, tuple[float, TokenBucket]] = {}
         self._hosts: dict[str, float] = {}
 
     def add(self, source: Source, now_s: float) -> None:
-        _, answers = self._known.pop(source, (0.0, Bucket()))
+        _, answers = self._known.pop(source, (0.0, TokenBucket()))
         self._known[source] = now_s + PROVEN_S, answers
         while len(self._known) > MAX_PROVEN or next(iter(self._known.values()))[0] <= now_s:
             del self._known[next(iter(self._known))]
@@ -60,7 +60,7 @@ class HeldPackets:
 
     def __init__(self) -> None:
         self._held: dict[Source, list[bytes]] = {}
-        self._questions = Bucket()
+        self._questions = TokenBucket()
 
     def hold(self, source: Source, packet: bytes, now_s: float) -> bool | None:
         """Return True when the source is to be asked now, False when it was asked, None when the packet is dropped."""

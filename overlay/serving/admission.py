@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tunnel_pool.overlay.pacing import Bucket
+from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 MAX_SOURCES = 4096
@@ -69,10 +69,10 @@ class Handshakes:
 
     def __init__(self) -> None:
         self.per_s = self.per_source_per_s = 0  # any number
-        self._strangers = Bucket()
-        self._neighbours = Bucket()
-        self._sources: dict[str, Bucket] = {}
-        self._neighbour_sources: dict[str, Bucket] = {}
+        self._strangers = TokenBucket()
+        self._neighbours = TokenBucket()
+        self._sources: dict[str, TokenBucket] = {}
+        self._neighbour_sources: dict[str, TokenBucket] = {}
 
     def refusal(self, source: str, is_neighbour: bool, now_s: float) -> str | None:
         """Return why one more is refused; one that is not is counted. Half of the whole is kept for neighbours."""
@@ -98,10 +98,10 @@ class Handshakes:
         return None
 
 
-def _bucket_of(sources: dict[str, Bucket], source: str, now_s: float) -> Bucket:
+def _bucket_of(sources: dict[str, TokenBucket], source: str, now_s: float) -> TokenBucket:
     if len(sources) >= MAX_SOURCES and source not in sources:
         for known in [known for known, bucket in sources.items() if bucket.permits(now_s)]:
             del sources[known]
         if len(sources) >= MAX_SOURCES:
             sources.clear()
-    return sources.setdefault(source, Bucket())
+    return sources.setdefault(source, TokenBucket())

@@ -200,12 +200,12 @@ async def test_look_ups_that_find_nobody_become_rare():
         await until(lambda: downloader.swarms[INFOHASH].last_lookup, what="a look-up")
         swarm = downloader.swarms[INFOHASH]
         await until(lambda: not downloader.is_pending_task_active(f"look up {INFOHASH.hex()}"))
-        assert not downloader._is_lookup_due(swarm)
+        assert not downloader.swarm_keeper.is_lookup_due(swarm)
         swarm.last_lookup = time.time() - 6
-        assert downloader._is_lookup_due(swarm)
+        assert downloader.swarm_keeper.is_lookup_due(swarm)
         await until(lambda: time.time() - swarm.last_lookup < 5)
         swarm.last_lookup = time.time() - 6
-        assert not downloader._is_lookup_due(swarm)
+        assert not downloader.swarm_keeper.is_lookup_due(swarm)
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ async def test_a_rendezvous_that_does_not_come_about_is_tried_elsewhere(monkeypa
 async def test_swarms_are_tended_by_one_loop_that_ends_with_the_last(monkeypatch):
     async with network(exits=0, relays=1) as (node,):
         tended = []
-        monkeypatch.setattr(node._keeper, "_step", lambda: tended.append(time.monotonic()))
+        monkeypatch.setattr(node.swarm_keeper, "_step", lambda: tended.append(time.monotonic()))
         for _ in range(6):
             for seeding in (False, True):
                 node.watch([])

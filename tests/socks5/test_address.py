@@ -3,14 +3,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.feeding import mutations, outcome
-from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, address_length, decode_address, encode_address
+from tunnel_pool.socks5.address import (
+    AddressType,
+    Socks5Address,
+    Socks5Error,
+    address_length,
+    decode_address,
+    encode_address,
+)
 
 CASES = [
-    (Address(AddressType.IPV4, "127.0.0.1", 0), b"\x01\x7f\x00\x00\x01\x00\x00"),
-    (Address(AddressType.IPV4, "255.255.255.255", 65535), b"\x01\xff\xff\xff\xff\xff\xff"),
-    (Address(AddressType.IPV6, "::1", 443), b"\x04" + bytes(15) + b"\x01\x01\xbb"),
-    (Address(AddressType.DOMAIN, "a", 443), b"\x03\x01a\x01\xbb"),
-    (Address(AddressType.DOMAIN, "tracker.example", 6969), b"\x03\x0ftracker.example\x1b\x39"),
+    (Socks5Address(AddressType.IPV4, "127.0.0.1", 0), b"\x01\x7f\x00\x00\x01\x00\x00"),
+    (Socks5Address(AddressType.IPV4, "255.255.255.255", 65535), b"\x01\xff\xff\xff\xff\xff\xff"),
+    (Socks5Address(AddressType.IPV6, "::1", 443), b"\x04" + bytes(15) + b"\x01\x01\xbb"),
+    (Socks5Address(AddressType.DOMAIN, "a", 443), b"\x03\x01a\x01\xbb"),
+    (Socks5Address(AddressType.DOMAIN, "tracker.example", 6969), b"\x03\x0ftracker.example\x1b\x39"),
 ]
 
 

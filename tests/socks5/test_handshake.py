@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.feeding import mutations
-from tunnel_pool.socks5.address import ANY, Address, AddressType, encode_address
+from tunnel_pool.socks5.address import ANY, AddressType, Socks5Address, encode_address
 from tunnel_pool.socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, State
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 
@@ -34,9 +34,9 @@ def test_udp_associate_in_any_pieces(size):
 @pytest.mark.parametrize(
     "client",
     [
-        Address(AddressType.IPV4, "127.0.0.1", 7),
-        Address(AddressType.IPV6, "::1", 65535),
-        Address(AddressType.DOMAIN, "localhost", 1),
+        Socks5Address(AddressType.IPV4, "127.0.0.1", 7),
+        Socks5Address(AddressType.IPV6, "::1", 65535),
+        Socks5Address(AddressType.DOMAIN, "localhost", 1),
     ],
 )
 def test_the_announced_client_is_passed_on(client):
@@ -88,7 +88,7 @@ def test_nothing_escapes_and_pieces_do_not_matter(data, size):
     assert [s for s in steps if isinstance(s, Send)] == [s for s in piecewise if isinstance(s, Send)]
 
 
-TRACKER = Address(AddressType.DOMAIN, "tracker.example", 6969)
+TRACKER = Socks5Address(AddressType.DOMAIN, "tracker.example", 6969)
 CONNECT = GREETING + request(1, encode_address(TRACKER.host, TRACKER.port))
 GET = b"GET /announce?x=1 HTTP/1.1\r\nHost: tracker.example\r\n\r\n"
 

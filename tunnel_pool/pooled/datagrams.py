@@ -11,7 +11,7 @@ from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.steered_associations import SteeredCarrier
 from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.socks5.address import Address, AddressType, Socks5Error, decode_address, encode_address
+from tunnel_pool.socks5.address import AddressType, Socks5Address, Socks5Error, decode_address, encode_address
 from tunnel_pool.socks5.carrier import OnLost
 
 
@@ -72,7 +72,7 @@ class PooledDatagrams:
         return SteeredCarrier(self, lane, on_lost)
 
 
-def _py_ipv8_address(address: Address) -> UDPv4Address | UDPv6Address:
+def _py_ipv8_address(address: Socks5Address) -> UDPv4Address | UDPv6Address:
     if address.kind is AddressType.IPV6:
         return UDPv6Address(address.host, address.port)
     return UDPv4Address(address.host, address.port)

@@ -21,8 +21,7 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.sandbox.lockdown import Lockdown
-from tunnel_pool.socks5.address import Address as Socks5Address
-from tunnel_pool.socks5.address import Socks5Error, decode_address
+from tunnel_pool.socks5.address import Socks5Address, Socks5Error, decode_address
 from tunnel_pool.socks5.carrier import Carrier, OnLost
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tunnel_pool.overlay.pacing import Bucket
+from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.overlay.serving.destinations import is_address
 
 LOCAL_NAMES = ("localhost", "localhost.")
@@ -43,8 +43,8 @@ class GuessLimit:
     """Limits how many wrong passwords each client, and all together, may try."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, Bucket] = {}
-        self._all = Bucket()
+        self._clients: dict[str, TokenBucket] = {}
+        self._all = TokenBucket()
 
     def wait_s(self, who: str, now_s: float) -> float:
         """Return how long this client has to wait until a password of it is looked at; 0 when it need not."""
@@ -56,7 +56,7 @@ class GuessLimit:
         if len(self._clients) >= MAX_GUESSERS and who not in self._clients:
             self._clients = {name: bucket for name, bucket in self._clients.items() if bucket.wait_s(now_s) > 0}
         if len(self._clients) < MAX_GUESSERS:
-            self._clients.setdefault(who, Bucket()).take(GUESSES_PER_S, GUESSES_AT_ONCE / GUESSES_PER_S, now_s)
+            self._clients.setdefault(who, TokenBucket()).take(GUESSES_PER_S, GUESSES_AT_ONCE / GUESSES_PER_S, now_s)
         self._all.take(GUESSES_OF_ALL_PER_S, GUESSES_AT_ONCE / GUESSES_OF_ALL_PER_S, now_s)
 
 

@@ -48,6 +48,6 @@ class Record(msgspec.Struct):
     bandwidth_priority: int = 0
     peer_limit: int = 50
     sequential: bool = False
-    gave_all: bool = False  # stopped by its ratio or for being idle
+    stopped_by_limit: bool = msgspec.field(default=False, name="gave_all")  # its ratio's, or that of idle time
     peers: list[tuple[str, int]] = []  # that its magnet link names: resume data lacks those that failed last
     moving_to: str = ""  # where its files are being moved; empty when they are not

@@ -189,9 +189,11 @@ class Changes:
             if now:
                 torrent.held_until_s = 0.0
         # As in Transmission: who starts one that has given all wants it to give more.
-        done = [torrent for torrent in torrents if torrent.record.gave_all and library.scheduler.is_done(torrent)]
+        done = [
+            torrent for torrent in torrents if torrent.record.stopped_by_limit and library.scheduler.is_done(torrent)
+        ]
         await self.change(done, ratio_mode=LimitMode.UNLIMITED)
-        await self.change(torrents, stopped=False, started_now=now, gave_all=False)
+        await self.change(torrents, stopped=False, started_now=now, stopped_by_limit=False)
 
     async def stop(self, torrents: Iterable[Torrent]) -> None:
         """Raises StoreError."""

@@ -168,7 +168,7 @@ class Scheduler:
     async def _stop_done(self, torrent: Torrent) -> None:
         async with self._records.changing:
             if torrent.activity is Activity.RUNNING and not torrent.record.stopped and self.is_done(torrent):
-                await self._records.put(torrent, stopped=True, started_now=False, gave_all=True)
+                await self._records.put(torrent, stopped=True, started_now=False, stopped_by_limit=True)
 
     def is_done(self, torrent: Torrent) -> bool:
         """Return whether it has given what it was to give."""
