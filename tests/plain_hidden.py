@@ -16,6 +16,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
 from tests.plain_node import is_rust, open_plain
+from tunnel_pool.bench.harness.plain_tunnels import adapt
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.end_to_end import use_mask
@@ -55,6 +56,7 @@ async def take_part(role, host, hops, files, nodes):
         session.on_listening = ports.put_nowait
     else:
         dispatcher = Dispatcher(community, Lane(hops))
+        adapt(community)
         connect(community, [dispatcher])
         server = Socks5Server(own_network(), dispatcher)
         session = TorrentSession(server.listen(), folder / "resume")

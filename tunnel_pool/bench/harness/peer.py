@@ -33,6 +33,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
+from tunnel_pool.bench.harness.plain_tunnels import adapt
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.lanes import Lane
@@ -126,9 +127,7 @@ async def socks_port(community: TunnelCommunity, arguments: argparse.Namespace) 
     """Return the port of the endpoint's own SOCKS5 server, where it has one, else of ours before pyipv8's."""
     if arguments.kind == "rust":
         return int(community.endpoint.create_socks5_server(0, arguments.hops))
-    community.on_circuit_removed = lambda circuit, reason: None
-    community.on_orphans = lambda hops, destinations: None
-    community.circuits_for_new_peers = lambda hops, group: community.find_circuits(hops=hops)
+    adapt(community)
     dispatcher = Dispatcher(community, Lane(arguments.hops))
     connect(community, [dispatcher])
     return Socks5Server(own_network(), dispatcher).listen()
