@@ -115,21 +115,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     number = options.whole_number
     parser.add_argument(
-        "scenario", nargs="*", metavar="SCENARIO", help=f"which to measure (default: {' '.join(DEFAULT_SCENARIOS)})"
+        "scenario", nargs="*", metavar="SCENARIO", help=f"What to measure (default: {' '.join(DEFAULT_SCENARIOS)})."
     )
     parser.add_argument(
-        "--contenders", type=_names(tuple(BY_NAME)), metavar="NAME,NAME...", default=None, help="default: all"
+        "--contenders",
+        type=_names(tuple(BY_NAME)),
+        metavar="NAME,NAME...",
+        default=None,
+        help="Whom to measure (default: all).",
     )
-    parser.add_argument("--runs", type=number(1, 100), metavar="R", help="default: 3")
-    parser.add_argument("--size", type=number(1, 1 << 20), metavar="MB", help="of the file (default: 200)")
-    parser.add_argument("--workers", type=options.workers, metavar="N", help="of our downloader (default: 1)")
-    parser.add_argument("--seconds", type=number(1, 3600), help="of load a node or stream, or of idleness (default: 5)")
+    parser.add_argument("--runs", type=number(1, 100), metavar="R", help="Number of runs of each (default: 3).")
+    parser.add_argument("--size", type=number(1, 1 << 20), metavar="MB", help="Size of the file (default: 200).")
+    parser.add_argument("--workers", type=options.workers, metavar="N", help="Workers of our downloader (default: 1).")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the result, too, as .png, .svg or .pdf (needs matplotlib)"
+        "--seconds", type=number(1, 3600), help="Seconds that each node or stream is under load, or idle (default: 5)."
     )
-    parser.add_argument("--tribler", type=Path, metavar="DIR", help="Tribler's source; src/run_tribler.py is in it")
     parser.add_argument(
-        "--tribler-python", metavar="FILE", help="a Python with what Tribler needs, protobuf and psutil (default: ours)"
+        "--plot", type=Path, metavar="FILE", help="Draw the result as well, as .png, .svg or .pdf (needs matplotlib)."
+    )
+    parser.add_argument(
+        "--tribler", type=Path, metavar="DIR", help="Folder with Tribler's source, in which src/run_tribler.py is."
+    )
+    parser.add_argument(
+        "--tribler-python",
+        metavar="FILE",
+        help="Python interpreter that has what Tribler needs, protobuf and psutil (default: ours).",
     )
     options.add_output_options(parser, log_level="error")
     parser.set_defaults(run=run)

@@ -19,7 +19,11 @@ It takes the options of `tunnel-pool daemon`."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["check", "show", "default"], help="see above")
+    parser.add_argument(
+        "what",
+        choices=["check", "show", "default"],
+        help="check says what is wrong with the file, show prints what holds, default prints a file with every option.",
+    )
     daemon.add_options(parser)
     parser.description = DESCRIPTION
     assert isinstance(parser, OneLineParser)

@@ -26,14 +26,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--components", type=Path, metavar="TOML", help="what the program is made of (default: this program's)"
+        "--components",
+        type=Path,
+        metavar="TOML",
+        help="File that says what the program is made of (default: that of this program).",
     )
     parser.add_argument("--size", type=options.whole_number(1, 1 << 20), default=SIZE_MB, metavar="MB",
-                        help="of the file that is downloaded (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="cut a profile that was saved; run nothing")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the profile, as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, as .svg, .png or .pdf")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM", help="another program to run")
+                        help="Size of the file that is downloaded (default: %(default)s).")  # fmt: skip
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="Cut a profile that was saved, and run nothing.")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="Save the profile to this file, as JSON.")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="Draw the graph and its cut, as .svg, .png or .pdf.")
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="-- PROGRAM",
+        help="Another program to run and measure, with its arguments.",
+    )
     options.add_output_options(parser, log_level="error")
     parser.set_defaults(run=run)
 

@@ -50,49 +50,52 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=options.whole_number(0, MAX_HOPS),
         default=1,
         metavar="H",
-        help="of torrents added without any: 1 to 3, or 0, which is plain and not anonymous (default: %(default)s)",
+        help="Hop count of torrents that are added without one: 1 to 3, or 0, which is plain and not anonymous "
+        "(default: %(default)s).",
     )
     parser.add_argument(
         "--folder",
         type=options.folder,
         metavar="DIR",
-        help="where downloads go (default: where a client said, else here)",
+        help="Folder that downloads go to (default: the one that a client has set, else the current one).",
     )
     parser.add_argument(
         "--min-free",
         type=_bytes,
         default=1 << 30,
         metavar="SIZE",
-        help="downloads wait while their disk has less room, like '5 GB' (default: 1 GiB)",
+        help="Room that is left on a disk, like '5 GB'; with less, downloads to it wait (default: 1 GiB).",
     )
     parser.add_argument(
         "--settle",
         type=options.whole_number(0, 3600),
         default=5,
         metavar="SECONDS",
-        help="for so long a torrent that was added without a hop count contacts nobody: clients send its labels "
-        "a moment later (default: %(default)s)",
+        help="Seconds for which a torrent that was added without a hop count contacts nobody, since clients send its "
+        "labels a moment later (default: %(default)s).",
     )
-    add_rpc_options(parser, "where clients find it (default: %(default)s); beyond loopback with a password alone")
+    add_rpc_options(
+        parser, "Address at which clients find the daemon; beyond loopback it needs a password (default: %(default)s)."
+    )
     parser.add_argument(
         "--host-name",
         type=lambda text: text.split(","),
         default=[],
         metavar="NAME[,NAME...]",
-        help="names that clients may use for it, beside localhost and addresses",
+        help="Names by which clients may call this machine, beside localhost and its addresses.",
     )
     parser.add_argument(
         "--web-root",
         type=Path,
         metavar="DIR",
-        help="a page that speaks Transmission's RPC, served at /transmission/web/",
+        help="Folder with a page that speaks Transmission's RPC; it is served at /transmission/web/.",
     )
     parser.add_argument(
         "--plain-listen",
         type=options.host_port,
         default=ANYWHERE,
         metavar="IP:PORT",
-        help="where peers of torrents without hops come in (default: %(default)s)",
+        help="Address at which peers of torrents without hops come in (default: %(default)s).",
     )
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)
@@ -105,7 +108,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=options.whole_number(0, MAX_NICE),
         default=10,
         metavar="N",
-        help="by how much workers and libtorrent yield the cores to what answers clients (Linux; default: %(default)s)",
+        help="How much nicer workers and libtorrent's threads are than what answers clients (Linux; default: "
+        "%(default)s).",
     )
     options.add_network_options(parser)
     options.add_output_options(parser, log_level="info")
@@ -114,36 +118,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=hop_pairs,
         default={},
         metavar="LABEL=H[,...]",
-        help="hop counts by label, over those of [hops.labels] in --config",
+        help="Hop counts by label; they replace those of [hops.labels] in --config.",
     )
     parser.add_argument(
         "--hops-of-folders",
         type=folder_hop_pairs,
         default={},
         metavar="DIR=H[,...]",
-        help="hop counts by the folder that is downloaded to, over those of [hops.folders]",
+        help="Hop counts by the folder that is downloaded to; they replace those of [hops.folders].",
     )
     parser.add_argument(
         "--folders-of-labels",
         type=pairs,
         default={},
         metavar="LABEL=DIR[,...]",
-        help="where torrents with a label go, over [folders]",
+        help="Folders by label; they replace those of [folders].",
     )
     parser.add_argument(
         "--watch",
         type=watches,
         default=[],
         metavar="DIR[;hops=H][;labels=A+B][;download_to=DIR][;stopped=true][,...]",
-        help="folders from which torrents are added, beside those of [[watch]]",
+        help="Folders from which torrents are added, beside those of [[watch]].",
     )
     parser.add_argument(
         "--log-file",
         type=options.folder,
         metavar="FILE",
-        help="log there, and not to stderr; a new file every 10 MB, of which 5 are kept",
+        help="Log to this file instead of stderr; a new one begins every 10 MB, and 5 are kept.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="these options, and rules, as TOML")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with these options, and with rules.")
     parser.set_defaults(run=run, config_read=DaemonConfig(), sources={})
 
 

@@ -38,16 +38,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_hops_option(parser)
     number = options.whole_number
     parser.add_argument(
-        "--size", type=number(1, 1 << 20), default=100, metavar="MB", help="MiB of the file (default: %(default)s)"
+        "--size",
+        type=number(1, 1 << 20),
+        default=100,
+        metavar="MB",
+        help="Size of the file in MiB (default: %(default)s).",
     )
-    parser.add_argument("--seeders", type=number(1, 64), default=2, metavar="S", help="how many (default: %(default)s)")
-    parser.add_argument("--exits", type=number(1, 64), default=2, metavar="E", help="how many (default: %(default)s)")
     parser.add_argument(
-        "--relays", type=number(0, 64), default=None, metavar="R", help="how many (default: 2, none with one hop)"
+        "--seeders", type=number(1, 64), default=2, metavar="S", help="Number of seeders (default: %(default)s)."
+    )
+    parser.add_argument(
+        "--exits", type=number(1, 64), default=2, metavar="E", help="Number of exits (default: %(default)s)."
+    )
+    parser.add_argument(
+        "--relays",
+        type=number(0, 64),
+        default=None,
+        metavar="R",
+        help="Number of relays (default: 2, none with one hop).",
     )
     parser.add_argument(
         "--seeder-speed", type=number(0, 2_000), default=0, metavar="MB",
-        help="MB/s that each seeder sends at most: time to look at the download (default: no limit)",
+        help="MB/s that each seeder sends at most, which leaves time to look at the download (default: no limit).",
     )  # fmt: skip
     options.add_network_options(parser, private_swarm=True)
     options.add_output_options(parser)

@@ -31,15 +31,21 @@ and --save."""
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", nargs="+", metavar="WHAT", help="a magnet link, a .torrent file or an infohash")
-    parser.add_argument("--save", type=options.folder, default=Path(), metavar="DIR", help="where to (default: here)")
+    parser.add_argument("what", nargs="+", metavar="WHAT", help="A magnet link, a .torrent file or an infohash.")
+    parser.add_argument(
+        "--save",
+        type=options.folder,
+        default=Path(),
+        metavar="DIR",
+        help="Folder to download to (default: the current one).",
+    )
     parser.add_argument(
         "--peer",
         type=options.peer_address,
         action="append",
         default=[],
         metavar="IP:PORT",
-        help="a BitTorrent peer to ask, through the tunnels; may be repeated",
+        help="A BitTorrent peer to ask, through the tunnels. May be repeated.",
     )
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)

@@ -30,10 +30,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    list_parser = actions.add_parser("list", help="what there is")
-    run_parser = actions.add_parser("run", help="measure")
-    report_parser = actions.add_parser("report", help="make figures and page anew")
-    compare_parser = actions.add_parser("compare", help="tell two results, or two revisions, apart")
+    list_parser = actions.add_parser("list", help="list the experiments", description="List the experiments.")
+    run_parser = actions.add_parser(
+        "run", help="run an experiment", description="Run an experiment and write its report."
+    )
+    report_parser = actions.add_parser(
+        "report", help="draw results anew", description="Make the figures and the report of results anew."
+    )
+    compare_parser = actions.add_parser(
+        "compare", help="compare two results", description="Compare two results, or two revisions of this program."
+    )
     _add_run_options(run_parser)
     _add_compare_options(compare_parser)
     report_parser.add_argument("folder", type=options.folder, metavar="DIR")
@@ -46,37 +52,48 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="see tunnel-pool experiment list")
-    parser.add_argument("--short", action="store_true", help="a form that takes a minute or two")
+    parser.add_argument("name", metavar="NAME", help="Name of an experiment; see tunnel-pool experiment list.")
+    parser.add_argument("--short", action="store_true", help="Run a form that takes a minute or two.")
     parser.add_argument(
         "--set", type=_assignment, action="append", default=[], metavar="NAME=VALUE[,VALUE...]", dest="changes",
-        help="how many nodes of a role, or what is varied or set: --set workers=16,32,48; may be repeated",
+        help="Set the number of nodes of a role, or what is varied or set: --set workers=16,32,48. May be repeated.",
     )  # fmt: skip
     number = options.whole_number
-    parser.add_argument("--runs", type=number(1, 1000), metavar="R", help="of each combination")
-    parser.add_argument("--seed", type=number(0, 1 << 62), metavar="S", help="of all that is left to chance")
+    parser.add_argument("--runs", type=number(1, 1000), metavar="R", help="Number of runs of each combination.")
+    parser.add_argument("--seed", type=number(0, 1 << 62), metavar="S", help="Seed of all that is left to chance.")
     parser.add_argument(
-        "--output", type=options.folder, metavar="DIR", help="new or empty (default: results/NAME-TIME)"
+        "--output",
+        type=options.folder,
+        metavar="DIR",
+        help="Folder for the results, new or empty (default: results/NAME-TIME).",
     )
 
 
 def _add_compare_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help="a directory of results, or a git revision of this program")
-    parser.add_argument("b", metavar="B", help="another, of the same experiment")
-    parser.add_argument("--experiment", default="costs", metavar="NAME", help="of revisions (default: %(default)s)")
+    parser.add_argument("a", metavar="A", help="Folder of results, or a git revision of this program.")
+    parser.add_argument("b", metavar="B", help="Another one, of the same experiment.")
+    parser.add_argument(
+        "--experiment",
+        default="costs",
+        metavar="NAME",
+        help="Experiment that revisions are compared by (default: %(default)s).",
+    )
     parser.add_argument("--rounds", type=options.whole_number(1, 1000), default=5, metavar="R",
-                        help="of revisions: runs of each, in turn (default: %(default)s)")  # fmt: skip
+                        help="Number of runs of each revision, in turn (default: %(default)s).")  # fmt: skip
     parser.add_argument(
         "--times", type=options.whole_number(1, 1000), default=1, metavar="T",
-        help="of revisions: compare so often, each time by --rounds other runs, and give each time's verdicts: "
-        "with A the same as B, how often this guard is wrong",
+        help="Compare revisions so often, each time by --rounds other runs, and give each time's verdicts: "
+        "with A the same as B, this tells how often the guard is wrong.",
     )  # fmt: skip
-    parser.add_argument("--short", action="store_true", help="of revisions: the experiment's short form")
+    parser.add_argument("--short", action="store_true", help="Compare revisions by the experiment's short form.")
     parser.add_argument(
-        "--if-comparable", action="store_true", help="end well when a revision is from before the experiment"
+        "--if-comparable", action="store_true", help="End well when a revision is from before the experiment."
     )
     parser.add_argument(
-        "--output", type=options.folder, metavar="DIR", help="new or empty (default: results/compare-TIME)"
+        "--output",
+        type=options.folder,
+        metavar="DIR",
+        help="Folder for the results, new or empty (default: results/compare-TIME).",
     )
 
 

@@ -51,7 +51,13 @@ logger = logging.getLogger(__name__)
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", nargs="?", choices=["run", "status"], default="run", help="default: %(default)s")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=["run", "status"],
+        default="run",
+        help="Run a node, or show the status of one that runs (default: %(default)s).",
+    )
     parser.add_argument(
         "--exit",
         nargs="?",
@@ -59,32 +65,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         const="all",
         default=NO_PROTOCOL,
         metavar="WHAT",
-        help="let datagrams leave from here: all (also without a word), or of bittorrent (uTP), dht, udp-trackers, "
-        "ipv8 and http (requests to trackers), with commas between; default: nothing",
+        help="What leaves from here: all (the same as --exit alone), or some of bittorrent (uTP), dht, udp-trackers, "
+        "ipv8 and http (requests to trackers), with commas between (default: nothing).",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="limits, the exit's policy and options, as TOML")
     parser.add_argument(
-        "--metrics", type=options.peer_address, metavar="IP:PORT", help="serve Prometheus at http://IP:PORT/metrics"
+        "--config", type=Path, metavar="FILE", help="TOML file with limits, the exit's policy and these options."
+    )
+    parser.add_argument(
+        "--metrics",
+        type=options.peer_address,
+        metavar="IP:PORT",
+        help="Serve metrics for Prometheus at http://IP:PORT/metrics.",
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="send and receive through this network "
-        "device alone; while it is gone, nothing leaves. Names can't be resolved for others then",
+        help="Send and receive through this network device alone; while it is gone, nothing leaves. Names are not "
+        "resolved for others then.",
     )
     parser.add_argument(
         "--exit-from",
         type=options.exit_from,
         default=ANY_SOURCE,
         metavar="IP[:PORT-PORT]",
-        help="address, and ports, that what exits leaves from (default: the address of --listen, any port)",
+        help="Address, and ports, from which datagrams leave the exit (default: the address of --listen, any port).",
     )
-    parser.add_argument("--show-policy", action="store_true", help="say what may leave from here, and end")
+    parser.add_argument("--show-policy", action="store_true", help="Say what may leave from here, and end.")
     parser.add_argument(
         "--test-destination",
         type=options.destination,
         metavar="IP:PORT",
-        help="say whether datagrams may leave from here to this address, and why not, and end",
+        help="Say whether datagrams may leave from here to this address, or why not, and end.",
     )
     options.add_workers_option(parser, default="0")
     options.add_network_options(parser)

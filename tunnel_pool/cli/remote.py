@@ -29,15 +29,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command = parser.prog.split()[-1]
     parser.description = DESCRIPTIONS[command]
     if command == "add":
-        parser.add_argument("what", nargs="+", metavar="WHAT", help="a .torrent file, a magnet link or an infohash")
-        parser.add_argument("--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="0 (plain) to 3")
-        parser.add_argument("--label", action="append", default=[], metavar="LABEL", help="may be given again")
-        parser.add_argument("--to", type=options.folder, metavar="DIR", help="folder on the daemon's machine")
-        parser.add_argument("--paused", action="store_true", help="not to be started yet")
+        parser.add_argument("what", nargs="+", metavar="WHAT", help="A .torrent file, a magnet link or an infohash.")
+        parser.add_argument(
+            "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count, 0 (plain) to 3."
+        )
+        parser.add_argument(
+            "--label", action="append", default=[], metavar="LABEL", help="Label of the torrents; may be repeated."
+        )
+        parser.add_argument(
+            "--to", type=options.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
+        )
+        parser.add_argument("--paused", action="store_true", help="Do not start the torrents yet.")
     elif command != "status":
-        parser.add_argument("ids", nargs="+", type=_torrent_id, metavar="ID", help=f"number or infohash, or {ALL}")
+        parser.add_argument(
+            "ids", nargs="+", type=_torrent_id, metavar="ID", help=f"Number or infohash of a torrent, or {ALL}."
+        )
     if command == "remove":
-        parser.add_argument("--delete-data", action="store_true", help="its files, too")
+        parser.add_argument("--delete-data", action="store_true", help="Delete the files as well.")
     add_rpc_options(parser)
     options.add_output_options(parser)
     parser.set_defaults(run=COMMANDS[command])

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("path", nargs="+", type=_whole_path, metavar="PATH", help="a file or a folder")
+    parser.add_argument("path", nargs="+", type=_whole_path, metavar="PATH", help="File or folder to seed.")
     options.add_hops_option(parser, exits=False)
     options.add_lockdown_option(parser)
     options.add_isolate_option(parser, labels=False)

@@ -26,7 +26,7 @@ CPU_BAR = 10  # characters a core
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--once", action="store_true", help="print once, and end")
+    parser.add_argument("--once", action="store_true", help="Print the table once and end.")
     add_rpc_options(parser)
     options.add_output_options(parser)
     parser.set_defaults(run=run)

@@ -137,8 +137,15 @@ def folder(text: str) -> Path:
 
 
 def add_output_options(parser: argparse.ArgumentParser, log_level: str = "warning") -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default=log_level, help="default: %(default)s")
+    parser.add_argument(
+        "--json", action="store_true", help="Print the result as one JSON object, on the last line of stdout."
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default=log_level,
+        help="Log what is at least this severe (default: %(default)s).",
+    )
 
 
 def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
@@ -147,22 +154,23 @@ def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
         type=workers,
         default=default,
         metavar="N",
-        help="child processes that carry circuits; MIN..MAX: as many as there is work for; auto: 1 to the physical "
-        "cores; 0: none, one process (default: %(default)s)",
+        help="Number of child processes that carry circuits. MIN..MAX keeps as many as there is work for, auto is 1 to "
+        "the number of physical cores, and 0 runs everything in one process (default: %(default)s).",
     )
     parser.add_argument(
         "--start-method",
         choices=[method.value for method in StartMethod],
         default=StartMethod.SPAWN.value,
-        help="of workers; spawn: a new process each; forkserver: forks of one that has everything loaded, which "
-        "saves memory (Linux; default: %(default)s)",
+        help="How workers are started: spawn starts a new process for each; forkserver forks them from one that has "
+        "everything loaded, which saves memory (Linux; default: %(default)s).",
     )
     parser.add_argument(
         "--steering",
         choices=["auto", "off"],
         default="auto",
-        help="auto: where the system can (Linux), workers share one UDP port, and the kernel hands each its datagrams, "
-        "the network's and libtorrent's; off: each has a port of its own, and the main process hands libtorrent's on",
+        help="With auto, on Linux, workers share one UDP port, and the kernel hands each worker its datagrams, those "
+        "of the network and those of libtorrent. With off, each worker has a port of its own, and the main process "
+        "passes libtorrent's datagrams on (default: %(default)s).",
     )
 
 
@@ -171,14 +179,18 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=[choice.value for choice in EngineChoice],
         default=EngineChoice.AUTO.value,
-        help="packet path: native (Rust), python, or auto: native where it is built (default: %(default)s)",
+        help="Packet path: native (Rust), python, or auto, which is native where it is built (default: %(default)s).",
     )
 
 
 def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None:
     """Add `--hops`; without `exits`, no circuit is kept for what leaves the network."""
     parser.add_argument(
-        "--hops", type=whole_number(1, MAX_HOPS), default=1, metavar="H", help="1 to 3 (default: %(default)s)"
+        "--hops",
+        type=whole_number(1, MAX_HOPS),
+        default=1,
+        metavar="H",
+        help="Number of hops of a circuit, 1 to 3 (default: %(default)s).",
     )
     if exits:
         add_circuits_option(parser)
@@ -190,8 +202,8 @@ def add_dht_option(parser: argparse.ArgumentParser) -> None:
         type=dht,
         default=None,
         metavar="WHERE",
-        help="BitTorrent's DHT, through the tunnels: default, none, or HOST:PORT[,HOST:PORT...] of nodes to start from "
-        "(default: default with the default --bootstrap, else none)",
+        help="Nodes from which BitTorrent's DHT is entered, through the tunnels: default, none, or "
+        "HOST:PORT[,HOST:PORT...] (default: default with the default --bootstrap, else none).",
     )
 
 
@@ -210,24 +222,24 @@ def add_path_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, 8),
         default=FIRST_LAYER.count,
         metavar="N",
-        help="first hops that circuits of several hops use, kept for weeks in --state; 0: another for each circuit "
-        "(default: %(default)s)",
+        help="Number of nodes that circuits of several hops begin at, kept for weeks in --state. With 0, each circuit "
+        "begins at another (default: %(default)s).",
     )
     parser.add_argument(
         "--diversity",
         choices=["prefer", "require"],
         default="prefer",
-        help="hops of a circuit in networks of their own (/16, IPv6 /32): where there is a choice, or no circuit "
-        "without (default: %(default)s)",
+        help="Whether the hops of a circuit are in different networks (/16, IPv6 /32): prefer takes such hops where "
+        "there is a choice; require builds no circuit without (default: %(default)s).",
     )
     parser.add_argument(
         "--asn-db",
         type=Path,
         metavar="FILE",
-        help="take hops of one autonomous system for hops of one network, too, by this database of AS numbers in the "
-        "MaxMind DB format (GeoLite2-ASN, DB-IP, IPinfo)",
+        help="Database of AS numbers in the MaxMind DB format (GeoLite2-ASN, DB-IP, IPinfo). Hops of one autonomous "
+        "system then count as hops of one network.",
     )
-    parser.add_argument("--no-relay", action="store_true", help="take part in nobody else's circuits")
+    parser.add_argument("--no-relay", action="store_true", help="Take part in nobody else's circuits.")
 
 
 def add_lockdown_option(parser: argparse.ArgumentParser) -> None:
@@ -235,22 +247,23 @@ def add_lockdown_option(parser: argparse.ArgumentParser) -> None:
         "--lockdown",
         choices=[mode.value for mode in LockdownMode],
         default=LockdownMode.AUTO.value,
-        help="keep libtorrent's anonymous sessions in a network namespace that has no way out but the tunnels; auto: "
-        "where the kernel allows it; on: do not start without; off: do not (Linux; default: %(default)s)",
+        help="Keep libtorrent's anonymous sessions in a network namespace that has no way out but the tunnels. auto "
+        "does so where the kernel allows it; on does not start without; off does without (Linux; default: "
+        "%(default)s).",
     )
 
 
 def add_isolate_option(parser: argparse.ArgumentParser, labels: bool = True) -> None:
     """`labels`: whether torrents have any here."""
     choices = [mode.value for mode in Isolation if labels or mode is not Isolation.LABEL]
-    by_label = " torrents with the same labels share;" if labels else ""
+    by_label = " with label, torrents with the same labels share;" if labels else ""
     parser.add_argument(
         "--isolate",
         choices=choices,
         default=Isolation.TORRENT.value,
-        help="which torrents share no circuit, tracker circuit, look-up and DHT id, so that nobody sees that they are "
-        f"one user's; torrent: no two, up to {MOST_LANES} at a time;{by_label} none: all of a hop count share "
-        "(default: %(default)s)",
+        help="Which torrents share no circuit, tracker circuit, look-up and DHT id, so that nobody sees that they are "
+        f"one user's. With torrent, no two share, up to {MOST_LANES} at a time;{by_label} with none, all torrents of a "
+        "hop count share (default: %(default)s).",
     )
 
 
@@ -260,14 +273,14 @@ def add_circuits_option(parser: argparse.ArgumentParser) -> None:
         type=whole_number(1, 1024),
         default=0,
         metavar="C",
-        help="circuits to keep (default: 8, or two a worker)",
+        help="Number of circuits to keep (default: 8, or two a worker if that is more).",
     )
 
 
 def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = False) -> None:
     """Add --bootstrap; a private swarm has nodes of its own to start from."""
-    usual = "default, none, or IP:PORT[,IP:PORT...] of nodes to start from (default: default)"
-    own = "IP:PORT[,IP:PORT...] of nodes beside the swarm's own (default: none)"
+    usual = "Nodes from which the network is entered: default, none, or IP:PORT[,IP:PORT...] (default: default)."
+    own = "More nodes beside the swarm's own, as IP:PORT[,IP:PORT...] (default: none)."
     parser.add_argument(
         "--bootstrap",
         type=bootstrap,
@@ -293,9 +306,10 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
         **default(
             ANYWHERE,
             None,
-            "UDP address; with --steering off N workers take also the N-1 ports above (default: any address, any port)",
-            "UDP address of the downloader; with --steering off N workers take also the N-1 ports above (default: one "
-            "on loopback)",
+            "UDP address to listen at. With --steering off, N workers also take the N-1 ports above it (default: any "
+            "address, any port).",
+            "UDP address of the downloader. With --steering off, N workers also take the N-1 ports above it (default: "
+            "one on loopback).",
         ),
     )
     add_bootstrap_option(parser, private_swarm)
@@ -304,7 +318,10 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
         type=community_id,
         metavar="HEX",
         **default(
-            TRIBLER_COMMUNITY_ID, None, "network to join (default: Tribler's)", "the swarm's network (default: random)"
+            TRIBLER_COMMUNITY_ID,
+            None,
+            "Network to join (default: Tribler's).",
+            "Network of the swarm (default: random).",
         ),
     )
     parser.add_argument(
@@ -314,8 +331,8 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
         **default(
             user_state_path("tunnel-pool"),
             None,
-            "where key and resume data are kept (default: %(default)s)",
-            "where the downloader's key and resume data are kept (default: removed at the end)",
+            "Folder in which key and resume data are kept (default: %(default)s).",
+            "Folder in which the downloader's key and resume data are kept (default: one that is removed at the end).",
         ),
     )
     parser.add_argument(
@@ -324,8 +341,8 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
         **default(
             False,
             True,
-            "exit to loopback and private addresses, too; for tests",
-            "always on: the swarm is on loopback",
+            "Let datagrams out to loopback and private addresses as well, for tests.",
+            "Always on, as the swarm is on loopback.",
         ),
     )
 

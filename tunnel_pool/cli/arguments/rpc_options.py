@@ -12,14 +12,16 @@ from tunnel_pool.system.errors import UserError
 PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105
 
 
-def add_rpc_options(parser: argparse.ArgumentParser, what: str = "where the daemon is (default: %(default)s)") -> None:
+def add_rpc_options(
+    parser: argparse.ArgumentParser, what: str = "Address of the daemon (default: %(default)s)."
+) -> None:
     parser.add_argument("--rpc", type=options.host_port, default=USUAL_ADDRESS, metavar="IP:PORT", help=what)
-    parser.add_argument("--rpc-user", default="tunnel-pool", metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--rpc-user", default="tunnel-pool", metavar="NAME", help="User name (default: %(default)s).")
     parser.add_argument(
         "--rpc-password-file",
         type=Path,
         metavar="FILE",
-        help=f"its first line is the password (default: {PASSWORD_VARIABLE} of the environment)",
+        help=f"File whose first line is the password (default: the environment variable {PASSWORD_VARIABLE}).",
     )
 
 
