@@ -22,7 +22,7 @@ _COUNTED_WORDS = 8
 WORDS = _COUNTED + SLOTS * _COUNTED_WORDS
 _NS = 1_000_000_000
 _MASK_16 = 0xFFFF
-STALE_MS = 1000
+SHOWN_MS = 1000  # for how long a status shows what a child said last
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class LimitsMemory:
         sums = dict.fromkeys(CLASSES, 0)
         now_ms = time.monotonic_ns() // 1_000_000
         for word in self._words[_WAITING : _WAITING + SLOTS]:
-            if (now_ms - (word >> 48)) & _MASK_16 < STALE_MS:
+            if (now_ms - (word >> 48)) & _MASK_16 < SHOWN_MS:
                 for place, name in enumerate(CLASSES):
                     sums[name] += word >> 16 * place & _MASK_16
         return sums

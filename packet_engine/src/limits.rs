@@ -41,7 +41,8 @@ const SLOTS: usize = 256;
 const CLASSES: usize = 3;
 const TOTAL: usize = CLASSES;
 const BUCKETS: usize = 2 * (CLASSES + 1);
-const STALE_MS: u64 = 100;
+/// For how long what a child said last gives it a share of what is allowed in all.
+const SHARES_MS: u64 = 100;
 const WORD_16: u64 = 0xFFFF;
 
 /// Whose traffic it is.
@@ -205,7 +206,7 @@ impl Limits {
         for slot in 0..SLOTS {
             let word = self.word(AT_WAITING + slot);
             let age_ms = now_ms.wrapping_sub(word >> 48) & WORD_16;
-            if word != 0 && age_ms < STALE_MS {
+            if word != 0 && age_ms < SHARES_MS {
                 for (class, sum) in all.iter_mut().enumerate() {
                     *sum += word >> (16 * class) & WORD_16;
                 }

@@ -20,7 +20,7 @@ class Events:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._seen = watcher.seen()
-        self._told: dict[str, bytes] = {}
+        self._sent: dict[str, bytes] = {}
         self._listeners: dict[Chunks, Callable[[], None]] = {}
 
     @contextmanager
@@ -28,8 +28,8 @@ class Events:
         """Yield a queue of events: all that there is, then changes. `cut_off` is called when nobody reads it."""
         queue: Chunks = asyncio.Queue()
         if not self._listeners:
-            self._told, self._seen = self._now(), self._watcher.seen()
-        queue.put_nowait(self._state() + _torrents(list(self._told.values()), []))
+            self._sent, self._seen = self._now(), self._watcher.seen()
+        queue.put_nowait(self._state() + _torrents(list(self._sent.values()), []))
         self._listeners[queue] = cut_off
         try:
             yield queue
@@ -40,11 +40,11 @@ class Events:
         self._watcher.look()
         if not self._listeners:
             return
-        before, self._told = self._told, self._now()
+        before, self._sent = self._sent, self._now()
         seen_before, self._seen = self._seen, self._watcher.seen()
         happened = happenings(seen_before, self._seen)
-        changed = [row for name, row in self._told.items() if before.get(name) is not row]
-        removed = [name for name in before if name not in self._told]
+        changed = [row for name, row in self._sent.items() if before.get(name) is not row]
+        removed = [name for name in before if name not in self._sent]
         chunk = self._state() + b"".join(_event("happening", msgspec.json.encode(each)) for each in happened)
         if changed or removed:
             chunk += _torrents(changed, removed)
