@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
 from ipv8.messaging.anonymization.payload import CellPayload
@@ -44,14 +44,9 @@ from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.steering.cells import BUCKETS, random_id
 from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
 
-if TYPE_CHECKING:
-    pass
-
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
-SUSPECT_S = 120.0  # within this time, churn has asked whether the peer lives
 STATISTICS_INTERVAL_S = 0.25
-MAX_PINGED = 256
 _NO_ORIGIN = pack_address(*NOWHERE)  # of what leaves an exit
 
 
@@ -65,8 +60,8 @@ class LocalTunnelSettings(ServingSettings, NodeSettings):
 class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    Its bases override what py-ipv8 calls, each for one purpose; what py-ipv8 knows nothing of are its parts
-    (`http`, `http_exit`, `dht_names`), which register their messages with it.
+    Its bases override what py-ipv8 calls, each for one purpose; what py-ipv8 knows nothing of are its parts:
+    `hop_choice`, `swarm_keeper`, `http`, `http_exit` and `dht_names`.
 
     `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a
     caller; the last says that a circuit was begun, is ready or has failed, or that peers are known where none

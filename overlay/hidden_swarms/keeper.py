@@ -1,7 +1,6 @@
 """Keeps the circuits of our hidden swarms, and looks for the peers of those that we download from."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Container
 from typing import Any
@@ -78,9 +77,9 @@ class SwarmKeeper:
 
     def create_lookup_circuit(self, lane: Lane) -> Circuit | None:
         ends = self._community.get_candidates(PEER_FLAG_EXIT_IPV8) or self._community.get_candidates(PEER_FLAG_RELAY)
-        if not ends or not self._community.may_build():
+        end = self._community.hop_choice.last(ends)
+        if end is None or not self._community.may_build():
             return None
-        end = random.choice(ends)
         circuit: Circuit | None = self._community.create_circuit(
             lane.hops, CIRCUIT_TYPE_LOOKUP, required_exit=end, group=lane.group
         )

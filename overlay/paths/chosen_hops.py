@@ -15,7 +15,11 @@ from tunnel_pool.overlay.paths.hop_choice import HopChoice
 
 
 class ChosenHops(TunnelCommunity):
-    """Chooses every hop of its circuits itself, and suspects nodes that did not answer."""
+    """Chooses the hops of its circuits itself, and suspects nodes that did not answer.
+
+    The only hop of a data circuit of one hop is py-ipv8's choice among the exits (`select_exit`); the last of one to a
+    rendezvous point is the seeder's.
+    """
 
     suspects: Recent[bytes]  # peers that did not answer, by mid
 

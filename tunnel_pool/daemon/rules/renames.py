@@ -1,6 +1,5 @@
 """Files of a torrent that get other names, as by libtransmission's tr_torrentRenamePath."""
 
-import os
 from pathlib import Path
 
 
@@ -13,11 +12,11 @@ def renames_of(paths: dict[int, str], path: str, name: str) -> list[tuple[int, s
     ]
 
 
-def is_taken(folder: str, paths: dict[int, str], renames: dict[int, str]) -> bool:
-    """Return whether something is where these files are to be: of the torrent, or on the disk."""
-    for index, new in renames.items():
-        others = [Path(path) for other, path in paths.items() if other not in renames]
-        taken = any(Path(new) == other or Path(new) in other.parents or other in Path(new).parents for other in others)
-        if taken or (new != paths[index] and os.path.lexists(os.path.join(folder, new))):
-            return True
-    return False
+def clashes(paths: dict[int, str], renames: dict[int, str]) -> bool:
+    """Return whether another file of the torrent is where one of these files is to be, or is a folder there."""
+    others = [Path(path) for other, path in paths.items() if other not in renames]
+    return any(
+        Path(new) == other or Path(new) in other.parents or other in Path(new).parents
+        for new in renames.values()
+        for other in others
+    )

@@ -14,7 +14,7 @@ import libtorrent as lt
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.queue import moved
-from tunnel_pool.daemon.rules.renames import is_taken, renames_of
+from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.record import LimitMode, Record
@@ -293,7 +293,8 @@ class Changes:
             renames = renames_of(paths, path, name)
             if not renames:
                 raise RequestError("the torrent has no such file or folder")
-            if is_taken(torrent.record.folder, paths, dict(renames)):
+            new_places = [os.path.join(torrent.record.folder, new) for index, new in renames if new != paths[index]]
+            if clashes(paths, dict(renames)) or any(map(os.path.lexists, new_places)):
                 raise RequestError("cannot rename: there is something of that name")
             for index, new in renames:
                 torrent.renamed = asyncio.get_running_loop().create_future()
