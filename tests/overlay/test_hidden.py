@@ -13,6 +13,7 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
+    PEER_FLAG_RELAY,
     PEER_SOURCE_DHT,
     IntroductionPoint,
 )
@@ -20,10 +21,12 @@ from ipv8.peer import Peer
 
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import address_of, make_config, network, until
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address, end_to_end_circuit_id, is_linked
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions
 
 INFOHASH = b"h" * 20
@@ -191,6 +194,15 @@ def test_addresses_of_circuits():
     assert end_to_end_circuit_id("1.2.3.4", 80) is None
     assert end_to_end_circuit_id("::1", CIRCUIT_ID_PORT) is None
     assert end_to_end_circuit_id("example.org", CIRCUIT_ID_PORT) is None
+
+
+async def test_a_look_up_ends_at_no_guard_while_there_are_others():
+    async with relays(2) as nodes, member(nodes) as downloader:
+        await until(lambda: len(downloader.get_candidates(PEER_FLAG_RELAY)) == 2)
+        guard, other = downloader.get_candidates(PEER_FLAG_RELAY)
+        downloader.guard_order = lambda: GuardOrder([guard.public_key.key_to_bin()], [])
+        circuits = [downloader.swarm_keeper.create_lookup_circuit(Lane(1)) for _ in range(8)]
+        assert {circuit.required_exit for circuit in circuits} == {other}
 
 
 @pytest.mark.slow
