@@ -192,10 +192,10 @@ async def open_pool(options: NodeOptions) -> PooledTunnelCommunity:
     )
     try:
         await pooled.start()
+        PoolScaling(pooled, options.workers, circuits_follow=not options.circuits)
     except BaseException:
         await pooled.unload()
         raise
-    PoolScaling(pooled, options.workers, circuits_follow=not options.circuits)
     _keep(pooled, options, guards)
     return pooled
 

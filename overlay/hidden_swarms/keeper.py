@@ -1,6 +1,7 @@
 """Keeps the circuits of our hidden swarms, and looks for the peers of those that we download from."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Container
 from typing import Any
@@ -77,7 +78,8 @@ class SwarmKeeper:
 
     def create_lookup_circuit(self, lane: Lane) -> Circuit | None:
         ends = self._community.get_candidates(PEER_FLAG_EXIT_IPV8) or self._community.get_candidates(PEER_FLAG_RELAY)
-        end = self._community.hop_choice.last(ends)
+        # Of several hops, a guard is the first; the only hop may be any.
+        end = self._community.hop_choice.last(ends) if lane.hops > 1 else random.choice(ends) if ends else None
         if end is None or not self._community.may_build():
             return None
         circuit: Circuit | None = self._community.create_circuit(

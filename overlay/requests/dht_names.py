@@ -43,9 +43,12 @@ class DhtNames:
     async def find(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
         """Return the address from which the node with this name answers; None when it does not, or there is no exit.
 
-        Raises ValueError for what is no name.
+        What is no name is nobody's.
         """
-        address = encode_address(name, port)
+        try:
+            address = encode_address(name, port)
+        except ValueError:
+            return None
         circuit: Circuit | None = self._community.create_circuit(
             hops, CIRCUIT_TYPE_DHT_NAME, exit_flags=[PEER_FLAG_EXIT_BT]
         )

@@ -13,13 +13,19 @@ PART_BYTES = 1300  # bytes of an answer that go into a cell
 MAX_RESPONSE_BYTES = 64 << 10  # unpacked, too
 MAX_HEAD_BYTES = 16 << 10
 MAX_CHUNKS = 1000  # each takes h11 some 30 microseconds of the loop's time
+MAX_INTERIM = 8  # answers before the answer (1xx)
+MAX_REDIRECTION_BYTES = 2 * PART_BYTES  # head and all
+_PIECE_BYTES = 4 << 10
 REDIRECTIONS = (301, 302, 303, 307, 308)
 # h11 reads an answer only after a request; whatever was asked, this is one with a body in its answer.
 _ASKED = h11.Request(method="GET", target="/", headers=[("Host", "tracker")])
 
 
 class Answer(NamedTuple):
-    """An HTTP response: its status code, its headers by lower-case name, its body as it was before any encoding."""
+    """An HTTP response: its status code, its headers by lower-case name, its body as it was before any encoding.
+
+    A redirection's body is as it came.
+    """
 
     status: int
     headers: dict[bytes, bytes]
@@ -37,6 +43,7 @@ class AnswerReader:
         self._head: h11.Response | None = None
         self._body = bytearray()
         self._chunks = 0
+        self._interim = 0
         self.is_whole = False
 
     def feed(self, data: bytes) -> None:
@@ -44,21 +51,32 @@ class AnswerReader:
 
         Raises ValueError for what is no answer, too large, or closed before its end.
         """
-        self._raw += data
-        if len(self._raw) > MAX_RESPONSE_BYTES:
+        if len(self._raw) + len(data) > MAX_RESPONSE_BYTES:
             raise ValueError("an answer too large")
         try:
-            self._connection.receive_data(data)
-            while not self.is_whole:
-                event = self._connection.next_event()
-                if event in (h11.NEED_DATA, h11.PAUSED):
-                    break
-                self._take(event)
+            # h11 looks at the size of a head only while that is not whole, so it is not given all at once.
+            for start in range(0, len(data) or 1, _PIECE_BYTES):
+                self._feed_piece(data[start : start + _PIECE_BYTES])
         except h11.RemoteProtocolError as error:
             raise ValueError(f"not an HTTP response: {error}") from None
 
+    def _feed_piece(self, piece: bytes) -> None:
+        self._raw += piece
+        self._connection.receive_data(piece)
+        while not self.is_whole:
+            event = self._connection.next_event()
+            if event in (h11.NEED_DATA, h11.PAUSED):
+                break
+            self._take(event)
+        if self._head is None and len(self._raw) > MAX_HEAD_BYTES:
+            raise ValueError("a head too large")
+
     def _take(self, event: object) -> None:
-        if isinstance(event, h11.Response):
+        if isinstance(event, h11.InformationalResponse):
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                raise ValueError("an answer that does not come to an end")
+        elif isinstance(event, h11.Response):
             self._head = event
         elif isinstance(event, h11.Data):
             self._body += event.data
@@ -77,7 +95,8 @@ class AnswerReader:
         assert self._head is not None
         headers = {bytes(name): bytes(value) for name, value in self._head.headers}
         body = bytes(self._body)
-        if headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip"):
+        is_packed = headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip")
+        if is_packed and self._head.status_code not in REDIRECTIONS:
             body = _gunzipped(body)
         return Answer(self._head.status_code, headers, body)
 
@@ -97,7 +116,9 @@ def may_pass(response: bytes) -> bool:
         answer = parse_answer(response)
     except ValueError:
         return False
-    return len(answer.body) < PART_BYTES if answer.status in REDIRECTIONS else is_bencoded(answer.body)
+    if answer.status in REDIRECTIONS:
+        return len(answer.body) < PART_BYTES and len(response) <= MAX_REDIRECTION_BYTES
+    return is_bencoded(answer.body)
 
 
 def _gunzipped(body: bytes) -> bytes:

@@ -12,4 +12,5 @@ async def read_response(reader: asyncio.StreamReader) -> bytes:
     answer = AnswerReader()
     while not answer.is_whole:
         answer.feed(await reader.read(READ_BYTES))
+        await asyncio.sleep(0)  # what has come is read without a pause
     return answer.raw()

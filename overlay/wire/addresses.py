@@ -13,7 +13,7 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
-from tunnel_pool.socks5.address import decode_address, encode_address
+from tunnel_pool.socks5.address import Socks5Error, decode_address, encode_address
 
 ADDRESS_IPV4, ADDRESS_DOMAIN, ADDRESS_IPV6 = 1, 2, 3
 
@@ -67,4 +67,9 @@ def packed(encoded: bytes) -> bytes:
 def encoded(packed: bytes) -> bytes:
     """Return an address of a data message as RFC 1928 has it. Raises ValueError for a name that it can't say."""
     host, port = unpack_address(packed)[:2]
-    return encode_address(host, port)
+    address = encode_address(host, port)
+    try:
+        decode_address(address)
+    except Socks5Error as error:
+        raise ValueError(str(error)) from None
+    return address

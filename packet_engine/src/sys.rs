@@ -50,6 +50,9 @@ fn checked(result: i32) -> io::Result<i32> {
 
 /// A second descriptor of the same file, closed on exec, whose calls do not block.
 pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
     // SAFETY: the number is used during this call alone; that no such file is open is an error.
     let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
     let flags = OFlag::from_bits_retain(fcntl(&copy, FcntlArg::F_GETFL)?);
@@ -367,5 +370,17 @@ impl Epoll {
             at_most.map_or(EpollTimeout::NONE, |time| EpollTimeout::try_from(time).unwrap_or(EpollTimeout::MAX));
         let count = self.epoll.wait(&mut self.ready, timeout)?;
         Ok(self.ready.iter().take(count).map(EpollEvent::data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_is_not_open_is_an_error() {
+        for fd in [-1, -7, i32::MAX] {
+            assert_eq!(duplicate(fd).map(drop).map_err(|error| error.raw_os_error()), Err(Some(libc::EBADF)));
+        }
     }
 }

@@ -41,8 +41,8 @@ def test_both_forms_of_an_address_say_the_same(address):
 
 
 def test_a_name_that_socks5_can_not_say_is_refused():
-    for host in ("é.nl", "a" * 256):
-        with pytest.raises(ValueError, match=r"ascii|256 bytes"):
+    for host in ("é.nl", "a" * 256, "a b", "a\n"):
+        with pytest.raises(ValueError, match=r"ascii|256 bytes|unprintable"):
             encoded(pack_address(host, 1))
 
 

@@ -196,12 +196,12 @@ def test_addresses_of_circuits():
     assert end_to_end_circuit_id("example.org", CIRCUIT_ID_PORT) is None
 
 
-async def test_a_look_up_ends_at_no_guard_while_there_are_others():
+async def test_a_look_up_over_several_hops_ends_at_no_guard_while_there_are_others():
     async with relays(2) as nodes, member(nodes) as downloader:
         await until(lambda: len(downloader.get_candidates(PEER_FLAG_RELAY)) == 2)
         guard, other = downloader.get_candidates(PEER_FLAG_RELAY)
         downloader.guard_order = lambda: GuardOrder([guard.public_key.key_to_bin()], [])
-        circuits = [downloader.swarm_keeper.create_lookup_circuit(Lane(1)) for _ in range(8)]
+        circuits = [downloader.swarm_keeper.create_lookup_circuit(Lane(2)) for _ in range(8)]
         assert {circuit.required_exit for circuit in circuits} == {other}
 
 

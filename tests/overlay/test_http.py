@@ -84,6 +84,17 @@ def test_what_an_exit_gives_back():
     assert not may_pass(TRACKER_ANSWER)
 
 
+def test_a_redirection_carries_nothing_else():
+    page = bytes(20 * PART_BYTES)
+    moved, packed = {"status": b"302 Found"}, b"Content-Encoding: gzip"
+    chunked = b"1;%s\r\nx\r\n0\r\n\r\n" % (b"e" * 2 * PART_BYTES)
+    assert not may_pass(answer(page, packed, **moved))  # it can't be unpacked
+    assert not may_pass(answer(gzip.compress(b"") + page, packed, **moved))
+    assert not may_pass(answer(chunked, b"Transfer-Encoding: chunked", **moved))
+    assert not may_pass(answer(b"", b"X: " + b"x" * 2 * PART_BYTES, **moved))
+    assert may_pass(answer(gzip.compress(b"<html>Moved</html>"), packed, b"Location: http://elsewhere/", **moved))
+
+
 async def serve(reader, writer, response):
     await reader.readuntil(b"\r\n\r\n")
     writer.write(response)
@@ -275,6 +286,8 @@ async def test_an_answer_is_read_to_its_end_and_no_further(whole, closed):
         ([CHUNKED[:-5]], "not an HTTP response"),
         ([answer(b"d", b"Content-Length: 2")], "not an HTTP response"),
         ([b"HTTP/1.1 200 OK\r\nA: " + bytes([120]) * (20 << 10)], "not an HTTP response"),
+        ([b"HTTP/1.1 200 OK\r\n" + b"a:\n" * (10 << 10)], "not an HTTP response|head too large"),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n" * 100], "does not come to an end"),
         ([b"HTTP/1.1 200 OK\r\n"], "not an HTTP response"),
         ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n", bytes(MAX_RESPONSE_BYTES)], "not an HTTP response|too large"),
         ([], "not an HTTP response"),

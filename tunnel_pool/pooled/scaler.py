@@ -159,7 +159,12 @@ class PoolScaling:
         self._scaler: Scaler | None = None
         community.scaling = self
         if workers.is_elastic:
-            self.scale(workers)
+            self.start()
+
+    def start(self) -> None:
+        """Begin to look after the children now, though their number be fixed; do nothing when the pool is ending."""
+        if not self._community.pool.stopping:
+            self._running()
 
     def scale(self, workers: WorkerRange) -> None:
         """Keep so many children from now on (tunnel_pool.pool.scaling). Raises ValueError."""

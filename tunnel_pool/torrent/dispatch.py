@@ -73,13 +73,14 @@ class Dispatcher:
             self._carrier.closed(association)
 
     def datagram_received(self, association: Association, address: bytes, payload: bytes) -> None:
-        if self._carrier is not None and self._carrier.take(association, address, payload):
-            return
         try:
-            outgoing = self._outgoing.choose(address)
+            decode_address(address)
         except Socks5Error:
             self.drops[DropReason.SOCKS5_MALFORMED] += 1
             return
+        if self._carrier is not None and self._carrier.take(association, address, payload):
+            return
+        outgoing = self._outgoing.choose(address)
         if outgoing is None:
             self.drops[DropReason.NO_CIRCUIT] += 1
             return

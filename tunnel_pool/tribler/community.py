@@ -98,7 +98,7 @@ class PooledFromSettings(PooledTunnelCommunity):
         except UserError as error:
             logger.error("There are no tunnels, and nothing leaves for what wants them: %s", error)
             return
-        PoolScaling(self, self.options.workers)
+        PoolScaling(self, self.options.workers).start()
 
     async def _let_others_hear(self, endpoint: Any) -> None:
         """Let Tribler's endpoint hand out packets of the other overlays.

@@ -87,13 +87,17 @@ class Library:
         removed.add_done_callback(lambda _: self.leave_lane(torrent.lane, torrent.record))
         del self.torrents[torrent.record.infohash]
         self._removed.append((time.monotonic(), torrent.record.number))
+        self._forget_removed()
         return removed
 
     def removed_of_late(self) -> list[int]:
         """Return the numbers of the torrents that were removed within RECENT_S."""
+        self._forget_removed()
+        return [number for _, number in self._removed]
+
+    def _forget_removed(self) -> None:
         while self._removed and self._removed[0][0] < time.monotonic() - RECENT_S:
             self._removed.popleft()
-        return [number for _, number in self._removed]
 
     def leave_lane(self, lane: Lane, record: Record) -> None:
         """Note that a torrent has left this lane, whose session ends with its last torrent."""
