@@ -103,7 +103,7 @@ class ServingTunnels(TunnelCommunity):
             self.native.set_exit_rules(rules)
 
     def set_admission(self, admission: Admission) -> None:
-        """Apply this admission from now on."""
+        """Admit so many circuits and handshakes of others from now on."""
         self.admission = admission
         if self.native is not None:
             self.native.engine.set_handshakes(admission.handshakes_per_s, admission.handshakes_per_source_per_s)

@@ -103,7 +103,7 @@ def make_torrent(
 
 
 def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> lt.create_torrent:
-    """Return what makes a torrent of a file or folder.
+    """Return libtorrent's creator of a torrent of a file or folder.
 
     Raises RuntimeError, and UserError when there is nothing in it.
     """

@@ -294,7 +294,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
 
 
 def delete_unfinished(folder: Path) -> None:
-    """Delete what a killed run was writing; before there are sessions."""
+    """Delete the files that a killed run was writing. Call it before there are sessions."""
     for unfinished in folder.glob(".*.resume.*"):
         with contextlib.suppress(OSError):
             unfinished.unlink()
