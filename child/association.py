@@ -59,7 +59,7 @@ class ServedAssociation:
         self._udp.sendto(join_udp_request(address, data), self._client)
 
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
-        """Return the destinations that had it."""
+        """Forget a dead circuit; return the destinations that it carried, encoded."""
         return self._outgoing.forget_circuit(circuit_id)
 
     def close(self) -> None:

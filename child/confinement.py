@@ -1,9 +1,9 @@
-"""What a child gives up before it reads its first byte from the network: it parses what anybody sends.
+"""Confinement of a child, before it reads its first byte from the network: it parses what anybody sends.
 
-No rights of root, no new rights by programs that it could run, and no such programs; no core dump, and no
-debugger of the same user, that would show its keys; of the file system what Python and name look-ups need, to
-be read; no sockets but those of the internet. Where the kernel lacks a part (Landlock before Linux 5.13), that
-part is left out.
+The child gives up root's capabilities, gains no rights from programs, and starts none. It writes no core dump and
+allows no debugger of the same user, as both would show its keys. It only reads the files that Python and name look-ups
+need. It opens only internet, netlink and (for name look-ups) Unix sockets. Where the kernel lacks a part (Landlock
+before Linux 5.13), that part is left out.
 """
 
 import contextlib

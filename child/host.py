@@ -307,7 +307,7 @@ class ChildHost:
     # What the main process hears unasked
 
     def _tick(self, due_s: float) -> None:
-        """Sync, and be back sooner when something happens than when nothing does."""
+        """Sync, then schedule the next tick: soon while something changes, less and less often while nothing does."""
         now_s = self._loop.time()
         self._loop_delay_s = max(0.0, now_s - due_s)
         lively = self._sync() or self._created().is_building()
@@ -325,9 +325,9 @@ class ChildHost:
             self._schedule_tick(due_s)
 
     def _sync(self) -> bool:
-        """Send what changed, unless the frame before is still waiting: the next one carries it, too.
+        """Send what changed, unless the last frame is not written yet: then the next frame carries the changes, too.
 
-        Returns whether something is on that somebody waits for.
+        Returns whether to sync again soon: a frame waits, or circuits, candidates or swarms changed.
         """
         if self._control.unsent_bytes or self._data_path is None:
             return True

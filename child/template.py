@@ -1,8 +1,8 @@
-"""A process with everything imported and nothing begun, of which children are forked (start method forkserver).
+"""The template: a process with all modules imported, from which children are forked (start method forkserver).
 
 It has one thread, no loop and no key, so that a fork of it is as clean as a new
-process, and its pages are shared by all children (thesis section 5.2.3). What it
-forks is left to the main process, which adopts orphans (rpc/lifeline.py).
+process, and its pages are shared by all children (thesis section 5.2.3). The
+main process adopts the children, whose parent ends at once (rpc/lifeline.py).
 """
 
 import contextlib

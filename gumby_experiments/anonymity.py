@@ -1,4 +1,4 @@
-"""Who meets whom: clients that use a network of which a part is hostile, for weeks, in a simulation. Pure.
+"""Simulates clients that use a partly hostile network for weeks, and records which nodes they meet. Pure.
 
 The choice of hops is the program's own code (overlay/paths); clock, network and hostile nodes are simulated. Beside
 it stand two models: how circuits were extended before (the first hop offered all others, and an honest one its oldest
@@ -156,7 +156,7 @@ _USES: dict[Rules, Callable[[World, int, int, int, random.Random], Ends]] = {
 
 
 def entropy_bits(counts: Iterable[int]) -> float:
-    """Return the entropy of a choice that came out so often each way."""
+    """Return the entropy, in bits, of a choice whose outcomes came up `counts` times."""
     counts = [count for count in counts if count]
     total = sum(counts)
     return -sum(count / total * math.log2(count / total) for count in counts) if total else 0.0

@@ -58,9 +58,9 @@ class _Change(NamedTuple):
 
 
 def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Change:
-    """Return the change of b against a by logarithms: twice as much and half as much are equally far from the same.
+    """Return the relative change from a to b by logarithms, by which doubling and halving are equally large changes.
 
-    Of what may be zero or less, by differences, as shares of a's mean.
+    If a value is zero or less, return the difference of the means instead, as a share of a's mean.
     """
     unknown = _Change(math.nan, math.nan, math.nan, 1.0)
     if not a or not b:
@@ -166,7 +166,7 @@ def _combinations(a: Any, b: Any, factors: list[str]) -> Iterator[tuple[dict[str
 
 
 def lost(a: Results, b: Results) -> list[str]:
-    """Return the metrics that both say they have, and only the first has measured."""
+    """Return the metrics that both experiments declare, but that only `a` has measured."""
     both = [name for name in b.experiment.metrics if name in a.experiment.metrics]
     return [name for name in both if _was_measured(a, name) and not _was_measured(b, name)]
 

@@ -108,7 +108,7 @@ def _groups(table: pd.DataFrame, by: str) -> Iterator[tuple[str, str, pd.DataFra
 
 
 def _in_order(values: Iterable[Any]) -> list[Any]:
-    """Return numbers by size; with words among them, all by how they are written."""
+    """Return the values sorted: numbers by size, or all of them as text if they don't compare."""
     try:
         return sorted(values)
     except TypeError:
@@ -173,7 +173,7 @@ def _draw_lines(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
 def _draw_ecdf(axes: Any, table: pd.DataFrame, figure: Figure) -> None:
     """Draw the share of what was seen, all runs together, that is no larger than each x.
 
-    What is larger than any finite x counts, and has no place in the picture.
+    Infinite values count in the total, but are not drawn.
     """
     for name, colour, rows in _groups(table, figure.by):
         times = rows.groupby(figure.x)[figure.y].sum() if figure.y else rows.groupby(figure.x).size()

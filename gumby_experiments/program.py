@@ -15,7 +15,7 @@ from tunnel_pool.system.log import set_up_logging
 def run_program(
     description: str | None, work: Callable[[argparse.Namespace], Coroutine[Any, Any, dict[str, Any]]]
 ) -> int:
-    """Parse, run, and the exit code; `work` may raise UserError."""
+    """Parse the arguments, run `work`, which may raise UserError, and return the exit code."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cores", type=int, default=0, help="that it and its children may use; 0: all")
     options.add_workers_option(parser, default="2")

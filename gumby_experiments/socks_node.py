@@ -28,7 +28,7 @@ MAX_HANDLED = 5000
 
 
 def timed(dispatcher: Dispatcher, handled: list[tuple[int, float, float]]) -> None:
-    """Let the dispatcher write down when it had what."""
+    """Have the dispatcher record when it began and ended with each probe."""
     receive: Callable[..., None] = dispatcher.datagram_received
 
     def datagram_received(association: Association, address: bytes, payload: bytes) -> None:

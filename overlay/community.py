@@ -60,12 +60,12 @@ class LocalTunnelSettings(ServingSettings, NodeSettings):
 class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
-    Its bases override what py-ipv8 calls, each for one purpose; what py-ipv8 knows nothing of are its parts:
+    Each base overrides methods that py-ipv8 calls, for one purpose. Features that py-ipv8 does not have are parts:
     `hop_choice`, `swarm_keeper`, `http`, `http_exit` and `dht_names`.
 
-    `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed` may be replaced by a
-    caller; the last says that a circuit was begun, is ready or has failed, or that peers are known where none
-    were. `native` is the endpoint of the native engine, None on the Python one.
+    A caller may replace `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed`.
+    `on_changed` is called when a circuit was created, is ready or has failed, and when the first peers are known.
+    `native` is the endpoint of the native engine, None on the Python engine.
     """
 
     settings_class = LocalTunnelSettings
@@ -171,7 +171,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.guard_order = lambda: guards.choose(map(node_of, self.get_candidates(PEER_FLAG_RELAY)), time.time())
 
     def is_building(self) -> bool:
-        """Return whether a circuit is not yet what it is to be."""
+        """Return whether any of our circuits can't carry datagrams yet."""
         return any(not _may_carry(circuit) for circuit in self.circuits.values())
 
     def _build_soon(self, delay_s: float) -> None:
@@ -251,7 +251,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         return await self.dht_names.find(name, port, hops)
 
     def carrier(self, lane: Lane, on_lost: OnLost) -> DirectCarrier | None:
-        """Return what has the native engine read clients' datagrams (tunnel_pool.contract)."""
+        """Return a carrier by which the native engine reads clients' datagrams, else None (tunnel_pool.contract)."""
         return DirectCarrier(self.native.engine, lane) if self.native is not None else None
 
     def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
@@ -281,7 +281,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             if data.startswith(self._prefix):
                 self.message_from_outside(circuit, origin, data)
             elif end_to_end_circuit_id(origin[0], origin[1]) is not None:
-                # An exit that gives itself out for the other end of a circuit of ours.
+                # The exit claims that the datagram comes from the other end of an end-to-end circuit of ours.
                 self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
             elif circuit.ctype == CIRCUIT_TYPE_DATA:
                 self._hand_in(circuit, message[origin_at:data_at], data)
@@ -324,5 +324,5 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
 
 
 def _may_carry(circuit: Circuit) -> bool:
-    """Return whether all hops are there, and the other end can read what is sent, where there is one."""
+    """Return whether a circuit can carry datagrams: all its hops are there and, if it is end-to-end, it is linked."""
     return bool(circuit.state == CIRCUIT_STATE_READY and (circuit.ctype not in END_TO_END or is_linked(circuit)))

@@ -34,7 +34,7 @@ from tunnel_pool.packet_engine import EngineChoice, choose
 from tunnel_pool.steering.group import BUFFER_BYTES
 
 LAN_ADDRESSES_INTERVAL_S = 60.0
-# What logs, with tracebacks and destinations, what any remote peer can provoke. We count.
+# Any remote peer can make these loggers write tracebacks and destinations. We silence them, and count instead.
 PROVOKED_LOGGERS = (
     "LocalTunnelCommunity",
     "SharingCommunity",

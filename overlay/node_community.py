@@ -38,11 +38,11 @@ class NodeSettings(HiddenTunnelSettings):
 
 
 class NodeCommunity(CarefulIntroductions, MeetingPoints):
-    """Knows other nodes, by proof, and which of them are silent.
+    """Keeps the nodes that proved to be at their address, and remembers which of them are silent.
 
-    `on_met` is called with each introduction; `guard_order` returns the guards, None where first hops are
-    chosen anew. `hops_in_use` and `lacks_circuits` say what the node's circuits begin with, and whether there
-    are too few. A caller may replace all of them.
+    `on_met` is called at each introduction. `guard_order` returns the guards, None if each circuit's first hop is
+    chosen anew. `hops_in_use` returns the first hops of the node's circuits, and `lacks_circuits` whether there are
+    too few circuits. A caller may replace all of them.
     """
 
     settings_class = NodeSettings

@@ -57,7 +57,7 @@ class Recent(Generic[Key]):
 class TokenBucket:
     """A token bucket in one number: until when it is used up (GCRA, ITU-T I.371); limits.rs has the like.
 
-    It fills at a rate that is told each time, up to so many seconds' worth when unused.
+    Each call gives the rate at which the bucket fills, and how much an unused bucket holds.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class TokenBucket:
         return max(0.0, self._used_until_s - now_s)
 
     def spend(self, per_s: float, at_once: float, now_s: float) -> bool:
-        """Take one of so many a second, of which so many may come at once, if it permits; return whether it did."""
+        """Take one token if the bucket permits, and return whether it did: `per_s` a second, bursts of `at_once`."""
         if not self.permits(now_s):
             return False
         self.take(per_s, at_once / per_s, now_s)
         return True
 
     def take(self, per_s: float, burst_s: float, now_s: float) -> None:
-        """Take one of so many a second."""
+        """Take one token, filled at `per_s` a second; an unused bucket holds `burst_s` seconds' worth."""
         self._used_until_s = max(self._used_until_s, now_s - burst_s) + 1 / per_s

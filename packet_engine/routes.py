@@ -59,7 +59,7 @@ class RouteTable(UserDict[int, Route], Generic[Route]):
 
     def __setitem__(self, circuit_id: int, route: Route) -> None:
         super().__setitem__(circuit_id, route)
-        # A route set in place of another of that id has been carrying since then.
+        # A route that replaces another under the same id goes on with the counters of the old one.
         self.stats.setdefault(circuit_id, Stats())
         self.refresh(circuit_id)
 

@@ -56,7 +56,7 @@ class CarriedState(NamedTuple):
     received_bytes: int = 0
 
     def ended(self) -> "CarriedState":
-        """Return what is left of it when all routes are closed."""
+        """Return these counts as they are once all relays and exits are closed."""
         return self._replace(relays=0, exits=0)
 
     def plus(self, other: "CarriedState") -> "CarriedState":

@@ -22,7 +22,7 @@ _kept: list[int] = []
 
 
 def keep_tables() -> None:
-    """Open the tables for good: who opened them before a new user namespace is told users as they were there."""
+    """Open the tables and keep them open: opened before a new user namespace, they show the old one's user ids."""
     if IS_LINUX and not _kept:
         _kept.extend(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _TABLES if os.path.exists(path))
 

@@ -36,8 +36,8 @@ class LockdownError(Exception):
 def prepare() -> None:
     """Make this process root of a user namespace of its own, which may make network namespaces.
 
-    To be called before any thread is started. Files, other processes and the network are as before, and so
-    are the rights of programs that are started. Where nothing has to be or can be done, nothing is.
+    Call this before any thread is started. Files, other processes and the network are as before, and so are the
+    rights of programs that are started. Do nothing as root, on other systems than Linux, or if the kernel refuses.
     """
     if not IS_LINUX or os.geteuid() == 0:
         return

@@ -291,9 +291,9 @@ class Socks5Server:
         self._presume()
 
     def association_opened(self, association: Association) -> None:
-        """Presume whose it is, in a while where there are others: it may be another client's, which has time to speak.
+        """Call `_presume` soon; if there are other associations, after SPEAKS_WITHIN_S, so that the client can speak.
 
-        Not before the network reads the socket, which others may take over then.
+        It is never called at once: the network has to read the socket first, as others may then take it over.
         """
         self._associations.append(association)
         asyncio.get_running_loop().call_later(SPEAKS_WITHIN_S if len(self._associations) > 1 else 0, self._presume)

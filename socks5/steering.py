@@ -137,8 +137,8 @@ class BucketTable:
     def set_eligible(self, eligible: Iterable[int]) -> set[int]:
         """Share the buckets among these owners from now on, and return the buckets that changed hands.
 
-        Those of an owner who may have none are nobody's until their next use. When it comes back it gets those same
-        buckets, and nobody else loses any. One that is new gets its share of all that are in use.
+        The buckets of an owner that is not eligible any more have no owner until their next use. An owner that comes
+        back gets the same buckets again, and the others keep the rest. A new owner gets its share of all in use.
         """
         before, self._eligible = self._eligible, tuple(sorted(eligible))
         moved = set()

@@ -94,9 +94,9 @@ class CellBuckets:
             give(have[giver].pop(), giver)
 
     def move(self, moves: Iterable[Move], live: Mapping[int, Collection[int]]) -> list[Move]:
-        """Carry moves out; `live` has each bucket's live circuit ids, which stay with the giver.
+        """Make these moves; `live` has each bucket's live circuit ids, which stay with the giver.
 
-        Returns those that were not: too many circuits stay behind already.
+        Returns the moves that were not made, as they would leave more than MAX_STAYED circuits behind.
         """
         left = []
         for move in sorted(moves, key=lambda move: len(live.get(move.bucket, ()))):
@@ -155,7 +155,7 @@ def cells_of(prefix: bytes) -> list[Instruction]:
 
 
 def messages_of(prefixes: Iterable[bytes]) -> list[Instruction]:
-    """Return a filter that lets in datagrams that begin with one of these, up to MAX_PREFIXES."""
+    """Return a filter that lets in datagrams that begin with one of these; for many, see `messages_like`."""
     let_in = [instruction for prefix in prefixes for instruction in if_equal(UDP_HEADER_BYTES, prefix, ret(EVERYTHING))]
     return [*let_in, *ret(0)]
 

@@ -29,14 +29,14 @@ class Command:
         async for line in self.process.stderr:
             self.lines.append(line.decode().rstrip())
             self._line.set()
-        self._line.set()  # there is no other
+        self._line.set()  # stderr has ended: wake up `until_line`
 
     @property
     def pid(self):
         return self.process.pid
 
     async def until_line(self, matches, timeout_s=60):
-        """The first line for which it holds, past lines included."""
+        """Wait for a line of stderr for which `matches` holds, and return it; earlier lines count, too."""
 
         async def wait():
             seen = 0
@@ -64,7 +64,7 @@ class Command:
         await self.until_line(enough, timeout_s)
 
     async def ended(self, timeout_s=90):
-        """(exit code, last line of stdout as JSON, lines of stderr)."""
+        """Wait for the end; return the exit code, stdout's last line as JSON or None, and the lines of stderr."""
         try:
             output = await asyncio.wait_for(self.process.stdout.read(), timeout_s)
         except TimeoutError:
@@ -75,7 +75,7 @@ class Command:
         return self.process.returncode, json.loads(lines[-1]) if lines else None, self.lines
 
     def family(self):
-        """It and every process below it."""
+        """Return the command's process and all of its descendants."""
         me = psutil.Process(self.pid)
         return [me, *me.children(recursive=True)]
 
@@ -86,7 +86,7 @@ class Command:
 
 
 def is_pool_child(process):
-    """Whether it is a pool's child: of a program of its own, or forked of a template, which has one thread alone."""
+    """Return whether a process is a pool's child, started as a program or forked from a template with one thread."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
@@ -126,7 +126,7 @@ async def command(*arguments, program=MODULE, environment=None, **options):
     )
     running = Command(process)
     family = []
-    with contextlib.suppress(psutil.NoSuchProcess):  # what is wrong is said at once
+    with contextlib.suppress(psutil.NoSuchProcess):  # the command has failed and ended at once
         family = running.family()
     try:
         yield running

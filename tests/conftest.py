@@ -29,12 +29,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the numbers of chaos here, for processes that test beside each other."""
+    """Choose the seed of the chaos tests before pytest-xdist starts its workers, which then share it."""
     os.environ.setdefault(CHAOS_SEED, str(random.randrange(1 << 32)))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how to have the same faults again, if there were any."""
+    """Print the seed that repeats the same faults, if chaos tests ran."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
     if any("tests/chaos/" in report.nodeid for report in reports):
         terminalreporter.write_line(f"chaos: {CHAOS_SEED}={os.environ[CHAOS_SEED]}")
@@ -66,7 +66,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture(params=["native", "python"])
 def engine(request: pytest.FixtureRequest) -> Iterator[EngineChoice]:
-    """Run the test on both packet paths; without the native one, on the other."""
+    """Run the test with nodes on each engine; skip the native one where it is not built."""
     choice = EngineChoice(request.param)
     if choice is EngineChoice.NATIVE and not is_built():
         pytest.skip("the native engine is not built")
@@ -82,7 +82,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a disk of 8 MB; needs to be root."""
+    """Yield a folder on a disk of 8 MB; skip the test unless we are root."""
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", tmp_path]).returncode:
         pytest.skip("only root may mount a small disk")
     yield tmp_path

@@ -1,9 +1,9 @@
-"""A world of its own, and an exit in it with two wires, bound to one of them, which is taken away.
+"""Take away the network device that an exit with two devices is bound to, and look whether it uses the other.
 
 device_world.py FOLDER [unbound]
 
-Runs in a network namespace that `unshare` made. The node is in another. By its default route everything would
-leave by the wire that it is not bound to; that one is listened to. Prints what happened as one JSON object.
+Runs in a network namespace that `unshare` made; the exit's node runs in another. The node's default route leads over
+the device that it is not bound to, whose packets are counted. Prints what happened as one JSON object.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ QUIET_S = 4
 
 
 class Node:
-    """The other namespace."""
+    """A network namespace of its own, for the node under test."""
 
     def __init__(self):
         self._holder = subprocess.Popen(["unshare", "-n", "sleep", "600"])
@@ -71,7 +71,7 @@ class Listener:
 
 
 async def reaches_the_echo(client, echo):
-    """Over a circuit that ends at the node, and back."""
+    """Wait until a datagram has gone to the echo and back, over a circuit that ends at the node."""
     answers = []
     client.on_raw_data = lambda circuit, origin, data: answers.append(data)
 

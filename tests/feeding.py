@@ -23,7 +23,7 @@ def feed_pieces(decoder: Any, data: bytes, cuts: Iterable[int]) -> list[Any]:
 
 
 def outcome(function: Callable[[], T], error: type[Exception]) -> T | None:
-    """The result, or None for the declared error; anything else escapes and fails the test."""
+    """Return the function's result, or None if it raises the declared error; other errors fail the test."""
     try:
         return function()
     except error:
@@ -32,7 +32,7 @@ def outcome(function: Callable[[], T], error: type[Exception]) -> T | None:
 
 @st.composite
 def mutations(draw: st.DrawFn, valid: st.SearchStrategy[bytes]) -> bytes:
-    """A valid message with a few bytes changed, cut off or put in."""
+    """Draw a valid message with a few bytes changed, inserted, deleted or cut off."""
     data = bytearray(draw(valid))
     for _ in range(draw(st.integers(0, 4))):
         if not data:

@@ -1,11 +1,11 @@
-"""A world of its own, and a client in it behind one wire that is listened to.
+"""Run a client in a network namespace of its own, and record where the packets that leave it go.
 
 leak_world.py SOURCE FOLDER [kill|daemon|change|restart] [OPTION...]     SOURCE: http, udp, dht, hostile, plain-dht
 
-Runs in a network namespace that `unshare` made. The client is in another, with
-a name server that is not there; a veth pair is all that joins them. Every frame
-that leaves the client is kept. Prints one JSON object: what the client said, and
-where its packets went.
+Runs in a network namespace that `unshare` made. The client runs in another, whose
+name server does not exist; only a veth pair joins the two. All frames that leave
+the client are counted. Prints one JSON object: how the client ended, and where its
+packets went.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def run(*arguments):
 
 
 class Client:
-    """A process in a namespace of its own, in which others can be started."""
+    """The client's network and mount namespace; `enter` is the command prefix that runs a program in it."""
 
     def __init__(self, folder):
         (folder / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
@@ -66,7 +66,7 @@ class Client:
         self._folder = folder
 
     def join(self):
-        """Once `unshare` has made the namespace."""
+        """Join both namespaces by a veth pair; return False while `unshare` has not made the client's yet."""
         ours, theirs = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", self._holder.pid))
         if ours == theirs:
             return False
@@ -108,10 +108,10 @@ _TO_NODES = [
 
 
 class Wire:
-    """Counts what comes from the client and goes to no node, by where it goes."""
+    """Counts the client's frames that do not go to a node, by destination."""
 
     def __init__(self, mac):
-        """`mac`: the client's; what nodes of the world say to themselves is heard here, too."""
+        """Listen to the client's frames, whose source is `mac`; other frames on the device are ignored."""
         self.packets = Counter()
         self.infohash = None  # whose name in a frame is noted
         self._mac = mac
@@ -130,7 +130,7 @@ class Wire:
         return world["stats64"]["rx"]["packets"]
 
     def to_nodes(self):
-        """Everything else that has come."""
+        """Return how many packets went to nodes: all that came, without those counted in `packets`."""
         return self._received() - self._received_before - self.packets.total()
 
     def _listen(self):
@@ -154,7 +154,7 @@ class Wire:
         return f"{ {6: 'tcp', 17: 'udp'}.get(protocol, protocol) } {destination}:{port}"
 
     def dropped(self):
-        """Frames that came too fast to be looked at (packet(7), PACKET_STATISTICS)."""
+        """Return how many frames the kernel dropped before we read them (packet(7), PACKET_STATISTICS)."""
         return struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1]
 
 
@@ -171,7 +171,7 @@ def _destination_6(header):
 
 
 async def find_seeder(source, swarm, stack):
-    """Put the swarm's seeder where it is to be found; returns the link and further arguments of the download."""
+    """Announce the swarm's seeder at this source; return the link and further arguments for the download."""
     infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
     if source == "hostile":
         return await hostile_torrent(swarm, infohash, stack), []
@@ -313,7 +313,7 @@ async def downloaded(source, folder, client, how, *, options, stack):
 
 
 async def asking(daemon, client):
-    """Return how to ask the daemon in the client's namespace."""
+    """Return a coroutine function that calls the daemon's RPC from within the client's namespace."""
     line = await daemon.until_line(lambda line: "clients find them at" in line)
     asking = [
         *client.enter,
@@ -333,14 +333,14 @@ async def asking(daemon, client):
 
 
 def added_by(link):
-    """The parameters of torrent_add for a magnet link, or the path of a .torrent file."""
+    """Return the parameters of torrent_add for `link`, a magnet link or the path of a .torrent file."""
     if link.startswith("magnet:"):
         return {"filename": link}
     return {"metainfo": base64.b64encode(Path(link).read_bytes()).decode()}
 
 
 async def download_by_daemon(daemon, link, client):
-    """Ask it for the torrent, unless it has it, and when it is there to end."""
+    """Add the torrent unless `link` is None, wait until it is downloaded, and end the daemon."""
     ask = await asking(daemon, client)
     if link is not None:
         await ask("torrent_add", added_by(link))
@@ -352,7 +352,10 @@ async def download_by_daemon(daemon, link, client):
 
 
 async def change_hops(daemon, link, client, wire, swarm):
-    """Return what leaves, but to nodes, after each answer that the torrent has hops now; between, it is plain."""
+    """Give a plain torrent 2 hops, then none, then 1; return the packets past the nodes after each change to hops.
+
+    The second time, another torrent stays plain, so that only packets that name the torrent are returned.
+    """
     ask = await asking(daemon, client)
     (added,) = (await ask("torrent_add", {"filename": link, "hops": 0})).values()
     wire.infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
@@ -379,13 +382,13 @@ def in_dht(packets):
 
 
 def is_word_to(where, hosts):
-    """ICMP (protocol 1): a datagram of theirs found nobody, once the client or a child has ended."""
+    """Return whether the packet is ICMP (protocol 1) to a host, which the kernel sends once a child has ended."""
     protocol, _, destination = where.partition(" ")
     return protocol == "1" and destination.partition(":")[0] in hosts
 
 
 async def kill_all_children(download, wire):
-    """Return what leaves from when all children are dead until a new one speaks."""
+    """Kill all children, and return the packets that leave from then until a new child is there."""
     children = download.pool_children()
     for child in children:
         os.kill(child.pid, signal.SIGKILL)

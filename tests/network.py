@@ -60,7 +60,7 @@ def address_of(node):
 
 @asynccontextmanager
 async def network(exits=1, relays=0, allow_private=True):
-    """Nodes that know each other, exits first."""
+    """Open exits and relays that know each other, and yield them, exits first."""
     nodes = []
     try:
         for flags in [EXIT_FLAGS] * exits + [RELAY_FLAGS] * relays:
@@ -75,7 +75,7 @@ async def network(exits=1, relays=0, allow_private=True):
 
 @asynccontextmanager
 async def opened(*configs):
-    """A node for each of these."""
+    """Open a node for each configuration, and yield the nodes."""
     nodes = []
     try:
         for config in configs:
@@ -90,7 +90,7 @@ async def opened(*configs):
 async def tunnels(
     kind, bootstrap=(), workers=2, circuits=2, *, start_method=StartMethod.SPAWN, shares_port=True, **more
 ):
-    """Running tunnels of the kind: "plain" in this process, "pooled" over children, "ported": with a port each."""
+    """Open and yield tunnels: "plain" in this process, "pooled" over children, "ported" with a port for each child."""
     config = make_config(bootstrap=bootstrap, **more)
     if kind == "plain":
         opened = await open_overlay(config)
@@ -114,7 +114,7 @@ async def tunnels(
 
 
 async def until(condition, timeout_s=WAIT_S, what="the condition"):
-    """Wait until it holds; returns what it returned."""
+    """Wait until `condition()` is true, and return its value; fail after `timeout_s`."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not (result := condition()):
         assert asyncio.get_running_loop().time() < deadline, f"{what} did not come true in {timeout_s} s"

@@ -38,7 +38,10 @@ def say(**what):
 
 
 async def name_usual_client(endpoint, hops, ports):
-    """Ipv8-rust-tunnels tells only the associations that it has, and libtorrent opens its own after its port."""
+    """Tell ipv8-rust-tunnels libtorrent's port again and again.
+
+    It passes the port to the associations that are open by then, and libtorrent opens its own later.
+    """
     port = await ports.get()
     while True:
         endpoint.set_udp_associate_default_remote(("127.0.0.1", port), hops)

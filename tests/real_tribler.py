@@ -26,7 +26,7 @@ NEEDS = (
     "marshmallow<4",  # py-ipv8's REST views need aiohttp-apispec, which needs this
     "setuptools<80",  # and distutils
 )
-OWN = {"libtorrent", "pyipv8"}  # of what tunnel-pool needs, what Tribler says the version of
+OWN = {"libtorrent", "pyipv8"}  # requirements of tunnel-pool whose version Tribler decides
 INSTALL_TIMEOUT_S = 600
 
 

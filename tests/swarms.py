@@ -22,7 +22,7 @@ from tunnel_pool.torrent.session_settings import PRIVATE_DHT
 
 
 def _find_opentracker():
-    """Return its path; None where there is none, and where it can't drop root: as a namespace's only user."""
+    """Return opentracker's path; None if it is missing, or cannot drop root in a namespace without other users."""
     is_root = os.geteuid() == 0
     users = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return None if is_root and users < 2 else shutil.which("opentracker", path="/usr/bin:/usr/sbin:/usr/local/bin")
@@ -41,7 +41,7 @@ def announce_query(infohash, port):
 
 @asynccontextmanager
 async def opentracker(host, infohash):
-    """The tracker that public ones run, HTTP and UDP, for one torrent: Debian's wants a list. Its address."""
+    """Run opentracker over HTTP and UDP, and yield its address; Debian's build needs a list, here of one torrent."""
     port = free_port(host)
     with tempfile.TemporaryDirectory() as folder:
         _allow(folder, infohash)
@@ -88,9 +88,9 @@ def _listed(packed, names):
 
 @asynccontextmanager
 async def http_tracker(host=None, names=()):
-    """An HTTP tracker in a few lines (BEP 3, 23), for machines without opentracker; who asked is in `asked`.
+    """Run an HTTP tracker (BEP 3, 23) for machines without opentracker; yield its address, and a list of who asked.
 
-    With `names`, its answers are lists, with these names among the peers. At /moved it redirects.
+    With `names`, it answers with dictionaries of peers (BEP 3), among them these names. /moved redirects to /announce.
     """
     peers, asked = {}, []
 
@@ -123,7 +123,7 @@ async def http_tracker(host=None, names=()):
 
 @asynccontextmanager
 async def dht_nodes(hosts):
-    """Real libtorrent DHT nodes that know each other; their sessions and where they are.
+    """Run libtorrent DHT nodes that know each other, and yield their sessions and addresses.
 
     libtorrent keeps its DHT off private and loopback addresses: give it others, in a namespace.
     """

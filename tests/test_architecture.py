@@ -93,7 +93,7 @@ PURE = [
     "tunnel_pool/pool/scaling.py",
 ]
 IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "subprocess", "os"}
-# Of the module `socket`, what but turns addresses into bytes and back.
+# The names in the module `socket` that only convert addresses to bytes and back.
 ADDRESS_CODECS = {"AF_INET", "AF_INET6", "inet_aton", "inet_ntoa", "inet_ntop", "inet_pton"}
 MAX_LINES = 420
 
@@ -112,7 +112,7 @@ def names_imported(path):
 
 
 def imported(path):
-    """Yield what a file imports: of ours the folder at the top, of others the first part of the name."""
+    """Yield the package of each import: for our modules the top folder, for others the first part of the name."""
     for name in names_imported(path):
         first, second, *_ = *name.split("."), ""
         yield second if first == "tunnel_pool" and second in PACKAGES else first
@@ -158,7 +158,7 @@ def test_no_module_imports_itself_by_way_of_others(modules):
 
 
 def test_no_module_of_the_engine_uses_itself_by_way_of_others():
-    """The same of packet_engine/src; a module's own tests may use any other."""
+    """Modules of packet_engine/src must not either; the unit tests in a module may use any other module."""
     graph = {}
     for path in (ROOT / "packet_engine" / "src").glob("*.rs"):
         code = path.read_text().partition("#[cfg(test)]")[0]

@@ -170,7 +170,7 @@ async def test_datagrams_for_unknown_circuits_are_dropped_and_counted(kind):
 
 
 async def test_nothing_is_sent_over_a_circuit_that_is_not_ready(kind):
-    """Neither in the clear nor out of a hop too early."""
+    """Data must leave neither in the clear nor at a hop before the exit."""
     with Echo() as watcher:
         async with network(exits=1, relays=1) as nodes, tunnels(kind, map(address_of, nodes)) as client:
             await until(lambda: len(client.candidates) == 2)

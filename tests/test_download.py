@@ -15,7 +15,7 @@ from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 
 class UdpTracker:
-    """BEP 15, for one answer: these peers."""
+    """A UDP tracker (BEP 15) that always answers with the given peers."""
 
     def __init__(self, peers):
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -24,15 +24,15 @@ from tunnel_pool.torrent.metainfo import hidden_hashes_of, make_torrent, parse_t
 from tunnel_pool.tunnels import NodeOptions
 
 PLAIN = [sys.executable, "-m", "tests.plain_hidden"]
-# Each of these waits for several rounds of asking, of which one in a while fails: they show that it comes
-# about at all, on a busy machine too.
+# Tests wait this long for several rounds of requests, some of which fail: they show that the rebuilding
+# succeeds at all, on a busy machine too.
 REBUILT_WITHIN_S = 120
 pytestmark = pytest.mark.timeout(3 * REBUILT_WITHIN_S)
 
 
 @asynccontextmanager
 async def relays(number, size_mb=4, exits=0, node_workers=0):
-    """A network without an exit, unless a plain peer needs one to ask through, and a file to seed."""
+    """Yield a swarm of relays and a file to seed; `exits` are for plain peers, which need one to send requests."""
     async with LocalSwarm(
         size_mb << 20,
         seeders=0,
@@ -61,7 +61,7 @@ def host_of(swarm, number):
 
 @asynccontextmanager
 async def seeding(swarm, hops, tmp_path, workers=2):
-    """The command, and the magnet link that it prints."""
+    """Run `tunnel-pool seed`, and yield the command and the magnet link that it prints."""
     arguments = [
         f"--hops={hops}",
         f"--workers={workers}",

@@ -60,9 +60,9 @@ async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, how, t
 @pytest.mark.parametrize("lockdown", ["off", "on"])
 @pytest.mark.parametrize("how", ["", "daemon", "restart"])
 async def test_what_a_hostile_torrent_and_tracker_name_is_not_reached_past_the_tunnels(how, lockdown, tmp_path):
-    """WebTorrent, names among a tracker's peers, web seeds, DHT nodes, over IPv6, too; killed at any moment.
+    """They name WebTorrent trackers, web seeds and DHT nodes, by IPv6, too, and the tracker names peers by host.
 
-    By settings alone, and walled in.
+    With `restart`, the daemon is killed at several moments. Without lockdown, libtorrent's settings alone must hold.
     """
     result = await told_by("tests.leak_world", "hostile", tmp_path, how, f"--lockdown={lockdown}")
     assert result["code"] == 0, result

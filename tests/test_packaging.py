@@ -55,7 +55,7 @@ def source(tmp_path):
 
 
 def build(source, what, **environment):
-    """The file that setuptools makes of the source: `what` is sdist or wheel."""
+    """Build the source with setuptools, and return the file; `what` is sdist or wheel."""
     program = f"from setuptools import build_meta; build_meta.build_{what}('dist')"
     environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "packet_engine" / "target"), **environment}
     subprocess.run([sys.executable, "-c", program], cwd=source, env=environment, check=True, capture_output=True)

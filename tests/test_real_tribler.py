@@ -1,4 +1,4 @@
-"""The real Tribler's core on our pool; what plays its part in tests/test_tribler.py can't show what it does."""
+"""The real Tribler's core on our pool, because the stand-in in tests/test_tribler.py may behave differently."""
 
 import json
 import os
@@ -57,7 +57,7 @@ async def test_several_downloads_at_once_and_one_that_gets_another_hop_count(tmp
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 async def test_a_child_that_is_struck_does_not_hold_downloads_up(signal, tmp_path):
-    """Six downloads of a seeder each, which two children carry."""
+    """Two children carry six downloads, each from a seeder of its own."""
     told = await seen("disturbed", tmp_path, 1, 6, signal)
     print(f"the longest time that each of six downloads stood after {signal}: {told['stood_s']} s")
     assert told["children"] == 2
@@ -84,10 +84,10 @@ async def test_a_restart_by_rest(tmp_path):
 
 
 def shape(value):
-    """Return what kinds of values there are, and under which names; of a list, what its members are."""
+    """Return the types of a JSON value's members under their keys, and for a list the merged type of its items."""
     if isinstance(value, dict):
         keys = set(value)
-        # Of what is named by its id, the names are no part of the shape.
+        # Keys that are ids, not names, are no part of the shape.
         if keys and not any(key.replace("_", "a").isidentifier() and key.islower() and len(key) < 24 for key in keys):
             return {"*": merged(map(shape, value.values()))}
         return {key: shape(one) for key, one in value.items()}

@@ -28,7 +28,7 @@ class PlainHidden(HiddenTunnelCommunity):
 
 
 async def public_names():
-    """Methods and attributes of a living one."""
+    """Return the public methods and attributes of an open HiddenTunnelCommunity."""
     community = await open_plain(unused_host(), set(), PlainHidden, HiddenTunnelSettings)
     try:
         names = {*dir(HiddenTunnelCommunity), *vars(community)}
@@ -64,7 +64,7 @@ def test_the_table_in_docs_is_fresh():
 
 @asynccontextmanager
 async def rest_api(community):
-    """py-ipv8's own views on our community; what it answers to GET."""
+    """Serve py-ipv8's own REST views of our community, and yield a function that sends a GET and returns the answer."""
 
     class Session:
         def get_overlay(self, overlay_class):

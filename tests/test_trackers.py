@@ -65,7 +65,7 @@ async def test_names_of_trackers_are_resolved_at_the_exit(tmp_path):
 
 
 async def forward(reader, writer, tracker):
-    """One request and its answer, between the exit and the tracker."""
+    """Forward one request from the exit to the tracker, and its answer back."""
     there, back = await asyncio.open_connection(*tracker)
     back.write(await reader.readuntil(b"\r\n\r\n"))
     writer.write(await there.read(1 << 16))

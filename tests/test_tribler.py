@@ -29,7 +29,7 @@ async def swarm_of(seeders, exits, relays, size_mb=4):
 
 @asynccontextmanager
 async def tribler(swarm, tmp_path, *more, what=None, seeding=False, bootstrap=None):
-    """The launcher on the stand-in, which downloads or seeds one torrent at one hop."""
+    """Run the launcher on the stand-in, which downloads or seeds one torrent over one hop; yield the command."""
     host = host_of(swarm, 20)
     config = {
         "folder": str(tmp_path),
@@ -49,7 +49,7 @@ async def tribler(swarm, tmp_path, *more, what=None, seeding=False, bootstrap=No
 
 
 async def said(running, timeout_s=60):
-    """The next line of its stdout."""
+    """Return the next line of the command's stdout, decoded from JSON."""
     line = await asyncio.wait_for(running.process.stdout.readline(), timeout_s)
     assert line, running.lines
     return json.loads(line)

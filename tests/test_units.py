@@ -11,7 +11,7 @@ MAX_EXPOSURE = 2.0  # of 10, which a unit without any limits has nearly (systemd
 
 
 def needs_systemd_analyze():
-    """It looks at a file without a running systemd since its version 250."""
+    """Skip unless systemd-analyze is version 250 or newer, which can check a file without a running systemd."""
     path = shutil.which("systemd-analyze")
     if path is None or int(subprocess.check_output([path, "--version"], text=True).split()[1]) < 250:
         pytest.skip("apt-get install systemd")

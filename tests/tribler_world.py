@@ -18,9 +18,10 @@ WORKERS = 2
 
 @contextlib.asynccontextmanager
 async def tribler(swarm, folder, plain=False, patched=False):
-    """Yield a running command and what asks it; it knows the swarm's nodes by its exit cache and has to end in order.
+    """Run Tribler, and yield its command and a client of its REST API; at the end, Tribler must shut down in order.
 
-    With `plain` it runs its own tunnels, with `patched` it was given our patch instead of our launcher.
+    Tribler knows the swarm's nodes from its exit cache. With `plain`, it runs its own tunnels; with `patched`, it runs
+    with our patch instead of our launcher.
     """
     python, source, state = str(real_tribler.python()), real_tribler.source(), folder / "tribler"
     if patched:

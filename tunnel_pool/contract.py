@@ -57,8 +57,8 @@ class Tunnels(Protocol):
         """Return the peers that a circuit may use, with their peer flags; never ourselves."""
 
     on_datagram: Callable[[Circuit, bytes, bytes], None]
-    """Called with each datagram that comes in: over which circuit, from where outside
-    (RFC 1928 section 5), what. Who sets it gets no `on_raw_data`."""
+    """Called with each datagram that comes in: its circuit, its origin outside (RFC 1928
+    section 5) and its payload. Once this is replaced, `on_raw_data` is not called."""
 
     on_raw_data: Callable[[Circuit, Address, bytes], None]
     """Called as py-ipv8 calls it: over which circuit, from where outside, what."""
@@ -96,10 +96,10 @@ class Tunnels(Protocol):
         *,
         group: int = 0,
     ) -> Circuit | None:
-        """Start building; the circuit is EXTENDING, its `ready` future ends with it, or with None.
+        """Start building a circuit, and return it; its `ready` future ends with the circuit, or with None.
 
-        None when no peer is known for it, or the required exit is ourselves.
-        Over a pool, its `hop` is None until the child has told whom it asked.
+        Return None when no peer is known for it, or when the required exit is this node.
+        Over a pool, the circuit's `hop` is None until the child has told its first hop.
         """
 
     def remove_circuit(
@@ -111,7 +111,7 @@ class Tunnels(Protocol):
         """Keep `settings.max_circuits` circuits of this many hops from now on."""
 
     def end_tunnels(self, hops: int, group: int = 0) -> None:
-        """Keep none any longer, and remove those that are there."""
+        """Stop keeping circuits of this lane, and remove those that are there."""
 
     def tunnels_ready(self, hops: int, group: int = 0) -> float:
         """Return which share of the wanted circuits is ready; 1.0 when none are wanted."""
@@ -130,7 +130,7 @@ class Tunnels(Protocol):
         """
 
     def carrier(self, lane: Lane, on_lost: OnLost) -> Carrier | None:
-        """Return who carries the datagrams of this lane's clients past Python or the main process; None: nobody can."""
+        """Return what carries this lane's datagrams past Python or the main process, None if nothing can."""
 
     def join_swarm(
         self,
@@ -148,7 +148,7 @@ class Tunnels(Protocol):
         """
 
     def leave_swarm(self, info_hash: bytes) -> None:
-        """Remove its circuits."""
+        """Leave a hidden swarm, and remove its circuits."""
 
     async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1, group: int = 0) -> bytes:
         """Return the answer to an HTTP request that an exit makes. Raises HttpError."""
@@ -166,7 +166,7 @@ class Tunnels(Protocol):
         """Apply these rules of an operator's from now on, to everything that leaves from here."""
 
     def set_admission(self, admission: Admission) -> None:
-        """Take so much part in others' circuits from now on, as a node."""
+        """Set how many of others' circuits this node, with all its children, joins from now on."""
 
     def carried(self) -> CarriedState:
         """Return what was relayed and exited for others."""

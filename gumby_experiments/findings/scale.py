@@ -65,7 +65,7 @@ def _check(runs: pd.DataFrame, costs: dict[int, Costs], here: Machine) -> Iterat
 
 
 def _predict_all(costs: dict[int, Costs], here: Machine) -> Iterator[dict[str, Any]]:
-    """Predict how fast it could be with nothing in the way but processes and cores."""
+    """Predict the speed on other machines, where only processes and cores limit it."""
     of_many = costs[max(costs)]
     for cores in SIZES:
         for workers in SIZES:

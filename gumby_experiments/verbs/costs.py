@@ -40,8 +40,8 @@ class CostsModule:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._burden = str(run.setting("burden"))
-        # Where things lie in memory depends on how long the environment is, and on the hash of texts; the
-        # number of instructions does so by up to a percent. So it is left to chance, the same for the same seed.
+        # The layout of memory depends on the length of the environment and on the hashes of texts, and changes the
+        # number of instructions by up to a percent. So both are drawn at random, the same for the same seed.
         padding = "x" * run.random.randrange(256)
         seed = run.random.randrange(1 << 32)
         self._empty: int | None = None  # the instructions that counting itself costs

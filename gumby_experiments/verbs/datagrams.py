@@ -13,7 +13,7 @@ from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, PORT, SwarmModule
 ECHO, POOL = "echo", "pool"
 SOCKS5_HEADER_BYTES = 10  # RFC 1928 section 7, for IPv4
 Sight = tuple[float, tuple[str, int], tuple[str, int], int]
-# Of a datagram's way there and back, in its order; with steering the first is instead of the three after it.
+# The parts of a datagram's way there and back, in order; with steering, the first replaces the next three.
 STEERED, QUEUE, MAIN, STREAM = (
     "out: socket and engine",
     "out: SOCKS5 queue",

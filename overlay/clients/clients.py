@@ -1,7 +1,7 @@
-"""Which association of the SOCKS5 server gets what comes in. Pure. Its twin is packet_engine/src/clients.rs.
+"""Choice of the SOCKS5 association that gets an incoming datagram. Pure. Its twin is packet_engine/src/clients.rs.
 
-A client may have any number of associations, and several clients of a lane may have one each. Each gets the
-answers to what it sent; what nobody asked for is for the usual one, where its lane has one, else for the newest.
+A client may have any number of associations, and several clients of a lane may have one each. An answer goes to the
+association that sent the question. Any other datagram goes to the lane's usual association, or else to its newest.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ class Clients:
         self._usual: dict[Lane, int] = {}
 
     def asked(self, circuit_id: int, destination: bytes, association_id: int) -> None:
-        """Remember who sent something over a circuit to an encoded address (RFC 1928 section 5).
+        """Remember the association that sent a datagram over a circuit to an encoded address (RFC 1928 section 5).
 
-        From which address a name will answer is not known: of that, the port is remembered.
+        The address that a domain name will answer from is not known, so only its port is remembered.
         """
         key = (circuit_id, destination[-2:] if destination[0] == _NAME else destination)
         if len(self._asked) >= MAX_ASKED and key not in self._asked:

@@ -16,7 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 MAX_GROUP = (1 << 24) - 1
-# Relays take part in so many circuits and no more, so that one client must not have them for each of many torrents.
+# All groups share these (at least CIRCUITS_OF_A_GROUP each): relays limit their circuits, and groups may be many.
 CIRCUITS_OF_ALL_GROUPS = 64
 CIRCUITS_OF_A_GROUP = 2  # the fewest that a group has, as one dies at times
 
@@ -51,9 +51,9 @@ def lane_of(circuit: Circuit) -> Lane:
 
 
 class GroupedCircuits:
-    """py-ipv8's book of circuits, by isolation group as well; it comes before a TunnelCommunity among the bases.
+    """Adds isolation groups to py-ipv8's circuits; it comes before a TunnelCommunity among the bases.
 
-    What names no group means group 0.
+    A call without a group means group 0.
     """
 
     circuits: dict[int, Circuit]

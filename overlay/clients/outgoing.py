@@ -38,7 +38,7 @@ class OutgoingCircuits:
     """Chooses circuits of one lane; a destination keeps its circuit while that lives."""
 
     def __init__(self, tunnels: Circuits, lane: Lane, group_of: Callable[[int], int] = lambda circuit_id: 0) -> None:
-        """Circuits with the same `group_of` their id share a child."""
+        """`group_of` maps a circuit id to a number that all circuits of one child share."""
         self._tunnels = tunnels
         self._lane = lane
         self._sticky = StickyMap(group_of)

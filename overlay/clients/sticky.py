@@ -44,7 +44,7 @@ class StickyMap:
     def circuit_for(
         self, destination: bytes, circuits: Mapping[int, Circuit], ready: Callable[[], Iterable[Circuit]]
     ) -> Circuit | None:
-        """Return the destination's circuit; one of those `ready` when it has none that is. None when none is ready."""
+        """Return the destination's circuit; if it is not ready, assign one of `ready`. Return None if there is none."""
         circuit = circuits.get(self._circuit_of.get(destination, -1))
         if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
             return circuit

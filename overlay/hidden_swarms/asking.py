@@ -1,4 +1,7 @@
-"""Whom a downloader asks for a rendezvous next, and who owes an answer. Pure: the time is an argument."""
+"""A downloader's questions to seeders: which one to ask for a rendezvous next, and which have not answered.
+
+Pure: the time is an argument.
+"""
 
 import math
 from collections.abc import Iterable
@@ -45,7 +48,7 @@ class Questions:
         self._open.setdefault(info_hash, Asked(now_s, frozenset(over)))
 
     def answered(self, info_hash: bytes) -> Asked | None:
-        """Note that an answer came, or was given up: nothing is waited for any more."""
+        """Stop waiting for the swarm's answer, which came or is given up; return the question, if there was one."""
         return self._open.pop(info_hash, None)
 
     def is_unanswered(self, info_hash: bytes, now_s: float) -> bool:

@@ -16,9 +16,9 @@ from ipv8.messaging.anonymization.tunnel import (
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.config import SLOT_SHIFT
 
-# By this the address of a circuit's other end differs from the circuit's id, but for its slot. libtorrent tells each
-# peer the address at which it knows it (`yourip`, BEP 10), and relays would tell which of them has a circuit of that
-# id. Chosen anew in each process; a child is told that of the main process.
+# The address of a circuit's other end is the circuit's id, with all bits below the slot XORed with this mask.
+# libtorrent tells each peer the peer's own address (`yourip`, BEP 10). From the plain id, the peer could find out
+# which relay has the circuit. Each process chooses its own mask; a child takes that of the main process.
 MASK_BITS = SLOT_SHIFT
 _mask = secrets.randbits(MASK_BITS)
 

@@ -17,8 +17,8 @@ class IntroducedSeeder(NamedTuple):
 class IntroducedSeeders:
     """Keeps several circuits for a seeder: EstablishIntro proves nothing, as whoever has read its key can send it.
 
-    So nobody is the only one because it came first: some circuits may say that they lead to the same seeder,
-    and whoever asks for it is heard by all of them. The seeder alone can answer.
+    So the first circuit does not shut out the others: up to MAX_CONTENDERS circuits may claim to lead to one
+    seeder, and requests for the seeder may go to any of them. The seeder alone can answer.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class IntroducedSeeders:
         self._seeders: dict[int, IntroducedSeeder] = {}
 
     def add(self, circuit_id: int, seeder: IntroducedSeeder) -> bool:
-        """Return whether the circuit is one that leads to this seeder from now on; it leads to one at most."""
+        """Add a circuit that claims to lead to this seeder; return False if there are too many, or it has a seeder."""
         circuits = self._circuits.get(seeder, [])
         if circuit_id in self._seeders or len(circuits) >= MAX_CONTENDERS or len(self._seeders) >= MAX_INTRODUCED:
             return False

@@ -23,7 +23,8 @@ from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_AGAIN_S
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 
 TEND_INTERVAL_S = 1.0
-# Between look-ups of a download that is linked with nobody; doubled up to one of the others.
+# The pause between look-ups of a download that is linked with nobody. It doubles with each look-up, up to
+# MAX_RETRY_OF_THE_FOUND_S if introduction points were found, else up to MAX_RETRY_S.
 LOOKUP_RETRY_S = 5.0
 MAX_RETRY_OF_THE_FOUND_S = 60.0
 MAX_RETRY_S = 300.0
@@ -41,7 +42,7 @@ class SwarmKeeper:
         self._retry_s: dict[bytes, float] = {}  # by swarm, how long after a look-up the next one comes
 
     def start(self) -> None:
-        """Begin, where that was not done; it ends by itself when there is no swarm any more."""
+        """Start the task unless it is running; it ends by itself when there is no swarm left."""
         if not self._is_running:
             self._is_running = True
             self._community.register_task("keep swarms", self._run)
@@ -108,7 +109,7 @@ class SwarmKeeper:
         else:
             swarm.min_dht_lookup_interval = ANNOUNCE_AGAIN_S / 4
         if self._is_unanswered(swarm) and (asked := self.questions.answered(swarm.info_hash)) is not None:
-            # Whoever is at the circuit's end looks up well, but may keep from us what comes back: another is asked.
+            # The node at the circuit's end answers look-ups, but may withhold seeders' answers: build another circuit.
             self._end_lookup_circuits(self._community.lane_of_swarm(swarm), "no answer of a seeder", asked.over)
             return
         retry_s = self._retry_s.get(swarm.info_hash, LOOKUP_RETRY_S / 2)

@@ -1,7 +1,7 @@
 """What a node does for others' hidden swarms: it is an introduction point and a rendezvous point for them.
 
-py-ipv8's protocol (messaging/anonymization/hidden_services.py). There, the first who names a seeder's key is
-the only one that is introduced by it, and nobody counts what is asked.
+The protocol is py-ipv8's (messaging/anonymization/hidden_services.py). py-ipv8 introduces only the first circuit that
+names a seeder's key, and does not limit requests; this class keeps several circuits for a key, and limits requests.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ ANNOUNCE_RETRY_S = 5.0
 ANNOUNCE_AGAIN_S = 20 * 60.0
 # A peers-request that comes by the socket is unsigned, and its answer up to twenty times as long.
 PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
-# A create-e2e goes on to all that contend for a seeder so often; beyond that, to one of them.
+# How often a create-e2e is copied to all circuits that claim its seeder; any more of them go to one circuit each.
 COPIES_PER_S, COPIES_AT_ONCE = 2.0, 10.0
 MAX_UNANSWERED_BYTES = 1000  # bytes of strangers' peers-requests that may be owed answers at a time
 
@@ -109,13 +109,13 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.tunnel_data(self.exit_sockets[known], source_address, payload)
 
     def reached_now(self, contenders: Sequence[int]) -> Sequence[int]:
-        """Return the circuits that a create-e2e goes on to: all now and then, else one, as many packets as came."""
+        """Return the circuits that get a create-e2e: all `contenders` while the rate of copies permits, else one."""
         if len(contenders) <= 1 or self._copies.spend(COPIES_PER_S, COPIES_AT_ONCE, time.monotonic()):
             return contenders
         self.counters[DropReason.CREATE_E2E_NOT_COPIED] += 1
         return [random.choice(contenders)]
 
-    # What the world is told of them
+    # Announcing seeders
 
     def is_introduced(self, seeder: IntroducedSeeder) -> bool:
         return seeder in self.introduced
@@ -165,11 +165,11 @@ class MeetingPoints(HiddenTunnelCommunity):
     async def on_peers_request(
         self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None
     ) -> None:
-        """Answer as py-ipv8 does what comes over a circuit; what comes by the socket, by where it seems to be from.
+        """Answer a request over a circuit as py-ipv8 does, and one by the socket depending on its source address.
 
-        That is the socket of an exit, which answers no question of ours, so that it can't be asked whether it is
-        there. An exit at the address of a node that we know gets the answer; all others get, together, no more
-        bytes than they sent, and are told of nobody: they look in the DHT.
+        A request by the socket comes from an exit's socket, which answers no question of ours, so we can't check
+        that the source is real. A source at the IP address of a node that we know gets the introduction points. All
+        other sources get an empty list, and together no more bytes than they sent: they look in the DHT.
         """
         if circuit_id is not None:
             await super().on_peers_request(source_address, data, circuit_id)

@@ -47,7 +47,8 @@ from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
-RENDEZVOUS_RETRY_S = 6.0  # by then a seeder has tried another point: py-ipv8 gives up a first hop after 5 s
+# A seeder whose rendezvous point fails within this time tries another; py-ipv8 gives up a first hop after 5 s.
+RENDEZVOUS_RETRY_S = 6.0
 END_TO_END_SILENCE_S = 10.0
 MAX_RENDEZVOUS_PER_SWARM = 64
 
@@ -56,8 +57,8 @@ HIDDEN_SERVICE_MESSAGES = frozenset(
     payload.msg_id for payload in (CreateE2EPayload, CreatedE2EPayload, PeersRequestPayload, PeersResponsePayload)
 )
 
-# What a hop of a circuit of ours may say to us. Requests are not among it: whoever is at
-# its end could ask us what he asks a node, and so find out what we do beside.
+# The messages that a hop of our circuit may send us over it. Requests are not among them: the node at the
+# circuit's end could ask us what it asks other nodes, and so find out what else we do.
 _CELLS_OVER_OUR_CIRCUITS = frozenset(
     payload.msg_id
     for payload in (
@@ -121,7 +122,7 @@ class HiddenServices(SwarmCircuits):
                 self.leave_swarm(info_hash)
         for swarm in wanted.values():
             if swarm.info_hash not in self.swarms:
-                # Who is linked, RPC_SYNC tells: the circuit's e2e.
+                # The callback does nothing: RPC_SYNC reports linked circuits (`e2e`).
                 self.join_swarm(swarm.info_hash, swarm.hops, lambda address: None, swarm.seeding, swarm.group)
 
     def join_swarm(
@@ -143,10 +144,10 @@ class HiddenServices(SwarmCircuits):
         self.set_group_of_swarm(info_hash, 0)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
-        """Make an introduction point as py-ipv8 does; one that may be anywhere, only where the swarm has none.
+        """Create an introduction point as py-ipv8 does; without `required_ip`, only if the swarm has none.
 
-        A host may ask for what was begun unasked, and Tribler joins no swarm once it has ten of these circuits
-        (monitor_hidden_swarms).
+        The program that uses us may ask for one that SwarmKeeper has already begun, and Tribler joins no swarm once
+        it has ten of these circuits (monitor_hidden_swarms).
         """
         there = self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash) if required_ip is None else []
         if there:
@@ -248,7 +249,7 @@ class HiddenServices(SwarmCircuits):
             self.counters[DropReason.CIRCUIT_OVERLAY_MESSAGE_REFUSED] += 1
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        """Answer as py-ipv8 does, if the swarm's own introduction point asks, and not without end."""
+        """Answer as py-ipv8 does a request over a circuit of its own swarm; limit the swarm's rendezvous circuits."""
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
         if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):

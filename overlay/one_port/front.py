@@ -59,7 +59,7 @@ class FrontCommunity(NodeCommunity):
             self._told = now
             self.on_candidates_changed()
 
-    # What is a child's
+    # Messages for the children
 
     def _destroy_received(self, source_address: tuple[str, int], data: bytes) -> None:
         """Hand a destroy message to the child that has the circuit; the child checks who says so."""
@@ -81,7 +81,7 @@ class FrontCommunity(NodeCommunity):
         return seeder in self._introduced_by_children
 
     def set_introduced(self, introduced: Mapping[IntroducedSeeder, Sequence[int]]) -> None:
-        """Announce these seeders and no others; of each child that introduces one, a circuit to it is named."""
+        """Announce these seeders and no others; each seeder has one circuit id per child that introduces it."""
         before, self._introduced_by_children = self._introduced_by_children, dict(introduced)
         for seeder in before:
             if seeder not in introduced:

@@ -1,10 +1,11 @@
 """A child's TunnelCommunity when the children of a node share its UDP port.
 
 The kernel gives each child the cells of its buckets of circuit ids
-(steering/cells.py). All else that comes to the port is the main process' to
-hear (overlay/one_port/front.py): whom it meets it tells the children, and it hands on
-what is theirs. A rendezvous may join circuits of two children: each has its
-half, and what it opens it seals with the keys of the other's.
+(steering/cells.py). The main process receives all other datagrams
+(overlay/one_port/front.py), tells the children which peers it knows, and hands
+each child its messages. A rendezvous may join circuits of two children: each
+child has one half, opens a cell with the keys of that half, and seals it with
+the keys of the other half.
 """
 
 import math
@@ -87,7 +88,7 @@ class SharingCommunity(LocalTunnelCommunity):
     # Ids
 
     def own_buckets(self, buckets: Iterable[int]) -> list[int]:
-        """Choose ids in these from now on, and join no circuit with another; returns the live ones that are."""
+        """Choose and accept only circuit ids in these buckets from now on; return the live ids outside of them."""
         self.buckets = sorted(buckets)
         own = set(self.buckets)
         return [circuit_id for circuit_id in self._live_ids() if bucket_of(circuit_id) not in own]
@@ -119,7 +120,7 @@ class SharingCommunity(LocalTunnelCommunity):
     def meet(
         self, known: Mapping[Peer, list[int]], lost: Iterable[bytes], full: bool, guards: GuardOrder | None = None
     ) -> None:
-        """Meet these peers, new or with other flags; those with the lost public keys are gone, or all others.
+        """Add or update the `known` peers; remove those with the `lost` public keys and, if `full`, all not in `known`.
 
         Circuits begin at these `guards` from now on.
         """
@@ -158,7 +159,7 @@ class SharingCommunity(LocalTunnelCommunity):
         if exit_socket is None or exit_socket.enabled or circuit_id in self._linking:
             self.counters[DropReason.LINK_REFUSED] += 1
             return
-        # Once: a second borrower of the keys would count from where the first did.
+        # Lend the keys only once: a second borrower would begin at the same counter and repeat nonces.
         self._linking.add(circuit_id)
         theirs = await self._main.link_rendezvous(payload.cookie, _half_of(exit_socket))
         if theirs is None or self.exit_sockets.get(circuit_id) is not exit_socket or exit_socket.enabled:

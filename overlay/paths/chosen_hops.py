@@ -60,7 +60,7 @@ class ChosenHops(TunnelCommunity):
             candidate_peers, self._first_hops = self._first_hops, []
         super().send_initial_create(circuit, candidate_peers, max_tries)
         if circuit.unverified_hop is not None:
-            # Where this hop is, no message that comes later changes for this circuit.
+            # Keep the hop's address fixed for this circuit, whatever later messages say.
             circuit.unverified_hop.peer = _pinned(circuit.unverified_hop.peer)
 
     def send_extend(self, circuit: Circuit, candidates: list[bytes], max_tries: int) -> None:

@@ -1,11 +1,11 @@
 """The few first hops of a client, kept for weeks, and the second hops of its hidden services, kept for days.
 
-Who chooses a first hop at random for each circuit meets a hostile one soon, and whoever may ask for circuits
-(a downloader asks a hidden seeder for a rendezvous) brings it over a hop of his within a few requests. With
-guards, either a guard is hostile, which a few nodes are not likely to be, or no request ever finds it. After
-Tor's guard specification (spec.torproject.org/guard-spec) and its "vanguards-lite" (proposal 333), simplified:
-one sampled list, in order; its first members are the primary ones, and only while none of these is there the
-next are used.
+A client that chooses a random first hop for each circuit soon meets a hostile one. Somebody who can ask for circuits
+(a downloader asks a hidden seeder for a rendezvous) gets one over his own node within a few requests. With guards,
+either a guard is hostile, which is unlikely for so few nodes, or no request ever meets a hostile first hop. This
+follows Tor's guard specification (spec.torproject.org/guard-spec) and its "vanguards-lite" (proposal 333), simplified:
+there is one sampled list, in order. Its first members are the primary ones; the next are used only while none of the
+primary ones is there.
 
 Pure: candidates, the time in seconds since the epoch and the source of randomness are the caller's.
 """
@@ -57,9 +57,9 @@ class GuardLayer:
     def choose(
         self, candidates: Iterable[Node], now_s: float, rng: random.Random, networks_of: NetworksOf = networks_of
     ) -> tuple[list[bytes], int]:
-        """Return the keys of the guards that are there, the primary ones first, and how many of these there are.
+        """Return the keys of the guards among the candidates, primary ones first, and the number of primary ones.
 
-        Guards are sampled when there are fewer, from networks that no guard is in where there are such.
+        If there are too few, sample more guards, from networks without a guard if possible.
         """
         known = {node.key: node for node in candidates}
         self._forget(known, now_s)

@@ -50,10 +50,10 @@ class HopChoice:
         return None
 
     def meeting_point(self, hops: int) -> Peer | None:
-        """Return a rendezvous point at the end of so many hops; a downloader may ask for many of these.
+        """Return a rendezvous point for a circuit of `hops` hops; a downloader may ask for many of these.
 
-        Whoever is there knows the hop before it. Next to us it is a guard, next to a guard one of the second
-        layer, so that a stranger gets there in neither place however often he asks.
+        A rendezvous point knows the hop before it. With one hop it is a guard, with two hops a guard of the second
+        layer, so that a stranger's node never gets into these places, however often the stranger asks.
         """
         relays, order = self._community.get_candidates(PEER_FLAG_RELAY), self._community.guard_order()
         if order is not None and hops <= 2:

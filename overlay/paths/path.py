@@ -32,7 +32,7 @@ def rank(
 ) -> Ranked:
     """Return the candidates that may follow in a path, in random order; those that share a network come last.
 
-    Who has a key of the path is none. Who has an address of it is one only where nobody else is.
+    Nodes whose key is in the path are left out; nodes whose address is in the path come last of all.
     """
     others = list(candidates)
     rng.shuffle(others)

@@ -19,7 +19,7 @@ def wants_more(exits: AbstractSet[Peer], others: AbstractSet[Peer]) -> bool:
 
 
 def surplus(exits: AbstractSet[Peer], others: AbstractSet[Peer]) -> AbstractSet[Peer]:
-    """Return of whom one is too many; nobody when there is room, or the balance is right."""
+    """Return `exits` or `others`, whichever has too many; an empty set if there is room, or the balance is right."""
     count = len(exits) + len(others)
     if count <= TARGET_PEERS or len(others) == SHARE_OF_OTHERS * count:
         return frozenset()

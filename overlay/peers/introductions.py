@@ -1,9 +1,9 @@
-"""Whom a node takes in, at which address, and what it sends because a stranger said so.
+"""Rules of introduction: which peers a node keeps, at which address, and what it sends when a stranger asks for it.
 
-py-ipv8 takes any signed packet as news of where a peer is, any number of peers of one address, one unasked
-answer as our own address, and punctures for whoever asks. Here a peer is a candidate once it has answered a
-question of ours, at the address that was asked; its address moves with such an answer alone; those who only
-came to us are few, and of each address and network there are few.
+py-ipv8 takes a peer's address from any signed packet, keeps any number of peers at one address, takes our own
+address from one unasked answer, and punctures for anybody. Here a peer is a candidate once it has answered a
+question of ours at the address that we asked, and only such an answer changes its address. The number of peers that
+have not answered a question is limited, and so is the number of peers of each address and network.
 """
 
 import random
@@ -168,8 +168,8 @@ class CarefulIntroductions:
         is_asked = self._is_asked(self._source)
         has_moved = known is not None and tuple(known.address) != tuple(self._source)
         if not is_asked and (has_moved or peer.public_key.key_to_bin() not in self._answered):
-            # An answer is longer than a request, and the address may be made up, or what was signed be old. So
-            # the peer is asked there; who answers that is answered from then on.
+            # An answer is longer than a request, and the source may be forged or the signed packet old. So we first
+            # ask the peer at that address; once it has answered us, we answer it.
             if known is None:
                 self.network.add_verified_peer(peer)
                 self.network.discover_services(peer, [self.community_id])

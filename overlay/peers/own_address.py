@@ -17,10 +17,10 @@ class AddressVotes:
         self._order: deque[str] = deque()
 
     def vote(self, network: str, address: Address, current: Address) -> Address:
-        """Return the address that holds after a peer of this network has named one.
+        """Count that a peer of this network named an address; return our address after this vote.
 
-        The first that is named at all is taken; from then on it takes several networks that agree, and more
-        than name the current one.
+        The first address that is named is taken at once. Another one replaces it only if AGREEING networks name
+        it, and more networks than name the current one.
         """
         if network not in self._votes:
             self._order.append(network)

@@ -43,7 +43,7 @@ class DhtNames:
     async def find(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
         """Return the address from which the node with this name answers; None when it does not, or there is no exit.
 
-        What is no name is nobody's.
+        An invalid name counts as one that does not answer.
         """
         try:
             address = encode_address(name, port)

@@ -22,7 +22,7 @@ class Admission:
     closed: bool = False  # whether no circuit is joined any more, as what it carries could not go on
 
     def share(self, children: int) -> "Admission":
-        """Return one child's share: ids are random, so that each gets its part; a neighbour's come to one by chance."""
+        """Return one child's share of each limit, rounded up; random circuit ids spread circuits over the children."""
 
         def part(whole: int) -> int:
             return -(-whole // children)

@@ -148,7 +148,7 @@ class _Contact:
     __slots__ = ("active_s", "unanswered")
 
     def __init__(self, now_s: float) -> None:
-        self.unanswered: int | None = 0  # None: it has answered, and wants to be spoken to
+        self.unanswered: int | None = 0  # datagrams sent since it is known; None once it has answered
         self.active_s = now_s
 
 

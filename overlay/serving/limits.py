@@ -1,7 +1,7 @@
-"""How fast bytes may go, over all children of a node, in memory that they share with the main process.
+"""Rate limits over all children of a node, in memory that they share with the main process.
 
-The layout is in packet_engine/src/limits.rs: who writes the words here, takes effect there with the next
-datagram. What was let go is read from it, too.
+The layout is in packet_engine/src/limits.rs. Words that this module writes take effect there with the next
+datagram. The bytes that the children let go are read from the same memory.
 """
 
 import mmap

@@ -28,7 +28,7 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import CarriedState
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
-# Whose source the exit socket, and whoever joins a circuit, look at.
+# Messages taken from any source here: the exit socket checks the source of data, and joining that of CREATE.
 _FROM_ANYWHERE = {DataPayload.msg_id, CreatePayload.msg_id}
 OWN_ADDRESSES_INTERVAL_S = 30.0
 MAX_TEST_BYTES = 2000  # the most bytes of a speed test's request or answer, as in py-ipv8's REST API
@@ -138,7 +138,7 @@ class ServingTunnels(TunnelCommunity):
         return refusal is None
 
     def on_packet_from_circuit(self, source_address: tuple[str, int], data: bytes, circuit_id: int) -> None:
-        """Act on what an exit's previous hop sends; of others on data and CREATE alone: py-ipv8 answers anybody."""
+        """Act on messages of an exit's previous hop; from others only on data and CREATE. py-ipv8 answers anybody."""
         exit_socket = self.exit_sockets.get(circuit_id)
         is_foreign = exit_socket is not None and source_address[0] != exit_socket.hop.address[0]
         if is_foreign and data[MESSAGE_ID_AT] not in _FROM_ANYWHERE:

@@ -21,7 +21,7 @@ from ipv8.messaging.anonymization.tunnel import FORWARD
 COUNTER_BYTES = 8
 TAG_BYTES = 16
 FRESH_COUNTER = 1  # the counter of keys that have sealed nothing yet; the next one is used first
-# Where the borrower of keys goes on counting, so that no nonce is used twice.
+# The counter at which the borrower of keys begins, above all of the lender's, so that no nonce is used twice.
 LENT_COUNTER = 1 << 40
 _KEY_BYTES = 32
 _SALT_BYTES = 4

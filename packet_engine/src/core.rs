@@ -30,7 +30,7 @@ const MAX_PACKETS_BYTES: usize = 1 << 20;
 /// Frames that wait for the data stream; more are dropped and counted (rpc/streams.py, PENDING_BYTES).
 pub const MAX_STREAM_BYTES: usize = 1 << 20;
 
-/// Of a circuit that ends here, for Python: speed tests are the most of them.
+/// Messages a second that Python gets of one circuit that ends here; most are speed tests.
 const MESSAGES_PER_S: u64 = 1000;
 const MESSAGES_BURST_NS: u64 = 1_000_000_000;
 
@@ -263,8 +263,8 @@ impl Core {
         if !self.settings.no_crypto.contains(id) {
             return Err(DropReason::CellNotEncrypted);
         }
-        // What is not CREATE is CREATED: what we wait for ourselves is not counted, and what an EXTEND of another's
-        // brought about is no more than these.
+        // A cell that is not CREATE is CREATED. One that we wait for ourselves is not counted; any
+        // other should answer another node's EXTEND, and has the same limits as CREATE.
         let circuit = self.routes.circuits.get(&header.circuit_id);
         let is_awaited = *id != CREATE_ID && circuit.is_some_and(|circuit| circuit.layers.is_empty());
         if !is_awaited {
@@ -330,7 +330,8 @@ impl Core {
             self.gate.send(cost, egress, packet);
             sent_bytes
         };
-        // A layer was taken from it, or it is from where such cells come: nobody else keeps the circuit alive.
+        // Only a cell that we could open, or that comes from the neighbour's address, keeps the
+        // circuit alive.
         let is_opened = next.rendezvous || next.direction == Direction::Forward;
         if let Some(this) = this.filter(|this| is_opened || this.to.ip() == from.ip()) {
             this.stats.active(self.now_ms);
@@ -617,8 +618,8 @@ impl Core {
         self.counted(outcome);
     }
 
-    /// A cell with a message to be encrypted for its circuit, relay or exit. What has no keys yet
-    /// stays here, unless it may travel in the clear.
+    /// Send a message in a cell, encrypted for its circuit, relay or exit. Without keys, the cell
+    /// is dropped, unless it is `plaintext`.
     pub fn send_cell(&mut self, to: SocketAddr, circuit_id: u32, plaintext: bool, message: &[u8]) {
         let outcome = sendable(to).and_then(|()| self.send_cell_checked(to, circuit_id, plaintext, message));
         self.counted(outcome);

@@ -37,7 +37,7 @@ impl Gate {
         }
     }
 
-    /// Pay for what stays here and can't wait.
+    /// Pay for a cell that goes to Python, and so can't wait in a queue.
     pub fn pay(&mut self, cost: Cost) -> Result<(), DropReason> {
         let paid = self.shaper.as_mut().is_none_or(|shaper| shaper.pay_ahead(cost, self.now_ns));
         paid.then_some(()).ok_or(DropReason::LimitDelay)
@@ -47,7 +47,7 @@ impl Gate {
         self.shaper.as_ref().is_some_and(Shaper::is_waiting)
     }
 
-    /// Before a round of `release`.
+    /// Compute this child's share of the limits; call it before a round of `release`.
     pub fn share_out(&mut self) {
         if let Some(shaper) = &mut self.shaper {
             shaper.share_out(self.now_ns);

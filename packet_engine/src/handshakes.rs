@@ -43,7 +43,7 @@ impl Sources {
 }
 
 impl Handshakes {
-    /// Whether one more may be handed on; it is counted then.
+    /// Count one more handshake if it may be handed on; return why not otherwise.
     pub fn admit(&mut self, from: IpAddr, is_neighbour: bool, now_ns: u64) -> Result<(), DropReason> {
         let half = u64::from(self.per_s).div_ceil(2);
         if is_neighbour && self.per_s > 0 && self.neighbours.permits(now_ns) {

@@ -41,7 +41,7 @@ const SLOTS: usize = 256;
 const CLASSES: usize = 3;
 const TOTAL: usize = CLASSES;
 const BUCKETS: usize = 2 * (CLASSES + 1);
-/// For how long what a child said last gives it a share of what is allowed in all.
+/// How long a child's last report gives it a share of the node's limits, in milliseconds.
 const SHARES_MS: u64 = 100;
 const WORD_16: u64 = 0xFFFF;
 
@@ -195,7 +195,7 @@ impl Limits {
         }
     }
 
-    /// Say how many circuits of each class wait here, and see what share that makes ours.
+    /// Publish how many circuits of each class wait here, and compute our share of each limit.
     pub fn share_out(&mut self, waiting: [usize; CLASSES], now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) & WORD_16;
         let packed = waiting.iter().rev().fold(now_ms, |word, count| word << 16 | (*count as u64).min(WORD_16));

@@ -79,8 +79,9 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Entries of one socket to one destination, all of one size but the last, which may be shorter. Cells
-/// of one circuit: the receiver's kernel may give each circuit to another process, but a train to one.
+/// Entries of one socket to one destination, all of one size but the last, which may be shorter.
+/// All cells of a train are of one circuit: the receiver's kernel gives a train to one process,
+/// but may give each circuit to another.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Train {
     pub entries: Range<usize>,

@@ -81,7 +81,7 @@ impl ExitPolicy {
     }
 }
 
-/// Not nobody and not everybody.
+/// Whether the address is a single host's: not unspecified, multicast or broadcast.
 fn is_anybody_v4(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
 }

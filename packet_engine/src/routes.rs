@@ -16,9 +16,9 @@ use crate::sticky::StickyMap;
 /// py-ipv8's CIRCUIT_TYPE_*, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Exits what we send: any destination may be given to it.
+    /// Its last hop is an exit, which takes datagrams for any destination.
     Data,
-    /// Ends at another downloader or seeder: its data is theirs, whatever it looks like.
+    /// It ends at another downloader or seeder; its data is for clients, whatever it looks like.
     EndToEnd,
     Other,
 }

@@ -76,11 +76,11 @@ pub struct ExitRules {
     pub allowed: Option<Ranges<u128>>,
     pub denied_ports: Ranges<u16>,
     pub allowed_ports: Option<Ranges<u16>>,
-    /// Of a circuit at a time; 0: any number.
+    /// The most destinations that a circuit has at a time; 0: any number.
     pub max_destinations: u32,
     /// Datagrams to a destination that never answered; 0: any number.
     pub max_unanswered: u32,
-    /// Of a circuit, with a burst of ten seconds' worth; 0: any number.
+    /// New destinations of a circuit a second, with a burst of ten seconds' worth; 0: any number.
     pub new_per_s: u32,
 }
 

@@ -56,7 +56,8 @@ impl Sender {
             };
             let number = rest.iter().take_while(same_socket).count();
             let (now, later) = rest.split_at_mut(number);
-            // When the socket takes no more, it is not always the same who lose; nobody's own order changes.
+            // Begin with another destination in each round, so that a full socket does not always
+            // drop the same ones; the order within a destination does not change.
             now.rotate_left(first_of_a_destination(outgoing.entries, now, self.turn));
             match socket_for(first.via, first.to) {
                 Some(fd) => {

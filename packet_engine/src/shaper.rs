@@ -1,8 +1,7 @@
-//! What waits because a limit says so: a queue for each circuit and direction, served in turn.
+//! Datagrams that a limit holds back: a queue for each circuit and direction, served in turn.
 //!
 //! Deficit round robin (Shreedhar and Varghese, 1995) among the circuits of a class, and round
-//! robin among classes. What has waited too long is dropped, and what a circuit's queue has no room
-//! for.
+//! robin among classes. A datagram is dropped if it has waited too long, or if its queue is full.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -116,7 +115,7 @@ impl Shaper {
         self.pay_by(cost, now_ns, now_ns + self.limits.max_delay_ns())
     }
 
-    /// Whether its limits are free by then; if they are, it is paid for.
+    /// Pay the cost if all its limits are free by `due_ns`; return whether it was paid.
     fn pay_by(&mut self, cost: Cost, now_ns: u64, due_ns: u64) -> bool {
         if !self.limits.are_any() && !self.is_waiting() {
             self.limits.count(cost.class, cost.bytes);
@@ -139,7 +138,8 @@ impl Shaper {
         may_go
     }
 
-    /// True: send it now, it is paid for. False: `queued` was asked for it and waits, or it is dropped.
+    /// Return true if the cost is paid and the datagram is to be sent now. Otherwise queue what
+    /// `queued` returns, or drop it if the queue is full.
     pub fn admit(
         &mut self,
         cost: Cost,

@@ -51,7 +51,7 @@ pub enum Command {
     RemoveAssociation(u32),
     /// This association gets what nobody of its lane asked for.
     SetUsual(u32),
-    /// What the client of an association sent, but came another way.
+    /// A datagram of an association's client that did not come by the association's socket.
     ClientDatagram {
         association: u32,
         datagram: Vec<u8>,

@@ -166,7 +166,7 @@ impl Worker {
             let waited = waiting.elapsed();
             self.core.now_ms = now_ms();
             self.core.gate.now_ns = monotonic_ns();
-            // What Python said before a datagram came holds for it.
+            // Commands that Python gave before a datagram came apply to it: serve them first.
             if let Some(wake) = ready.iter().position(|token| matches!(token, Token::Wake)) {
                 ready.swap(0, wake);
             }
@@ -384,7 +384,7 @@ impl Worker {
         opened.inspect_err(|_| self.core.counters.count(reason)).ok()
     }
 
-    /// On a free port of those that exits have.
+    /// Bind a socket to a free port of the exits' range.
     fn bind_exit(&self, ip: IpAddr) -> io::Result<OwnedFd> {
         let ExitFrom { first_port, last_port, device, .. } = &self.exit_from;
         let count = u64::from(last_port.saturating_sub(*first_port)) + 1;

@@ -1,4 +1,4 @@
-"""What happens to a node in the world, all at once: each fault is a coroutine of a running World."""
+"""Faults that the chaos test inflicts on a running World; each is a coroutine that takes the World."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ async def _pause(world, process, at_most_s):
 
 
 async def terminate_child(world):
-    """It means nothing to a child, which ends when the main process asks it to."""
+    """Send a child SIGTERM, which children ignore: they end when the main process asks them to."""
     world.strike(world.random_child(), signal.SIGTERM)
 
 
@@ -63,10 +63,10 @@ async def interrupt_main(world):
 
 
 async def kill_main_while_a_child_stands_still(world):
-    """A child at work dies with the main process, even while it is stopped.
+    """Stop a child at work, then kill the main process: the child dies with it, even while stopped.
 
-    One that was stopped before it asked for that stays until it is continued, without a key or a socket of the node
-    (tests/tunnel_pool/pool/test_orphan.py): that is no fault of this kind.
+    A child that is stopped before it has called `die_with_parent` stays until it is continued, without a key or a
+    socket of the node (tests/tunnel_pool/pool/test_orphan.py). So only children that run are stopped here.
     """
     children = (await world.get("/api/pool"))["children"]
     at_work = [child["pid"] for child in children if child["slot"] is not None and child["state"] == "running"]
@@ -81,7 +81,7 @@ async def pause_main(world):
 
 
 async def hang_up(world):
-    """It reads its configuration again."""
+    """Send SIGHUP, on which the daemon reads its configuration again."""
     world.strike(psutil.Process(world.running.pid), signal.SIGHUP)
 
 
@@ -98,7 +98,7 @@ async def drain(world):
 
 
 async def kill_node(world):
-    """An exit or a relay of somebody else's, which is started again at the same address."""
+    """Kill an exit or a relay that is not ours, and start another at the same address."""
     await world.replace_node(signal.SIGKILL)
 
 
@@ -115,7 +115,7 @@ async def pause_seeders(world):
 
 
 async def fill_disk(world):
-    """To the last byte, for a moment."""
+    """Fill the daemon's disk to the last byte, for up to DISK_FULL_S seconds."""
     ballast = world.disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:

@@ -18,7 +18,7 @@ FAULTS = int(os.environ.get("TUNNEL_POOL_CHAOS_FAULTS", "300"))
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 async def test_nothing_acknowledged_is_lost_and_no_packet_goes_plain(start_method, tmp_path):
-    """Half of the faults with each start method; TUNNEL_POOL_CHAOS_FAULTS sets how many, _SEED which."""
+    """Each start method gets half of the TUNNEL_POOL_CHAOS_FAULTS faults, drawn from TUNNEL_POOL_CHAOS_SEED."""
     seed = int(os.environ[CHAOS_SEED])
     told = await told_by("tests.chaos.world", tmp_path, FAULTS // 2, seed, start_method, timeout_s=1100)
     print(json.dumps(told))

@@ -28,7 +28,10 @@ class PlainPackets:
     """Counts packets to one network that do not come from another, by where they came from."""
 
     def __init__(self, to, not_from):
-        """`to` and `not_from` are the first numbers of IPv4 addresses; in a namespace of its own alone."""
+        """Listen on loopback; `to` and `not_from` are the first numbers of IPv4 addresses, such as "127.78".
+
+        Use it in a network namespace of its own alone.
+        """
         self.seen = Counter()
         self._to = to
         (network, to_shift), (source, source_shift) = net_of(to), net_of(not_from)
@@ -51,7 +54,7 @@ class PlainPackets:
         threading.Thread(target=self._listen, daemon=True).start()
 
     async def hears(self):
-        """Return whether a packet that goes plain is seen: one is sent."""
+        """Send one packet past the tunnels, and return whether it was counted; if not, the capture does not work."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
             plain.bind(("127.0.0.1", 0))
             plain.sendto(b"plain", (f"{self._to}.1.1", 9))

@@ -1,10 +1,10 @@
-"""A daemon that is disturbed while its owner works with it, in namespaces of its own: `unshare -n -m` made them.
+"""Disturb a daemon while its owners change its torrents. Runs in namespaces that `unshare -n -m` made.
 
 python -m tests.chaos.world FOLDER FAULTS SEED START_METHOD    prints one JSON object, what was seen
 
-After each restart, and at the end: what was acknowledged holds, no child is left of the one before, no packet reached a
-seeder of anonymous torrents but from an exit, nothing was logged that is to be reported. At the end every torrent is
-downloaded, to the byte.
+Checks after each restart and at the end that every acknowledged change has been kept, that no child of an earlier
+daemon is left, that no packet reached the seeder of anonymous torrents but from an exit, and that no line of the log
+is one to report as a bug. At the end, every torrent has to be downloaded, to the byte.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ TO_REPORT = re.compile(r"Traceback|please report|unexpected|never retrieved|neve
 
 
 def is_of_a_pool(process):
-    """Whether it is a child or a template."""
+    """Return whether a process is a child or a template of a pool."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return is_pool_child(process) or (
             process.status() != psutil.STATUS_ZOMBIE and "--template" in process.cmdline()
@@ -88,7 +88,7 @@ class World:
     # The daemon
 
     async def start(self):
-        """Start it; what was acknowledged is there."""
+        """Start the daemon, and check that every acknowledged change has been kept."""
         self.running = await self._ends.enter_async_context(command(*self._arguments))
         line = await self.running.until_line(lambda line: "clients find them at" in line, STARTED_WITHIN_S)
         match = re.search(r"http://([\d.]+):(\d+)/", line)
@@ -99,12 +99,12 @@ class World:
         self._may_act.set()
 
     async def end(self, number):
-        """End it by this signal, and look that nothing of it is left."""
+        """End the daemon by this signal, and check that none of its children is left."""
         self._may_act.clear()
         async with contextlib.AsyncExitStack() as ends:
             self.running.process.send_signal(number)
             await asyncio.wait_for(self.running.process.wait(), ENDED_WITHIN_S)
-            await ends.enter_async_context(self._acting)  # whoever acted has heard of it
+            await ends.enter_async_context(self._acting)  # the owners' last request has ended
         await self._ends.aclose()
         self._note_log(self.running)
         await self._until_nothing_is_left()
@@ -122,7 +122,7 @@ class World:
         await self.start()
 
     async def _until_nothing_is_left(self):
-        """Orphans become ours: what is a pool's child and ours has outlived its main process."""
+        """Wait until no child is left: we adopt orphans, so that a pool's child of ours has outlived its daemon."""
         deadline_s = time.monotonic() + GONE_WITHIN_S
         while left := [process for process in psutil.Process().children() if is_of_a_pool(process)]:
             assert time.monotonic() < deadline_s, f"left of a daemon that was ended: {left}"
@@ -134,7 +134,7 @@ class World:
         assert not told, "\n".join(running.lines)
 
     async def check(self):
-        """Both owners' torrents are there and no others; one disk was full, which is an error of theirs."""
+        """Check that each owner's acknowledged changes have been kept, and that both were told of the same torrents."""
         there = [await owner.check(self.rpc) for owner in self.owners]
         assert there[0].keys() == there[1].keys()
 
@@ -151,7 +151,7 @@ class World:
             await asyncio.sleep(self.random.random() * 0.1)
 
     async def stop_acting(self, acting):
-        """Let the owners' last request be answered; what went wrong with them is raised."""
+        """Wait until the owners' last request has been answered, and stop them; raises what they raised."""
         self._may_act.clear()
         async with self._acting:
             acting.cancel()
@@ -200,7 +200,7 @@ class World:
         await self.swarm.replace_node(role, index, number)
 
     def measure(self):
-        """Note the most memory and descriptors that any process of the daemon has had; it has not ended by itself."""
+        """Record the highest memory and descriptor counts, and check that the daemon has not ended by itself."""
         assert self.running.process.returncode is None, "\n".join(self.running.lines)
         for name, processes in (("main", [psutil.Process(self.running.pid)]), ("child", self.children())):
             for process in processes:
@@ -214,7 +214,7 @@ class World:
     # At the end
 
     async def until_downloaded(self):
-        """Want and start everything; all is downloaded, and right."""
+        """Add, select and start all torrents, wait until they are downloaded, and check their files."""
         there = await self.owners[0].check(self.rpc)
         for owner in self.owners:
             for infohash in owner.may_be.keys() - there.keys():

@@ -1,4 +1,4 @@
-"""What a child can not do, tried by one, and what the kernel says of those of a real pool."""
+"""The confinement of children: what a confined process cannot do, and what /proc says about a real pool's child."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_what_a_child_tries(tmp_path):
 
 
 def kernel_says(pid):
-    """The fields of its status, and the limit of its core dumps."""
+    """Return the fields of /proc/PID/status, and the line of /proc/PID/limits about core dumps."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return dict(line.split(":\t", 1) for line in status), next(line for line in limits if "core" in line)
@@ -100,7 +100,7 @@ def test_a_filter_is_a_program_whose_jumps_stay_inside_and_that_ends(machine):
 
 
 def test_numbers_of_calls_are_those_of_this_machine():
-    """Each number is that of the C library, where a call can be told by what it answers."""
+    """The number of socket(2) is checked by a call, which must return a descriptor; the numbers must all differ."""
     if not seccomp.is_known_machine():
         pytest.skip("no numbers for this machine")
     numbers = seccomp._ARCHITECTURES[kernel.MACHINE][1]

@@ -27,7 +27,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhil
 
 
 class Watcher:
-    """A ChildListener that remembers."""
+    """A ChildListener that records losses, ends and notifications."""
 
     def __init__(self):
         self.lost = []
@@ -49,7 +49,7 @@ class Watcher:
 
 @pytest.fixture(params=[TwistedLauncher, AsyncioLauncher])
 def spawn(request, loop):
-    """Start a child, by each of those that can."""
+    """Return a function that starts a child; the test runs with each launcher."""
 
     def start(command):
         watcher = Watcher()
@@ -70,7 +70,7 @@ def unsent_bytes(process):
 
 
 def close_stream(process, descriptor):
-    """Close the main process' end."""
+    """Close the main process's end of the stream at `descriptor`."""
     if isinstance(process, AsyncioProcess):
         process._writers[descriptor].close()
     else:

@@ -17,7 +17,7 @@ def clients_of(rules, placement, count=60):
 
 @pytest.mark.parametrize(("placement", "most"), [(Placement.SPREAD, 0.3), (Placement.ONE_NETWORK, 0.0)])
 def test_few_clients_have_a_hostile_hop_at_both_ends_in_a_month(placement, most):
-    """A tenth of the nodes, and two guards: 19 % of the clients by arithmetic; with few clients, more or less."""
+    """The expected share is 1 - 0.9**2 = 19 %: a tenth of the nodes is hostile, and there are two guards."""
     ours = list(clients_of(Rules.OURS, placement))
     assert statistics.mean(client.both_ends for client in ours) <= most
     assert max(client.first_hops for client in ours) <= 8

@@ -35,7 +35,7 @@ def results(rows, metrics=None, name="costs", vary=None):
 
 
 def noisy(chance, runs, noise, factor=1.0, drift=0.0):
-    """Rows of all metrics; a machine that drifts makes all of a round slower."""
+    """Return a row of noisy values per run, for all metrics; with `drift`, each run is slower than the one before."""
     rows = []
     for number in range(runs):
         of_round = 1 + drift * number

@@ -27,7 +27,7 @@ def results(folder, *drawn):
 @pytest.mark.parametrize("kind", ["series", "box", "bars", "lines", "ecdf"])
 @pytest.mark.parametrize("by", ["", "workers"])
 def test_every_kind_draws_numbers_that_are_all_the_same(tmp_path, kind, by):
-    """The mean of three times 0.1 is more than 0.1."""
+    """The mean of three times 0.1 lies above the largest of them, as floats are not exact."""
     made = results(tmp_path, Figure(name="same", kind=kind, title="t", x="workers", y="download_mb_per_s", by=by))
     made.add("runs", [{"run": 0, "workers": 1, "download_mb_per_s": 0.1}] * 3, {"error": None})
     assert figures.draw_all(made) == ["same"]

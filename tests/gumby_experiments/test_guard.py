@@ -84,7 +84,7 @@ async def test_a_revision_from_before_the_experiment_is_nothing_to_compare_with(
 
 @pytest.fixture
 def elsewhere():
-    """For temporary files; a name that is short enough for Unix sockets."""
+    """Yield a folder for temporary files, with a path that is short enough for Unix sockets."""
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
         yield Path(folder)
 

@@ -88,7 +88,7 @@ async def _run(*command):
 
 
 async def ping(namespaces, times):
-    """Milliseconds of each that came back, from node 1 to node 2."""
+    """Return the round-trip times in ms of the datagrams from node 1 that node 2 sent back."""
     to, enter_there = namespaces.place(2)
     _, enter_here = namespaces.place(1)
     pong = await asyncio.create_subprocess_exec(

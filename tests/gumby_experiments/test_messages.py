@@ -44,7 +44,7 @@ def test_a_struct_is_laid_out_as_it_says():
 
 
 def test_control_messages_are_as_long_as_the_real_ones():
-    """The same fields, in rpc/control.proto; what is in ours is in the real one at least."""
+    """The experiment's messages have fields of those in rpc/control.proto, so their encodings are equally long."""
     values = MAKERS["build"](random.Random(1))
     real = pb.BuildCircuit(circuit_id=values["id"], goal_hops=3, ctype="DATA", exit_flags=[8]).SerializeToString()
     assert len(codec("protobuf", "build").encode(values)) == len(real)

@@ -16,7 +16,7 @@ from tunnel_pool.gumby_experiments import config
 from tunnel_pool.gumby_experiments.links import why_not as no_links
 from tunnel_pool.gumby_experiments.verbs.costs import why_not as no_counting
 
-# What a whole short form needs beside this program.
+# By experiment, a function that says why its short form cannot run on this machine.
 NEEDS = {"latency": no_links, "in_the_wild": no_links, "costs": no_counting}
 TINY = ["--short", "--set=size_mb=4", "--set=workers=1", "--set=exit=1", "--set=seeder=1"]
 # A download that would take a minute.
@@ -24,7 +24,7 @@ SLOW = ["--set=size_mb=60", "--set=seeder_speed_mb=1", "--set=workers=1", "--set
 
 
 def left_over(pid):
-    """Folders of experiments and guards, of this process."""
+    """Return the temporary folders that the experiments and guards of this process have left."""
     folder = Path(tempfile.gettempdir())
     return [path for kind in ("experiment", "guard") for path in folder.glob(f"tunnel-pool-{kind}-{pid}-*")]
 

@@ -26,7 +26,7 @@ def test_closed_is_closed():
 
 @given(st.lists(st.floats(0, 600), min_size=1, max_size=400), st.integers(1, 60))
 def test_no_minute_has_more_than_twice_its_number(times, per_minute):
-    """A full bucket's worth at once, and what drips out of it meanwhile."""
+    """A burst may take `per_minute` at once, and another `per_minute` while the bucket empties."""
     joins = Joins()
     admission = Admission(per_minute=per_minute)
     joined = [now_s for now_s in sorted(times) if joins.refusal(admission, 0, 0, now_s) is None]

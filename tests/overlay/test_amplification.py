@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]
 
 
 class Counted:
-    """A socket that others are sent to, and what came."""
+    """A victim's socket, which returns the packets that have reached it."""
 
     def __init__(self):
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -61,7 +61,7 @@ class Counted:
 
 
 def messages(stranger, node, victim):
-    """Yield what somebody who is nobody's peer can send, by name; `victim` is where they say that they are."""
+    """Yield name and bytes of each message that a stranger can send; the stranger claims the victim's address."""
     aim, place = victim.address, UDPv4Address(*node.endpoint.get_address())
     circuit_id = 0x01020304
 
@@ -114,7 +114,7 @@ def dht_nodes(address):
 
 @contextlib.asynccontextmanager
 async def quiet_network():
-    """A node that is an introduction point, among five that it knows, and a stranger. None of them sends by itself."""
+    """Yield a node that is an introduction point, a stranger, and the node's five peers; none sends by itself."""
     config = make_config(RELAY_FLAGS, allow_private=True)
     async with network(exits=2, relays=3) as known, opened(config, make_config(RELAY_FLAGS)) as (node, stranger):
         dht = node.dht_provider.dht_community

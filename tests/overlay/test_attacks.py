@@ -162,7 +162,7 @@ async def test_a_signed_packet_that_is_sent_again_from_elsewhere_moves_nobody():
         await asyncio.sleep(0.3)
         assert circuit.hop.address == here
         assert [peer.address for peer in client.candidates] == [here]
-        # It is asked who it is, and gets no cell.
+        # The attacker's address gets questions from the client, but no cells.
         assert all(packet[22] for packet in received_by(attacker))
         attacker.close()
 
@@ -184,7 +184,7 @@ async def test_an_answer_that_nobody_asked_for_is_not_where_we_are():
         attacker.endpoint.send(place, attacker.create_introduction_response(lie, lie, 1))
         await until(lambda: victim.dropped()["introduction_unasked"])
         assert victim.my_estimated_wan == before
-        # Nor is one answer that was asked for, where others say something else.
+        # One answer that was asked for does not change our address either.
         victim.walk_to(UDPv4Address(*attacker.endpoint.get_address()))
         await until(victim.get_peers)
         victim._vote(victim.get_peers()[0], lie)
@@ -203,7 +203,7 @@ async def test_strangers_have_nobody_punctured():
         request = stranger.create_puncture_request(aim, aim, 1)
         stranger.endpoint.send(place, request)
         await until(lambda: node.dropped()["puncture_refused"])
-        # A peer that answered us has one now and then, and none to addresses that are nobody's.
+        # For a peer that answered us, a puncture is sent now and then, but to no address that we may not contact.
         node.walk_to(UDPv4Address(*stranger.endpoint.get_address()))
         await until(lambda: node.candidates)
         for _ in range(5):

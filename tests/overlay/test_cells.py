@@ -1,4 +1,4 @@
-"""The short way for data cells against py-ipv8's own serializer, and on garbage."""
+"""The fast packing of data cells, compared with py-ipv8's own serializer, and tried on garbage."""
 
 import asyncio
 import gc

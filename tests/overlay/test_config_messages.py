@@ -60,7 +60,7 @@ TOLD = {
     "engine": st.sampled_from(EngineChoice),
 }
 CONFIGS = st.builds(OverlayConfig, **TOLD)
-# A descriptor goes to the child by itself; what is measured against is never a child's.
+# `limits` is a descriptor, which is passed to the child separately; `trains` is off only for measurements.
 NOT_TOLD = {"limits", "trains"}
 
 
@@ -82,5 +82,5 @@ def test_rules_and_admission_come_whole(rules, admission):
 
 
 def test_no_field_is_forgotten():
-    """A field that is added to the configuration has to be told, or be among those that are not."""
+    """A field that is added to OverlayConfig must be sent to the child (TOLD), or be listed in NOT_TOLD."""
     assert set(TOLD) == {field.name for field in fields(OverlayConfig)} - NOT_TOLD

@@ -46,7 +46,7 @@ async def plain_node(kind=DHTDiscoveryCommunity):
 
 @asynccontextmanager
 async def dht_of(relays):
-    """The DHT overlays of so many nodes that know each other."""
+    """Yield the DHT overlays of `relays` nodes that know each other."""
     async with network(exits=0, relays=relays) as nodes:
         overlays = [node.dht_provider.dht_community for node in nodes]
         await until(lambda: all(len(dht.get_peers()) == relays - 1 for dht in overlays))
@@ -60,7 +60,7 @@ def known_to(dht):
 
 @pytest.mark.parametrize("kind", [DHTCommunity, DHTDiscoveryCommunity])
 async def test_nodes_of_py_ipv8_store_and_find(kind):
-    """Also over nodes that they were never introduced to: these ask first, and answer then."""
+    """Nodes to which they were not introduced answer them, too, after a check that they are at their address."""
     async with dht_of(4) as overlays, plain_node(kind) as one, plain_node(kind) as other:
         one.walk_to(UDPv4Address(*address_of(overlays[0])))
         other.walk_to(UDPv4Address(*address_of(overlays[1])))

@@ -1,4 +1,4 @@
-"""What an end-to-end peer is told of us by the address that libtorrent knows it by."""
+"""The masked addresses by which libtorrent knows end-to-end peers: they must not reveal a circuit's id."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What only the Python engine can be asked; addresses are judged in tests/packet_engine/test_vectors.py."""
+"""Destinations that only the Python engine can be asked for; tests/packet_engine/test_vectors.py has all others."""
 
 import pytest
 

@@ -53,7 +53,7 @@ async def test_a_destroy_message_goes_to_the_child_of_its_circuit_and_garbage_to
 
 
 async def test_who_asks_for_a_seeder_is_heard_by_each_child_that_introduces_one():
-    """Now and then: who asks without end is heard by one of them."""
+    """Every child gets a copy only now and then: most requests of a flood go to one child."""
     front, other = await front_of(), await front_of()
     handed = []
     front.deliver = lambda circuit_id, source, packet: handed.append(circuit_id)

@@ -75,7 +75,7 @@ async def test_seeder_and_downloader_meet_without_an_exit(hops):
         await until(lambda: "seeder" in received)
         at, origin, data = received["seeder"]
         assert (at, origin, data) == (other, end_to_end_address(other.circuit_id), b"hello")
-        # Whatever it looks like, it is the other end's.
+        # Data that looks like an overlay message is handed over as data of the other end, too.
         answer = seeder.get_prefix() + b"\x0dhello"
         seeder.send_data(other.hop.address, other.circuit_id, ("0.0.0.0", 0), ("0.0.0.0", 0), answer)
         await until(lambda: "downloader" in received)
@@ -95,7 +95,7 @@ async def test_a_swarm_that_is_left_has_no_circuits():
 
 
 async def test_a_swarm_has_one_introduction_point_whoever_asks_for_it():
-    """A host's request comes while the one that is made unasked is about to be, or is there."""
+    """The host program's request may come while the automatic introduction point is being made, or afterwards."""
     async with relays(3) as nodes, member(nodes) as seeder:
         await until(lambda: len(seeder.candidates) == 3, what="the relays")
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
@@ -119,7 +119,7 @@ async def test_a_lost_introduction_point_is_replaced():
 
 
 async def test_whoever_is_at_the_end_of_a_circuit_of_ours_learns_nothing_by_asking():
-    """A hop asks the one who built the circuit, who seeds: it is not to tell, nor to do anything."""
+    """A hop sends requests back to the seeder that built the circuit, which must neither answer nor act on them."""
     async with relays(3) as nodes, member(nodes) as seeder:
         seeder.watch([WatchedSwarm(INFOHASH, 1, True)])
         (lookup,) = await until(lambda: seeder.find_circuits(CIRCUIT_TYPE_LOOKUP), what="a circuit to ask over")
@@ -136,7 +136,7 @@ async def test_whoever_is_at_the_end_of_a_circuit_of_ours_learns_nothing_by_aski
 
 
 async def test_what_leaves_our_circuits_does_not_name_them(monkeypatch):
-    """An id names a first hop: a relay answers the CREATE of an id that it has otherwise than others."""
+    """An id would reveal the first hop, which answers a CREATE with an id in use differently from other relays."""
     heard, on_packet = [], CarefulIntroductions.on_packet
     monkeypatch.setattr(
         CarefulIntroductions, "on_packet", lambda node, packet: heard.append(packet[1]) or on_packet(node, packet)

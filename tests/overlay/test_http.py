@@ -171,7 +171,7 @@ async def test_an_exit_connects_to_no_private_address():
 
 
 async def requests_to(exit_node, targets):
-    """A request to each, one after the other, over one circuit; returns how many were answered."""
+    """Send a request to each target in turn, over one circuit; return how many were answered."""
     async with tunnels("plain", [address_of(exit_node)]) as client:
         await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
         answered = 0

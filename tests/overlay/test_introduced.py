@@ -55,7 +55,10 @@ def test_no_more_are_introduced_than_there_is_room_for():
 
 @asynccontextmanager
 async def squatted():
-    """Relays, one at which somebody said first that it is the seeder and the seeder came later, and this somebody."""
+    """Yield the relays, an introduction point among them, the seeder that it introduces, and a squatter.
+
+    The squatter said at the point that it is this seeder, before the seeder itself did.
+    """
     key = default_eccrypto.generate_key("curve25519")
     contested = IntroducedSeeder(key.pub().key_to_bin(), INFOHASH)
     async with relays(3) as nodes, member(nodes) as squatter, member(nodes) as seeder:

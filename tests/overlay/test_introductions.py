@@ -10,7 +10,7 @@ from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST, MAX_WRONG_ANSW
 
 
 async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(monkeypatch):
-    """Each start has another key: those of before hold the places of its address until they are missed."""
+    """Each start uses a new key, and the old keys hold the places of the address until they are found silent."""
     monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.DOUBTED_S", 0.3)
     monkeypatch.setattr("tunnel_pool.overlay.peers.discovery.FEW_PEERS_INTERVAL_S", 0.1)
     host = unused_host()
@@ -38,7 +38,7 @@ async def test_what_a_question_is_numbered_cannot_be_counted_on():
 
 
 async def test_who_guesses_the_number_of_a_question_to_somebody_else_is_not_heard():
-    """It sends answers in the other's name, without hearing what was asked."""
+    """The liar's answers come from the victim's address, and guess the number of the question."""
     async with opened(make_config(), make_config()) as (node, liar):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as victim:
             victim.bind((unused_host(), 0))

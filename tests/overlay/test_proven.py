@@ -1,4 +1,4 @@
-"""Who is answered: sources that are there, and so much."""
+"""Which sources are answered, and how often: those that proved to be at their address."""
 
 from tunnel_pool.overlay.peers import proven
 from tunnel_pool.overlay.peers.proven import HeldPackets, ProvenSources, Source

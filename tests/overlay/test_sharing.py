@@ -1,4 +1,4 @@
-"""A child at a node's common port, by itself: its ids, its last days, and the keys that it lends."""
+"""One child of a node whose children share a port: its circuit ids, the loss of its buckets, the keys it lends."""
 
 import os
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 class Main:
-    """Notes what it is asked; nobody has the cookie."""
+    """Stands in for the main process: records the halves of rendezvous, and finds no child that has the cookie."""
 
     def __init__(self):
         self.halves = []
@@ -30,7 +30,7 @@ class Main:
 
 @asynccontextmanager
 async def child_with_a_circuit(main):
-    """(child, client, the id of the client's circuit at the child)."""
+    """Yield a child, a client, and the id of the client's circuit that ends at the child."""
     config = make_config(RELAY_FLAGS)
     child = await open_sharing(config, bind_udp(*config.listen), range(256), main)
     client = await open_overlay(make_config(frozenset()))

@@ -13,7 +13,7 @@ HOLD_S = 0.003
 
 
 class Disturber:
-    """The client talks to `address`, the node to a socket of ours; what is no cell passes untouched."""
+    """A UDP proxy at `address`, between a client and a node, that disturbs data cells and passes all else untouched."""
 
     def __init__(self, node, seed, loss=0.0, repeats=0.0, held=0.0):
         self._random = random.Random(seed)

@@ -163,7 +163,7 @@ async def test_the_engine_rests_once_an_association_is_gone():
 
 
 async def test_strangers_packets_neither_stop_python_nor_fill_memory():
-    """However many packets come, the loop has its turns, and what waits is bounded in bytes."""
+    """Under a flood of packets, the loop still gets its turns, and the memory of waiting packets is bounded."""
     async with network() as (node,):
         packet = node.get_prefix() + bytes([245]) + bytes(60_000)
         longest_s, last_s = 0.0, time.monotonic()

@@ -1,6 +1,6 @@
 """py-ipv8's own tests of its TunnelCommunity and hidden services, on our endpoints, native and Python.
 
-None is skipped."""
+On a single engine, all of them run; between two engines, those that mock the other end are skipped."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def listen_everywhere(endpoint):
-    """The tests also send messages of overlays that nobody here has."""
+    """Add listeners for overlays that no node here has, to which py-ipv8's tests also send messages."""
     listener = Mock()
     listener.__class__ = EndpointListener
     for prefix in (bytes(22), b"\x00\x01" + bytes(20)):
@@ -86,7 +86,7 @@ MOVES = {"native": move_to_native, "python": move_to_python, "rust": move_to_rus
 
 
 class OnNativeEngine:
-    """Each node on real sockets."""
+    """Creates each node on a native endpoint, with a real socket."""
 
     __test__ = True
 
@@ -95,7 +95,7 @@ class OnNativeEngine:
 
 
 class OnPythonEngine:
-    """Each node on py-ipv8's network in memory, as the tests' own exits are."""
+    """Creates each node on the Python engine, over py-ipv8's network in memory, as the tests create their exits."""
 
     __test__ = True
 
@@ -107,20 +107,20 @@ class OnPythonEngine:
 
 
 class AsyncSetUp:
-    """Nodes need the loop from the start."""
+    """Makes setUp a coroutine, because nodes need a loop from the start."""
 
     async def setUp(self):
         super().setUp()
 
 
 class OnMixedEngines:
-    """Node after node on the next of `kinds`, on real sockets, so that each meets each in every role."""
+    """Creates node after node on the next of `kinds`, on real sockets, so that each kind meets each in every role."""
 
     __test__ = True
     kinds: tuple[str, ...] = ()
 
     async def deliver_messages(self, timeout=0.1):
-        """py-ipv8 waits for its network in memory; ours is real, and ipv8-rust-tunnels' threads are not hurried."""
+        """Wait longer than py-ipv8, whose network is in memory, for real sockets and for Rust's threads."""
         await super().deliver_messages(timeout)
         await asyncio.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""The data stream's shells on real pipes."""
+"""The reader and the writer of the data stream, on real pipes."""
 
 import asyncio
 import os

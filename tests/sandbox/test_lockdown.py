@@ -32,7 +32,7 @@ def plain_session():
 
 
 async def reached_by(session, tmp_path):
-    """Whether a WebTorrent tracker, an HTTP tracker or a peer hears of a torrent of this session."""
+    """Return which listeners a torrent of this session reaches: 0 a WebTorrent tracker, 1 an HTTP tracker, 2 a peer."""
     outsides = [Outside() for _ in range(3)]
     web, tracker, peer = [f"{outside.host}:{outside.port}" for outside in outsides]
     parameters = lt.parse_magnet_uri(

@@ -55,7 +55,7 @@ class Consumer:
 
 @pytest.fixture(autouse=True, params=[TwistedNetwork, AsyncioNetwork])
 def network(request, monkeypatch):
-    """Run each test on both who move the bytes."""
+    """Run each test on Twisted's network and on asyncio's."""
     monkeypatch.setattr("tests.socks5.test_server.used_network", request.param)
 
 

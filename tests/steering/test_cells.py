@@ -55,7 +55,7 @@ def send(client, group, datagram):
 
 
 def takers(group):
-    """The indexes of the sockets in which something waits, which is taken."""
+    """Return the indexes of the sockets that have received something, and discard what they received."""
     return [index for index in range(len(group.sockets)) if group.discard(index)]
 
 

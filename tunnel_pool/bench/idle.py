@@ -21,8 +21,8 @@ from tunnel_pool.tunnels import NodeOptions, open_pool
 
 WAIT_S = 60
 SWARM_START_S = 10.0
-# So many times the seconds measured come first: introductions, first circuits, and the first
-# rounds of the DHT, a minute after the start, are no idleness.
+# How many times the measured seconds to wait first: introductions, first circuits and the DHT's
+# first rounds, a minute after the start, are not idle time.
 SETTLE = 2.0
 HOPS = 1
 # More would be let go again (overlay/peers/balance.py), so an idle node of a large network does as much as one of this.
@@ -70,7 +70,7 @@ async def _measure_pool(pooled: PooledTunnelCommunity, start_s: float, seconds: 
     family = [process for process in main.children() if process.status() != psutil.STATUS_ZOMBIE]
     of_pool = {pooled.pool.pid(slot) for slot in pooled.pool.working()}
     children = [process for process in family if process.pid in of_pool]
-    # A forked child is told from what it was forked of by nothing but its place in the pool.
+    # Only the pool's records tell the template from the children that it forked.
     template = [process for process in family if process.pid == pooled.pool.template_pid]
     idle_cpu = await _cpu(main, [*children, *template], seconds)
     return {

@@ -186,7 +186,7 @@ def _pin(children: Sequence[psutil.Process]) -> None:
 
 @contextmanager
 def _running_at_once() -> Iterator[None]:
-    """Let processes that we wake on our own core wait for us, where that is allowed."""
+    """Run as SCHED_FIFO, where that is allowed, so that processes woken on our core don't preempt us."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:

@@ -283,7 +283,7 @@ async def _serve_on_device(node: _Node) -> dict[str, Any]:
 
 
 def _check_limits(arguments: argparse.Namespace, config: NodeConfig) -> None:
-    """Raises UserError when there are some that would not hold."""
+    """Refuse limits that the chosen engine does not enforce. Raises UserError."""
     if are_any(config.limits) and _engine(arguments) is not EngineChoice.NATIVE:
         raise UserError(
             "limits need the native packet engine: install Rust (https://rustup.rs) and run pip install again, "

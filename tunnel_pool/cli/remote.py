@@ -81,7 +81,7 @@ async def _add(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _source(what: str) -> dict[str, str]:
-    """Read here, as the daemon may be elsewhere. Raises UserError."""
+    """Return the torrent for torrent-add, read here as the daemon may run elsewhere. Raises UserError."""
     parameters = parse_torrent(what)
     if parameters.ti is None:
         return {"filename": what if what.startswith("magnet:") else magnet_link(parameters)}

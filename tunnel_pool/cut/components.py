@@ -12,7 +12,7 @@ OWN = Path(__file__).parent / "components.toml"
 class Component(Section, frozen=True):
     """A part of the program. `code`: modules, or module:Class, with all below them; the longest name that fits decides.
 
-    `outside`: whom it talks to where the event loop calls it, or it writes to a socket.
+    `outside`: the component it exchanges data with when the event loop calls it, or when it writes to a socket.
     `native_threads`: whether the threads that Python did not start are its own.
     """
 
@@ -23,9 +23,9 @@ class Component(Section, frozen=True):
 
 
 class Boundary(Section, frozen=True):
-    """A cut that code deploys: who is in the other process.
+    """A cut that the program can deploy; `apart` names the components in the other process.
 
-    `stays`: what has to stay one there, beside what always has to. `free`: edges that are sockets in any case.
+    `stays`: components that have to stay for this cut, beside the program's own. `free`: edges that are sockets anyway.
     """
 
     what: str
@@ -37,7 +37,7 @@ class Boundary(Section, frozen=True):
 class Components(Section, frozen=True):
     """Says which code is whose; code of no component is its caller's. `world` is the event loop and all below it.
 
-    `stays`: what has to stay one. `messages`: classes whose instances are sent as they are, so that their
+    `stays`: the component that has to stay. `messages`: classes whose instances are sent as they are, so that their
     bytes count; any other object counts as a number that names it.
     """
 

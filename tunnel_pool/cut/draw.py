@@ -33,7 +33,7 @@ def draw(profile: Profile, components: Components, cut: Cut, path: Path) -> None
     from matplotlib import pyplot
 
     graph = graph_of(profile)
-    # What nothing was seen of has no place in the picture.
+    # Components that no flow connects with `stays` are left out.
     graph = graph.subgraph(nx.node_connected_component(graph, components.stays)).copy()
     places = _places(graph, components.stays, cut)
     shares = cpu_shares(profile)

@@ -43,7 +43,7 @@ from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
-# What SIGHUP brings about; other options name what is opened at the start.
+# The options that SIGHUP applies; the others are used at the start only.
 APPLIED = frozenset((
     "config", "folder", "folders-of-labels", "hops", "hops-of-folders", "hops-of-labels", "host-name", "log-level",
     "min-free", "rpc-password-file", "rpc-user", "watch", "workers",
@@ -81,9 +81,9 @@ class Daemon:
         self.address: HostPort
 
     def apply(self, options: DaemonOptions) -> list[str]:
-        """Apply these from now on; returns the names of options that need a restart.
+        """Apply these options from now on; return the names of changed ones that need a restart.
 
-        Raises UserError: then nothing is as they say.
+        Raises UserError, and applies none of them then.
         """
         before = self.options
         if not may_listen(self.address.host, options.web.credentials):

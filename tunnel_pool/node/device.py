@@ -14,7 +14,7 @@ class DeviceIsAnotherError(Exception):
 
 
 def index_of(device: str) -> int:
-    """Return the kernel's number of it, 0 while there is none. A device that is made again has another."""
+    """Return the kernel's index of a device, 0 while it does not exist; a device made anew has another index."""
     try:
         return socket.if_nametoindex(device)
     except OSError:
@@ -29,7 +29,7 @@ class DeviceWatch:
         self._bound = self._seen = index_of(device)
 
     def look(self) -> None:
-        """Raises DeviceIsAnotherError."""
+        """Log when the device goes or comes back. Raises DeviceIsAnotherError when it is back with another index."""
         index = index_of(self._device)
         if index == self._seen:
             return

@@ -39,7 +39,7 @@ class LimitsKeeper:
         return self.quota_left() == 0
 
     def step(self, now: datetime.datetime) -> None:
-        """Count what was carried, and let the limits be what they are at this hour."""
+        """Add what was carried to the quota's usage, and apply the limits of this hour."""
         counted = self._for_others(self.memory.counted())
         up, down = (new - before for new, before in zip(counted, self._seen, strict=True))
         self._seen = counted

@@ -69,7 +69,7 @@ def family(
     labels: list[str],
     numbers: Mapping[Any, float],
 ) -> Metric:
-    """`numbers` by the label's value, or a tuple of them where there are several."""
+    """Return a metric whose `numbers` are by the label's value, or by a tuple of values if there are several labels."""
     family = kind(name, what, labels=labels)
     for values, number in numbers.items():
         family.add_metric([values] if isinstance(values, str) else list(values), number)

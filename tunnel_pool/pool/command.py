@@ -43,7 +43,7 @@ def executable_again(argv0: str, python: str, python_flags: Sequence[str], froze
     return [python, *python_flags, "-m", "tunnel_pool"]
 
 
-# What Python, its libraries and the system's resolver may want; passwords and the like stay here.
+# Variables that Python, its libraries and the system's resolver read; others may hold secrets and are not passed on.
 _FOR_CHILDREN = frozenset(
     ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "LOCALDOMAIN", "RES_OPTIONS")
 )
@@ -51,7 +51,7 @@ _FOR_CHILDREN_BY_PREFIX = ("LC_", "PYTHON", "MALLOC_", "RUST_", "COVERAGE_", "_P
 
 
 def only_for_children(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a child is given of these."""
+    """Return the part of the environment that is passed on to a child."""
     return {
         name: value
         for name, value in environment.items()

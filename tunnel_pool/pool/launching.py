@@ -1,6 +1,6 @@
-"""Starting processes with descriptors of our choice: what the pool asks of whoever does it.
+"""The interface by which the pool starts processes with descriptors of its choice.
 
-Twisted does it in our own main process (twisted_launcher.py), asyncio alone in a program that embeds the pool
+Twisted implements it in our own main process (twisted_launcher.py), asyncio in a program that embeds the pool
 (asyncio_launcher.py).
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 Descriptors = Mapping[int, int | str]
-"""What the process gets, by its descriptor: one of ours, or "r" and "w" for a pipe that we read and write."""
+"""Maps each descriptor of the process to one of ours; "r" is a new pipe that we read, "w" one that we write."""
 
 Fork = Callable[[Sequence[int]], int]
 """Forks a process that gets these descriptors of ours as its own, in order; returns its pid. Raises OSError."""
@@ -25,7 +25,7 @@ class ProcessEvents(Protocol):
         """Hear that the pipe is at its end."""
 
     def ended(self, code: int) -> None:
-        """Hear once, after all pipes that we read, that the process is gone: its exit code, or -N for signal N."""
+        """Called once, after the end of all pipes that we read, with the exit code, or -N for signal N."""
 
 
 class RunningProcess(Protocol):
@@ -53,7 +53,7 @@ class Launcher(Protocol):
         """Adopt a process that another one forked, which becomes our child. Raises OSError."""
 
     def waits_for(self, pid: int) -> bool:
-        """Return whether the end of this process is heard by an `events`."""
+        """Return whether this launcher waits for the process, to report its end to a ProcessEvents."""
 
 
 def describe_end(code: int) -> str:

@@ -79,7 +79,7 @@ class SlotRecord:
     heartbeat_due_s: float = 0.0
     heartbeat_sent_s: float | None = None
     ready: bool = False  # whether this child ever got to RUNNING
-    proven: bool = False  # whether any child of this slot did: then trouble is taken to pass
+    proven: bool = False  # whether any child of this slot did: then failed starts are retried without end
     start_failures: int = 0
     quick_deaths: int = 0
     restarts: int = 0
@@ -104,11 +104,11 @@ def least_loaded(loads: Iterable[Load]) -> int | None:
 
 
 def share_out(wanted: int, have: Mapping[int, int], expected: int) -> list[int]:
-    """Return the slots that are to build one more circuit each, to have so many in all, evenly.
+    """Return the slots that build the missing circuits, one entry a circuit, so that all `wanted` are spread evenly.
 
-    `have` are the circuits of each child that can build, one child at least; `expected` more can do so soon,
-    and their shares are left to them. A child that comes when the others have all circuits gets its
-    share all the same: it would stand idle.
+    `have` maps each child that can build now, at least one, to its number of circuits. `expected` more children
+    can build soon; their shares are left for them. A child that joins when the others already have all circuits
+    builds its share nevertheless, as it would be idle otherwise.
     """
     count = dict(have)
     children = len(have) + expected
@@ -158,7 +158,7 @@ class PoolPolicy:
             )
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Mark a running child to be replaced by none when it ends."""
+        """Drain a running child: it gets no new work, and no child replaces it when it ends."""
         record = self.slots[slot]
         if record.state is ChildState.RUNNING:
             record.unwanted = True
@@ -172,7 +172,7 @@ class PoolPolicy:
             self._change_state(record, ChildState.RUNNING, now_s)
 
     def give_up(self, why: str, now_s: float) -> None:
-        """Start no child any more."""
+        """Fail every slot that waits for a child, for the reason `why`: no child can be started any more."""
         for record in self.slots.values():
             if record.state is ChildState.WAITING:
                 record.why = why
@@ -181,8 +181,8 @@ class PoolPolicy:
     def decide(self, now_s: float, may_spawn: bool = True) -> list[Command]:
         """Return what to do now; each command is returned once and recorded as done.
 
-        Call it often. Time in which it was not called does not count against
-        the children: their answers waited with us.
+        Call it often. After OWN_DELAY_S or more without a call, pending heartbeats get
+        that much more time: their answers may have waited unread in this process.
         """
         self._forgive_our_own_delay(now_s)
         commands = []
@@ -208,7 +208,7 @@ class PoolPolicy:
             self._change_state(record, ChildState.RUNNING, now_s)
 
     def cannot_start(self, slot: int, why: str) -> None:
-        """Note that the child says it can't work as configured: it is not tried again once it ended."""
+        """Note that the child reports that it can't work as configured; a slot that never ran is then not retried."""
         record = self.slots[slot]
         record.start_failures = MAX_START_FAILURES
         record.why = why
@@ -219,7 +219,7 @@ class PoolPolicy:
         record.heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
 
     def end(self, slot: int, why: str, now_s: float) -> RequestExit | None:
-        """End a child whose stream broke, or that has been drained. None when it is ending already."""
+        """Return the command that ends a broken or drained child; None when it is ending already, or gone."""
         record = self.slots[slot]
         if record.state not in ALIVE_STATES or record.state is ChildState.ENDING:
             return None

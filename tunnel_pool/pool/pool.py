@@ -50,10 +50,10 @@ class PoolListener(Protocol):
     def child_ready(self, slot: int) -> None: ...
 
     def child_gone(self, slot: int, how: str) -> None:
-        """Hear that a child is gone, and its circuits with it."""
+        """Called when a child is ending or gone; its circuits are gone, too."""
 
     def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
-        """Hear that RPC_SYNC changed these; the pictures are in `ProcessPool.pictures`."""
+        """Called when RPC_SYNC changed these circuits; their state is in `ProcessPool.pictures`."""
 
     def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
         """Hear that RPC_SYNC changed what the child knows of these."""
@@ -87,9 +87,9 @@ class ProcessPool:
         *,
         nice: int = 0,
     ) -> None:
-        """`create_message(slot)` is asked for at each start; `command` replaces own_command in tests.
+        """Prepare a pool; `create_message(slot)` returns RPC_CREATE for each child that starts.
 
-        `nice`: by how much children are nicer than we.
+        `command` replaces own_command in tests; `nice` is added to our own nice value (nice(7)) for the children.
         """
         self._create_message = create_message
         self._listener = listener
@@ -126,7 +126,7 @@ class ProcessPool:
         return self.in_state(ChildState.RUNNING)
 
     def working(self) -> list[int]:
-        """Return the children that are there, those that are being drained included."""
+        """Return the slots of the children that run, including those being drained."""
         return self.in_state(*WORKING_STATES)
 
     def in_state(self, *states: ChildState) -> list[int]:
@@ -233,7 +233,7 @@ class ProcessPool:
         return told
 
     async def told(self) -> None:
-        """Return when every child at work has told what has changed."""
+        """Wait until every working child has sent its changes (RPC_SYNC)."""
         calls = [self.call(slot, "heartbeat", pb.Heartbeat(tell=True)) for slot in self.working()]
         await asyncio.gather(*calls, return_exceptions=True)
 
@@ -248,7 +248,7 @@ class ProcessPool:
     # Deciding and doing
 
     def _tick(self) -> None:
-        """Decide and do, and be back soon, whatever goes wrong with who listens."""
+        """Carry out what the policy decides; schedule the next tick first, so that a listener's error can't stop it."""
         if self._ticker is not None:
             self._ticker.cancel()
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -287,7 +287,7 @@ class ProcessPool:
                 child.kill()
 
     def _is_needed(self, slot: int) -> bool:
-        """Return whether its end is trouble."""
+        """Return whether the pool still needs this slot's child: it runs on, and the child was not drained."""
         return not self._policy.stopping and not self.records[slot].unwanted
 
     def _spawn(self, slot: int) -> None:
@@ -305,9 +305,9 @@ class ProcessPool:
         return self._launcher.launch(self._command, self._environment, descriptors, events)
 
     def _on_alive(self, child: ChildProcess, future: "asyncio.Future[pb.HeartbeatReply]") -> None:
-        """Give the child its key and its sockets, now that it ends when we do, even while it is stopped.
+        """Send RPC_CREATE, with key and sockets, to a child that has answered: that one dies with us, even if stopped.
 
-        One that was stopped before would keep the node's port after we were killed.
+        A child that was stopped (SIGSTOP) before it answered would keep the node's port after this process was killed.
         """
         if future.exception() is not None:
             self._on_created(child, future)
@@ -384,7 +384,7 @@ class ProcessPool:
         self._tick()
 
     def _remember(self, child: ChildProcess) -> None:
-        """Keep the child's totals, so that its successor's go on from them."""
+        """Add the child's totals to those of its slot, so that counters don't restart at 0 with its successor."""
         counters, carried = self._before_restart.get(child.slot, (Counter(), CarriedState()))
         picture = self.pictures[child.slot]
         counters.update(picture.counters)

@@ -34,5 +34,5 @@ def _command_for(module: str, switch: str) -> list[str]:
 
 
 def own_environment() -> dict[str, str]:
-    """Return what whoever runs this program again is to find around it."""
+    """Return the environment for a process that runs this program again."""
     return child_environment(os.environ, os.path.dirname(os.path.dirname(tunnel_pool.__file__)))

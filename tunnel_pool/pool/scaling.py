@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-GROW_CPU = 0.7  # the share of a core, as a mean of the children, from which one more is started
-SHRINK_CPU = 0.35  # the share of a core, as a mean of those that would be left, below which one goes
+GROW_CPU = 0.7  # cores; when the mean of the children reaches it, one more child is started
+SHRINK_CPU = 0.35  # cores; when the mean of the remaining children would not exceed it, one child is drained
 CIRCUITS_PER_CHILD = 64  # circuits of our own: each costs pings and its share of RPC_SYNC
 FOREIGN_PER_CHILD = 800  # ends of others' circuits, two of one that is relayed; a child joins none beyond 1000
 SHRINK_ROOM = 0.75  # the share of those bounds that the children that are left may fill
@@ -96,7 +96,7 @@ class ScalingPolicy:
     def decide(
         self, now_s: float, running: Sequence[ChildLoad], draining: Sequence[ChildLoad], starting: int, wanted: int
     ) -> Action | None:
-        """`starting` children will run soon; `wanted` circuits are to be kept, built or not."""
+        """Return what to change now, if anything; `starting` children run soon, `wanted` circuits are to be kept."""
         count = len(running) + starting
         circuits = wanted + sum(load.circuits for load in running)
         is_settled = starting == 0
@@ -140,7 +140,7 @@ class ScalingPolicy:
 
 
 def _is_short(running: Sequence[ChildLoad], circuits: int) -> bool:
-    """Return whether these can't carry what there is."""
+    """Return whether these children are overloaded: by CPU, by our own circuits, or by others' circuits."""
     count = len(running)
     return bool(running) and (
         sum(load.cpu for load in running) >= GROW_CPU * count

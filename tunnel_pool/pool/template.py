@@ -26,9 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 def reap_strangers(launcher: Launcher, since_s: float) -> None:
-    """End the zombies that we have adopted and nobody waits for, as of a template that was killed while it forked.
+    """Reap zombies that nobody waits for, such as the child of a template that was killed while it forked.
 
-    `since_s`: since the epoch, when the template was started; a program that embeds the pool may have children, too.
+    Processes older than `since_s` (s since the epoch, the template's start) are spared, as a program that embeds
+    the pool may have children of its own.
     """
     for child in psutil.Process().children():
         with contextlib.suppress(OSError, psutil.Error):
@@ -60,10 +61,12 @@ class Template:
         self._requests: socket.socket | None = None
         self._log = ChildLog("template")
         self._failures = 0
-        self._proven = False  # whether a template was ever ready: then trouble is taken to pass
+        self._proven = False  # whether a template was ever ready: then failed starts are retried without end
         self._stopping = False
         self._ended = asyncio.Event()
-        self._next: asyncio.TimerHandle | None = None  # the next start, or the end of our patience with this one
+        self._next: asyncio.TimerHandle | None = (
+            None  # timer of the next start, or that kills a template which is not ready in time
+        )
         self.is_ready = False
         self.failure: str | None = None
         adopt_orphans()

@@ -28,7 +28,7 @@ from tunnel_pool.rpc.errors import CallError
 from tunnel_pool.steering.cells import BUCKETS, random_id
 
 BUILD_INTERVAL_S = 0.5
-EXPECTED_S = 3.0  # how long circuits are kept for a child that starts, or looks for peers
+EXPECTED_S = 3.0  # how long a child that starts, or looks for peers, has its share of circuits reserved
 SOON_STATES = frozenset({ChildState.WAITING, ChildState.STARTING, ChildState.RUNNING})
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class PooledCircuits(GroupedCircuits):
         self._builder: asyncio.TimerHandle | None = None
 
     def slots_with_circuits(self, lane: Lane) -> set[int]:
-        """Return the children that may be given a client's datagrams."""
+        """Return the slots whose children may carry clients' datagrams: they have ready circuits of this lane."""
         return {slot_of(circuit.circuit_id) for circuit in self.circuits_for_new_peers(*lane)}
 
     def circuits_for_new_peers(self, hops: int, group: int = 0) -> list[Circuit]:
@@ -125,7 +125,7 @@ class PooledCircuits(GroupedCircuits):
     def remove_circuit(
         self, circuit_id: int, additional_info: str = "", remove_now: bool = False, destroy: bool | int = False
     ) -> "asyncio.Future[Any]":
-        """Close here at once and have the child remove it."""
+        """Close the mirror of a circuit at once, and have the child remove the circuit."""
         circuit = self.circuits.get(circuit_id)
         if circuit is None:
             logger.warning("Cannot remove unknown circuit %08x", circuit_id)
@@ -148,7 +148,7 @@ class PooledCircuits(GroupedCircuits):
         self._forget_circuit(circuit.circuit_id, reason)
 
     def set_max_circuits(self, most: int) -> None:
-        """Keep so many of each lane that any are kept of."""
+        """Keep `most` circuits from now on in each lane that kept the maximum so far."""
         before, self.settings.max_circuits = self.settings.max_circuits, most
         needed = {**{Lane(hops): count for hops, count in self.circuits_needed.items()}, **self.groups_needed}
         for lane, count in needed.items():

@@ -80,9 +80,9 @@ class PooledTunnelCommunity(
         guards: Guards | None = None,
         as_database: HasDescriptor | None = None,
     ) -> None:
-        """`config` is what each child gets, but for its slot, and its port unless all share one (Linux).
+        """Prepare a pool whose children get `config`, each with its slot and, unless they share one (Linux), a port.
 
-        With ports of their own, children that `own_keys` names have those.
+        `own_keys` maps slots to private keys, which children with ports of their own use in place of the config's.
         """
         PooledDatagrams.__init__(self)
         PooledCircuits.__init__(self)
@@ -175,7 +175,7 @@ class PooledTunnelCommunity(
         self._tell_of_draining(slot, on=True)
 
     def resume(self, slot: int) -> None:
-        """Take `drain` back; the child gets its swarms again, whose circuits it still has."""
+        """Undo `drain`: the child takes new work, and gets back the swarms whose circuits it still has."""
         self.pool.resume(slot)
         self._tell_of_draining(slot, on=False)
         self._take_swarms_back(slot)
@@ -221,7 +221,7 @@ class PooledTunnelCommunity(
 
     def child_ready(self, slot: int) -> None:
         logger.info("Child %d is ready", slot)
-        # What was said while it started it has not heard.
+        # The child has missed the changes that were sent to all while it started.
         self.pool.tell(slot, "set_exit_rules", pb.SetExitRules(rules=exit_rules_message(self._config.exit_rules)))
         self._share_admission(newcomer=slot)
         if self.port is not None:

@@ -100,7 +100,7 @@ class PooledHiddenServices(EndToEndAddresses):
         self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
-        """Ask the swarm's child for one at this node; unasked it makes one anywhere, or another when that is lost."""
+        """Ask the swarm's child for an introduction point, at `required_ip` if given; it also makes some unasked."""
         slot = self.owner_of(info_hash)
         if slot is None or not self.swarms[info_hash].seeding:
             logger.warning("No introduction point for %s: no child seeds it", info_hash.hex())

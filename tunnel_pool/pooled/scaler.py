@@ -83,7 +83,7 @@ class Scaler:
             self._community.set_max_circuits(circuits_for(len(self._pool.running())))
 
     def _trim(self, now_s: float) -> None:
-        """Remove some of what is kept beyond what is wanted: circuits that a newcomer's share has made superfluous."""
+        """Remove some idle circuits beyond the wanted number, superfluous since a new child has built its share."""
         quiet_s = time.time() - QUIET_S
         for lane, wanted in self._community.wanted_circuits().items():
             ready: dict[int, list[Circuit]] = {slot: [] for slot in self._pool.running()}

@@ -275,7 +275,7 @@ class SharedPort:
                 self._loop.call_later(ASK_AGAIN_S, self._changed.set)
 
     async def _share_out(self) -> bool:
-        """Move buckets until all is even; a giver's live circuits stay. Returns whether to look again later."""
+        """Spread the buckets evenly; live circuits stay with the giver. Return whether to run again later."""
         running = self._pool.running()
         coming = [slot for slot in self._pool.in_state(*COMING_STATES) if slot in self.buckets.owners]
         moves = self.buckets.moves([*running, *coming])
@@ -298,7 +298,7 @@ class SharedPort:
         return bool(left or self.buckets.stayed or not steered)
 
     async def _own(self, slot: int, buckets: Iterable[int]) -> list[int]:
-        """Tell a child what it has; returns its live circuits elsewhere."""
+        """Tell a child its buckets; return the ids of its live circuits in other buckets."""
         try:
             reply = await self._pool.call(slot, "own_buckets", pb.OwnBuckets(buckets=buckets))
         except (CallError, KeyError):

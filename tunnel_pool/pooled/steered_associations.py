@@ -86,7 +86,7 @@ class SteeredCarrier:
         if steered is None or not steered.steers:
             return False
         if end_to_end_slot(address) is not None:
-            return False  # it is met here only until the child that has the circuit serves
+            return False  # such datagrams come here only until the circuit's child serves the association
         if not steered.serving and time.monotonic() > steered.gather_until_s:
             return False
         self._assign(steered, address, payload)
@@ -150,7 +150,7 @@ class SteeredCarrier:
                 self.drops[DropReason.STEERED_TO_THE_DEAD] += steered.group.discard(socket_of_slot(slot))
 
     def _ask(self, steered: _Steered, slot: int, pid: int) -> None:
-        """Give the child its socket of the group; its predecessor's where it had one."""
+        """Ask the child to serve the association, and give it the socket of its slot."""
         steered.asked[slot] = pid
         association = steered.association
         try:

@@ -1,4 +1,4 @@
-"""An end that comes in any case."""
+"""A deadline after which the process ends, whatever it is doing."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def ends_within(seconds: float) -> Iterator[None]:
-    """Give what is in this context so long; then the process ends as it is, with exit code 1."""
+    """End the process, with exit code 1 and without cleaning up, if the body takes longer than `seconds`."""
 
     def give_up() -> None:
         logger.error("The program did not end in order within %.0f s, and ends now; what was kept is whole", seconds)

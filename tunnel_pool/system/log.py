@@ -9,7 +9,7 @@ from tunnel_pool.system.errors import UserError
 
 FILE_BYTES = 10_000_000
 FILES = 5
-# sd-daemon(3): what stands before a line says how grave it is; the journal knows the time.
+# The prefix of a line tells the journal its priority (sd-daemon(3)); the journal adds the time itself.
 PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 
@@ -44,7 +44,7 @@ def set_up_logging(level: str, file: Path | None = None) -> None:
         handler.setFormatter(JournalFormatter("%(message)s"))
     logging.raiseExceptions = False  # a full disk is no reason to fill the other, where stderr goes, with tracebacks
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # It complains, with a traceback and an address, of every request that is none; what fails in ours is ours to tell.
+    # aiohttp logs a traceback and an address for every malformed request; our handlers log their own failures.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 

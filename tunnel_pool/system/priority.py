@@ -1,4 +1,4 @@
-"""Who yields the cores to whom (nice(7)): what moves data, to what answers.
+"""Nice values (nice(7)): threads and processes that move data yield the cores to those that answer requests.
 
 On Linux each thread has a nice value, and gives it to those that it starts.
 Elsewhere a process has one, and nothing here changes it.

@@ -23,7 +23,7 @@ def read_toml(
     check: Callable[[Config], None],
     decode: Callable[[type, object], object] | None = None,
 ) -> Config:
-    """`check` raises ValueError for what types alone don't say. Raises UserError: which key is wrong, and how."""
+    """Read and `check` a TOML file as a `kind`. Raises a UserError that names the key; `check` raises ValueError."""
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -48,9 +48,9 @@ def strip(parameters: lt.add_torrent_params) -> int:
     parameters.url_seeds = []
     parameters.http_seeds = []
     parameters.dht_nodes = []
-    # Peers of hidden swarms have addresses that are nobody's business.
+    # PEX would tell other peers the addresses of a hidden swarm's peers.
     parameters.flags |= lt.torrent_flags.disable_pex | lt.torrent_flags.disable_lsd
-    # By these flags libtorrent takes trackers and web seeds of the metadata in the place of those above.
+    # With these flags libtorrent uses the trackers and web seeds above alone, and not those of the metadata.
     parameters.flags |= lt.torrent_flags.override_trackers | lt.torrent_flags.override_web_seeds
     return len(entries) - len(kept)
 

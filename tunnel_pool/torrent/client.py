@@ -73,7 +73,7 @@ class TorrentClient:
         *,
         isolation: Isolation = Isolation.TORRENT,
     ) -> None:
-        """Serve hidden peers alone without `exits`: no circuit is built for what leaves the network.
+        """Prepare a client; without `exits`, it serves hidden peers alone, over circuits that stay in the network.
 
         `dht_nodes` are where BitTorrent's DHT is entered, by address or name; without any it is off.
         """
@@ -163,7 +163,7 @@ class TorrentClient:
             self.tunnels.join_swarm(lookup_hash(infohash), lane.hops, seeding=True, group=lane.group)
 
     def _look_for_seeders(self, lane: Lane, infohash: str, hidden_hashes: Iterable[bytes]) -> None:
-        """Join the hidden swarms of a torrent that it is not in; v2's hash may be known with the metadata alone."""
+        """Join a torrent's hidden swarms that are not joined yet; the v2 hash may be known only with the metadata."""
         known = self._looked_for.setdefault(infohash, set())
         on_linked = partial(self._on_linked, lane, infohash)
         for swarm in {lookup_hash(hidden_hash) for hidden_hash in hidden_hashes} - known:

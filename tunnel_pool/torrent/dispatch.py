@@ -88,7 +88,7 @@ class Dispatcher:
         self._outgoing.send(outgoing, payload)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
-        """Return why not to connect: HTTP trackers are asked through exits that offer it, nothing else is reached."""
+        """Return why a CONNECT is refused, None if it is not: exits that offer it reach HTTP trackers, nothing else."""
         if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
         if address.port == 0:
@@ -129,7 +129,7 @@ class Dispatcher:
         """Hear that these destinations, encoded, have lost their circuit."""
         lost: set[Address] = set()
         for destination in destinations:
-            with contextlib.suppress(Socks5Error):  # it is not a name that can be; no peer has it
+            with contextlib.suppress(Socks5Error):  # the name is invalid, so that no peer can have it
                 lost.add(decode_address(destination)[1:])
         self._on_lost(lost.__contains__)
 

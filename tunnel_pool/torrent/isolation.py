@@ -48,7 +48,7 @@ class Isolator:
         return lane
 
     def is_in_place(self, lane: Lane, infohash: str, labels: Iterable[str]) -> bool:
-        """Return whether a torrent in this lane would be in it with these labels, too."""
+        """Return whether a torrent with these labels would be put in the lane that it is in."""
         if lane.hops == PLAIN or self.isolation is not Isolation.LABEL:
             return True
         return self._lanes.get((lane.hops, self._name(infohash, labels))) == lane
@@ -80,10 +80,10 @@ class Isolator:
 
 
 def share_limit(limit: int, rates: Mapping[Lane, int]) -> dict[Lane, int]:
-    """Return how much of a limit, in bytes a second, each lane may use that now has this rate; 0 is no limit.
+    """Split `limit` among the lanes by their present `rates`; all are bytes a second, and 0 is no limit.
 
-    Those that use little keep half as much again, and a tenth of the limit is left to all in equal parts, to grow
-    in; what remains is for those that use most, in equal parts.
+    Each lane may use one and a half times its rate, and an equal part of a tenth of the limit, so that it can
+    grow. Lanes that want more than what is left for each get equal parts of the rest.
     """
     if not limit or not rates:
         return dict.fromkeys(rates, limit)

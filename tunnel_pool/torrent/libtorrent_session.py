@@ -70,7 +70,7 @@ class LibtorrentSession(Generic[T]):
         drop_and_reconnect(self._session, list(self._torrents), is_lost)
 
     def connect_peers(self) -> None:
-        """Ask for the peers that torrents are to have, until they are there."""
+        """Connect unfinished torrents to their `peers`, again and again, while they have fewer peers than that."""
         for torrent in self._torrents.values():
             if not torrent.is_finished and torrent.peer_count < len(torrent.peers):
                 for peer in torrent.peers:

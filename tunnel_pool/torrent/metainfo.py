@@ -17,7 +17,7 @@ _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 
 def parse_torrent(what: str) -> lt.add_torrent_params:
-    """Return the parameters to add it with. Raises UserError, naming what is wrong."""
+    """Parse a file name, magnet link or infohash into libtorrent's parameters. Raises UserError with the reason."""
     if not what:
         raise UserError("no torrent file, magnet link or infohash: an empty word")
     return parse_link(what) or _parse_file(Path(what))

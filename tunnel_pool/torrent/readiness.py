@@ -40,7 +40,7 @@ class Readiness:
         self._dispatcher = dispatcher
 
     def is_ready(self, now_s: float) -> bool:
-        """Return whether to begin with what needs peers."""
+        """Return whether torrents that need peers can be started."""
         if self._associated_s is None and self._dispatcher.is_associated:
             self._associated_s = now_s
         if not self._tunnels.circuits_for_new_peers(*self._dispatcher.lane):

@@ -107,11 +107,11 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         parameters.save_path = str(save_dir)
         if left_out := strip(parameters):
             logger.warning("%s", left_out_trackers(left_out))
-        # upload_mode is how libtorrent stands still after a full disk.
+        # A full disk left the torrent in upload_mode, in which libtorrent downloads nothing.
         parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
         parameters.flags |= lt.torrent_flags.paused
         if seed:
-            # Or it would mend what the user has changed, with what strangers send.
+            # Without upload_mode libtorrent would overwrite files that the user has changed, with data from peers.
             parameters.flags |= lt.torrent_flags.upload_mode
         try:
             handle = self._session.add_torrent(parameters)
@@ -124,7 +124,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         return infohash
 
     async def _begin(self, torrent: _Torrent) -> None:
-        """Resume a torrent: libtorrent then connects at once to what it knows, if it has looked at the files."""
+        """Resume a torrent, once libtorrent has checked its resume data: it then connects to known peers at once."""
         for _ in range(LOOKS):
             if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
                 break
@@ -320,7 +320,7 @@ def _is_complete(saved: lt.add_torrent_params) -> bool:
 
 
 def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
-    """Return whether every file is there in its length; what is in it, only a check of all pieces could tell."""
+    """Return whether every file has its full length; only a check of all pieces could verify the contents."""
     assert saved.ti is not None
     layout = saved.ti.layout()
     try:

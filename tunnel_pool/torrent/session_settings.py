@@ -23,7 +23,7 @@ PRIVATE_DHT = {
 }
 
 
-# libtorrent's bindings leave out of their defaults what is a null string there.
+# default_settings() of libtorrent's Python leaves out these settings, whose default is a null string.
 NAMED_NOT_LISTED = frozenset({
     "announce_ip", "dht_bootstrap_nodes", "i2p_hostname", "outgoing_interfaces", "proxy_hostname", "proxy_password",
     "proxy_username",
@@ -71,7 +71,7 @@ def anonymous_settings(
         "i2p_port": 0,
         "allow_i2p_mixed": False,
         "ssl_listen": 0,
-        # Nothing that tells sessions, or their owners, apart.
+        # Send nothing that distinguishes sessions or their owners.
         "user_agent": "",
         "always_send_user_agent": False,
         "announce_ip": "",
@@ -107,7 +107,7 @@ def anonymous_settings(
 
 
 def all_alike() -> lt.ip_filter:
-    """Return a filter that limits peers with private addresses, too, as nobody behind a tunnel is near."""
+    """Return a filter by which rate limits hold for private addresses, too: nobody behind a tunnel is near."""
     classes = lt.ip_filter()
     for first, last in (("0.0.0.0", "255.255.255.255"), ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")):  # noqa: S104
         classes.add_rule(first, last, 1 << lt.session.global_peer_class_id)

@@ -76,7 +76,7 @@ def _known(answer: dict[bytes, Any]) -> dict[bytes, Any]:
 
 
 def _compact(peers: Any, size: int) -> bytes:
-    """Return compact peers without a part of one at the end; empty for what is none."""
+    """Return up to MAX_PEERS compact peers, without a truncated one at the end; none if `peers` is not bytes."""
     if not isinstance(peers, bytes):
         return b""
     return peers[: min(len(peers) // size, MAX_PEERS) * size]

@@ -142,7 +142,7 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
             "__module__": tribler_class.__module__,
             "options": options,
             "circuit_removed": circuit_removed,
-            # A circuit goes in one way, whoever wants it to: the one that ends in _forget_circuit.
+            # These replace Tribler's own methods, so that every removal of a circuit ends in _forget_circuit.
             "remove_circuit": PooledCircuits.remove_circuit,
             "remove_relay": PooledHiddenServices.remove_relay,
             "remove_exit_socket": PooledHiddenServices.remove_exit_socket,
@@ -152,9 +152,9 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
 
 
 def _own_keys(settings: Any, workers: int) -> dict[int, bytes]:
-    """Return a key for each slot; others know a key at one port, and Tribler's is its other overlays'.
+    """Return a key for each slot: others know a key at one port, and Tribler's own key is at its other overlays' port.
 
-    The first of these is that of a shared port.
+    Children that share a port all use the first key.
     """
     cache = _exit_cache(settings)
     if cache is None:

@@ -29,7 +29,7 @@ def components():
 
 
 def weighing(profile, first, second, times):
-    """The profile with one edge's bytes multiplied."""
+    """Return the profile with the bytes of one edge multiplied by `times`."""
     flows = [
         msgspec.structs.replace(
             flow, bytes=int(flow.bytes * (times if {flow.first, flow.second} == {first, second} else 1))
@@ -90,7 +90,7 @@ flows = st.dictionaries(
 
 @given(flows)
 def test_no_cut_of_all_is_lighter(weights):
-    """Against every way to put the others on a side."""
+    """The minimum is compared with every way to divide the other components between the two sides."""
     profile = Profile(
         flow_seconds=1.0,
         flows=[Flow(first, second, weight, 1) for (first, second), weight in weights.items()],

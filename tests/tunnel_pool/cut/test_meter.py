@@ -72,7 +72,7 @@ async def test_bytes_and_calls_are_counted_and_the_mill_is_cut_off(program):
     assert report["cut"]["goes"] == ["mill", "source"]
     (boundary,) = report["boundaries"]
     assert not boundary["is_minimum"]
-    assert code == 1, lines  # a boundary is not what the data asks for
+    assert code == 1, lines  # 1, because the boundary is not the minimum cut
     assert "mill" in (program / "cut.svg").read_text()
 
 

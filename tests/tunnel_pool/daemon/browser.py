@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-# Of itself it asks nobody for anything.
+# Switches that keep Chromium from sending requests of its own.
 QUIET = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--disable-gpu",
     "--disable-quic", "--disable-sync", "--headless", "--no-first-run", "--no-sandbox",
@@ -59,7 +59,7 @@ class Browser:
             self.driver.save_screenshot(str(Path(SCREENSHOTS) / name))
 
     def serious(self):
-        """Return what axe-core finds that keeps people out."""
+        """Return the violations of accessibility that axe-core finds, without minor ones, and the HTML concerned."""
         found = Axe().run(self.driver)["violations"]
         return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found if rule["impact"] != "minor"]
 

@@ -21,7 +21,7 @@ FIELDS = [
 
 
 class Seeder:
-    """A plain one, in this process, of torrents whose files are whole."""
+    """A plain libtorrent seeder in this process, of torrents whose files are complete."""
 
     def __init__(self, folder, host=None, port=0, speed=4_000_000):
         self.folder = folder
@@ -31,7 +31,7 @@ class Seeder:
         self.links, self.names = {}, {}
 
     def seed(self, name):
-        """Return the infohash of a new torrent of this name."""
+        """Create and seed a torrent of this name, and return its infohash."""
         parameters = lt.load_torrent_buffer(make_torrent(self.folder, name, FILES))
         infohash = str(parameters.info_hashes.v1)
         self.links[infohash] = link_of(parameters, self.address)
@@ -50,15 +50,15 @@ def link_of(parameters, peer):
 
 
 class Owner:
-    """Does things at random; of each torrent it knows the states that may be, None being that it is not there.
+    """Sends random requests, and keeps the possible states of each torrent; None means that it is not there.
 
-    Several may be after a request that was cut off, or refused: it is done whole or not at all.
+    Several states are possible after a request that was cut off or refused: it was carried out whole or not at all.
     """
 
     def __init__(self, seeder, folders, hops=(0, 0, 1), rng=None, is_alone=True):
-        """`hops` are those that torrents are added with, and changed to if all have some.
+        """`hops` are the hop counts of new torrents; if none of them is 0, torrents also change among them.
 
-        `is_alone`: nobody else has torrents there, and nothing happens by which a torrent could fail.
+        `is_alone` says that nobody else has torrents there, and that nothing happens by which a torrent could fail.
         """
         self.is_alone = is_alone
         self.seeder = seeder
@@ -76,7 +76,7 @@ class Owner:
         if len(self.may_be[infohash]) > 1:
             await self.check(rpc, may_move=True)
         before, *others = self.may_be[infohash]
-        if others:  # which files are wanted is not told before the metadata is known
+        if others:  # still ambiguous: which files are wanted is unknown before the metadata
             method, arguments, after = "torrent_remove", {"delete_local_data": True}, None
         else:
             method, arguments, after = self._add(infohash) if before is None else self._change(before)
@@ -103,7 +103,7 @@ class Owner:
         return "torrent_add", {"filename": link, "download_dir": folder, "labels": ["new", f"hops:{hops}"]}, after
 
     def _change(self, before):
-        """Return a request and what is true afterwards."""
+        """Return a random method, its arguments, and the torrent's state afterwards."""
         after = dict(before)
         kinds = ["move", "stop", "start", "label", "select", "remove", "delete"] + ["hops"] * (0 not in self.hops)
         match self._rng.choice(kinds):
@@ -129,9 +129,9 @@ class Owner:
                 return "torrent_remove", {"delete_local_data": what == "delete"}, None
 
     async def check(self, rpc, may_move=False):
-        """Check that what was acknowledged is there; a move must be, after a new start, unless it `may_move` yet.
+        """Check that each torrent is in a possible state; with `may_move`, a move need not be complete yet.
 
-        Returns what is there by infohash, also of torrents of others.
+        Returns the state of every torrent by infohash, including torrents of others.
         """
         there = {}
         for torrent in (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]:
@@ -153,9 +153,9 @@ class Owner:
         return there
 
     def _is(self, found, state, may_move):
-        """Whether what was found may be this state; which files are wanted is known once the metadata is.
+        """Return whether the torrent found may be in this state; its wanted files are known once the metadata is.
 
-        Where disks are full, a move that was asked for may not come about, at any time.
+        If the owner is not alone, disks may be full, so that any move may fail: each of the folders is right.
         """
         if found is None or state is None:
             return found is state

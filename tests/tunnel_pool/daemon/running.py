@@ -19,7 +19,7 @@ from tunnel_pool.torrent.metainfo import new_creator
 
 @contextlib.asynccontextmanager
 async def daemon(state, *more, environment=None):
-    """The command, and where its RPC is."""
+    """Run the daemon, and yield the process and the address of its RPC."""
     arguments = ["daemon", f"--state={state}", f"--folder={state / 'downloads'}", "--rpc=127.0.0.1:0", *PRIVATE]
     async with command(*arguments, *more, environment=environment) as running:
         line = await running.until_line(lambda line: "clients find them at" in line)
@@ -28,12 +28,15 @@ async def daemon(state, *more, environment=None):
 
 
 async def connected(address, **options):
-    """transmission-rpc's client; its calls block."""
+    """Return a connected client of transmission-rpc; its calls block."""
     return await asyncio.to_thread(Client, host=address.host, port=address.port, **options)
 
 
 async def seen(client, number, condition, timeout_s=90):
-    """The torrent, when the condition holds for it; libtorrent asks a peer that failed once again after a minute."""
+    """Wait until the condition holds for the torrent, and return it.
+
+    By default, this takes longer than the minute after which libtorrent tries a peer again that failed once.
+    """
     torrent = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -45,7 +48,7 @@ async def seen(client, number, condition, timeout_s=90):
 
 
 def make_torrent(folder, name, sizes, piece_bytes=16384):
-    """Files of random bytes in a folder of this name; the torrent's bytes."""
+    """Write files of random bytes to a folder of this name, and return the bytes of their torrent."""
     for path, size in sizes.items():
         (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / name / path).write_bytes(os.urandom(size))
@@ -62,7 +65,7 @@ def kept_peers(state):
 
 
 class Rpc:
-    """JSON-RPC 2.0, as Transmission 4.1 has it."""
+    """A client that speaks JSON-RPC 2.0, as Transmission 4.1 has it."""
 
     def __init__(self, address):
         self._url = f"http://{address}/transmission/rpc"
@@ -78,11 +81,11 @@ class Rpc:
 
     @property
     def where(self):
-        """The URL, and the headers of one who has shaken hands."""
+        """The URL, and the headers with the session id that the daemon gave us."""
         return self._url, self._headers
 
     async def post(self, body):
-        """Any JSON; returns the status and the answer."""
+        """Post any JSON value; return the HTTP status, and the answer if the status is 200."""
         while True:
             async with self._http.post(self._url, json=body, headers=self._headers) as response:
                 if response.status != 409:
@@ -90,7 +93,7 @@ class Rpc:
                 self._headers["X-Transmission-Session-Id"] = response.headers["X-Transmission-Session-Id"]
 
     async def call(self, method, params=None):
-        """The result; fails when there is none."""
+        """Call a method and return its result; fail if the answer has none."""
         status, answer = await self.post({"jsonrpc": "2.0", "method": method, "params": params or {}, "id": 1})
         assert status == 200
         assert "result" in answer, answer

@@ -22,13 +22,13 @@ class Api:
         self.base = f"http://{address}"
 
     async def __call__(self, method, path, status=200, **options):
-        """The answer's JSON; fails when its status is another."""
+        """Send a request, and return the answer's JSON; fail if the status is not `status`."""
         async with self._http.request(method, f"{self.base}/api/{path}", **options) as response:
             assert response.status == status, await response.text()
             return await response.json() if status != 204 else None
 
     async def events(self):
-        """Each (event, data)."""
+        """Yield the name and the data of each event that the daemon sends."""
         async with self._http.get(f"{self.base}/api/events") as response:
             while line := await response.content.readline():
                 if line.startswith(b"event: "):

@@ -1,4 +1,4 @@
-"""What of the daemon's memory can't be read is said in a line each, and left as it is; the rest is there."""
+"""Damaged records in the daemon's store: each is logged in one line and left as it is; the others are loaded."""
 
 import contextlib
 import json

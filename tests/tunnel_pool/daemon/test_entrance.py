@@ -92,7 +92,7 @@ async def test_guesses_at_the_password(tmp_path):
         found = [await status(f"guess {number}") for number in range(100)]
         assert found.count(401) <= GUESSES_AT_ONCE + 2
         assert set(found) == {401, 429}
-        # Nor is the right one told from others then.
+        # Then even the right password is refused.
         assert await status("right") == 429
 
 

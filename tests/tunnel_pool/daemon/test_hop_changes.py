@@ -22,7 +22,7 @@ async def test_a_new_torrent_contacts_nobody_until_its_client_may_have_said_how_
         await rpc.call("torrent_set", {"ids": added["torrent_added"]["id"], "labels": ["iso", "hops:2"]})
         await asyncio.sleep(1.5)
         assert asked == []
-        # Without such a label it begins after a while; with a hop count of its own, at once.
+        # A torrent without a hop count starts once it has settled, one with a hop count starts at once.
         await rpc.call("torrent_add", {"filename": LINK.format("b" * 40, *tracker)})
         assert asked == []
         await rpc.call("torrent_add", {"filename": LINK.format("c" * 40, *tracker), "hops": 0})

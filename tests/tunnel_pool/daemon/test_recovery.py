@@ -35,7 +35,7 @@ async def bytes_by_child(address):
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["torrent", "none"])
 async def test_a_killed_child_does_not_hold_downloads_up(isolation, tmp_path):
-    """Six downloads of a seeder each, which two children carry."""
+    """Two children carry six downloads, each from a seeder of its own."""
     async with LocalSwarm(1 << 20, seeders=0, exits=3, relays=0, log_level="error") as swarm:
         net = swarm.client_host.rsplit(".", 2)[0]
         sessions, handles, links = [], [], []

@@ -14,7 +14,7 @@ MAGNET = f"magnet:?xt=urn:btih:{'b' * 40}&dn=b%1b[2J"
 
 
 async def said(name, *arguments, environment=None):
-    """The report of a command that ends well, and what else it printed."""
+    """Run a command that must succeed, and return its report and the lines of its stderr."""
     async with command(name, *arguments, environment=environment) as running:
         code, report, lines = await running.ended()
     assert code == 0, lines
@@ -43,7 +43,7 @@ async def test_a_daemon_is_driven_from_the_command_line(tmp_path):
         assert [torrent["status"] for torrent in report["torrents"]] == ["downloading", "downloading"]
         async with command("status", rpc) as status:
             output = await status.process.stdout.read()
-        assert "b?[2J" in output.decode()  # a stranger's word moves no cursor
+        assert "b?[2J" in output.decode()  # escape sequences in a stranger's name of a torrent are not printed
         assert "\x1b" not in output.decode()
         _, _, line = await fails("remove", "77", rpc)
         assert "there is no torrent 77" in line

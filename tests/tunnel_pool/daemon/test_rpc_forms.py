@@ -247,7 +247,7 @@ async def metrics_name_nobody(rpc, address):
 
 
 async def nonsense_is_answered(rpc):
-    """Cleanly: never an unexpected error, and never silence."""
+    """Every nonsensical request is answered, and never with an unexpected error."""
     random.seed(1)
     odd = [None, True, -1, 2**80, 1e300, "", "x" * 1000, "../../etc/passwd", "\0", [], [[]], {}, {"a": []}, [-1], ["0"]]
     keys = ["ids", "fields", "labels", "location", "path", "name", "filename", "metainfo", "download-dir", "hops"]

@@ -46,7 +46,10 @@ def names_in(metainfo):
 
 
 async def half_downloaded(rpc, client, link, unwanted):
-    """Resume data that says of each piece whether it is wanted is kept once a torrent is finished."""
+    """Download all but the unwanted files, and wait until the torrent is finished.
+
+    From then on, the stored resume data says of each piece whether it is wanted.
+    """
     await rpc.call("torrent_add", {"filename": link, "files_unwanted": unwanted})
     await seen(client, 1, lambda torrent: torrent.percent_done == 1 and torrent.done_date)
 

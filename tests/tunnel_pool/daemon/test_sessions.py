@@ -65,7 +65,7 @@ async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_
             allow_private=True,
         )
         options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)))
-        async with running(options) as daemon:  # nobody looks: that is until_stopped's
+        async with running(options) as daemon:  # the regular looks are made by until_stopped, which does not run here
             torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=1))
             assert torrent.is_paused
             await until(lambda: not torrent.is_paused)

@@ -19,7 +19,7 @@ class Stig:
     def __init__(self, address, config):
         connect = f"set connect.host {address.host} ; set connect.port {address.port} ;"
         self._words = [Path(sys.executable).with_name("stig"), "-T", *connect.split()]
-        # Where these are set, as pytest-xdist does, it takes its output for a terminal.
+        # stig takes its output for a terminal if COLUMNS or LINES is set, as it is under pytest-xdist.
         usual = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self._environment = {**usual, "XDG_CONFIG_HOME": str(config), "HOME": str(config)}
 

@@ -117,7 +117,7 @@ async def test_a_small_file_comes_at_once_and_an_unwanted_one_not_at_all(tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_readers_get_what_they_ask_for_while_it_downloads(tmp_path):
-    """Several at once, that seek and hang up; over a circuit, with a limit that leaves the most of it missing."""
+    """Several readers seek and hang up at once, over a circuit whose speed limit leaves most of the file missing."""
     async with (
         LocalSwarm(40 << 20, seeders=1, exits=2, relays=0, log_level="error") as swarm,
         daemon(tmp_path, "--hops=1", "--workers=1", *network_of(swarm)) as (running, address),

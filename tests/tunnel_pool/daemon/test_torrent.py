@@ -1,4 +1,4 @@
-"""A torrent of the daemon's, asked while libtorrent can't say all of it: one such must not fail an answer for all."""
+"""A torrent about which libtorrent cannot tell everything: it must not break an answer about all torrents."""
 
 import libtorrent as lt
 import pytest

@@ -23,7 +23,7 @@ class Sonarr:
             return await response.json() if "json" in response.content_type else None
 
     async def download(self, status, timeout_s=60):
-        """The only one, when it is at this."""
+        """Wait until the only download has this status, and return it."""
         async with asyncio.timeout(timeout_s):
             while True:
                 (download,) = (await self("GET", "downloads"))["downloads"]

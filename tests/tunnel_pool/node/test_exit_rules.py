@@ -171,7 +171,7 @@ datagrams = st.lists(
 
 
 def test_any_destinations_ports_and_contents_leave_exactly_by_the_rules(engine, loop):
-    """Within loopback, and to private addresses that are refused: nothing leaves this machine."""
+    """Other addresses than loopback are used only where they are refused: nothing leaves this machine."""
     world = loop.run_until_complete(world_of(ExitRules()))
     seen = Counter()
 
@@ -196,7 +196,7 @@ def leaves(rules, host, port):
 
 
 async def sent_and_judged(world, rules, sent):
-    """Count how often each reason was expected, None for what leaves; the exit says the same."""
+    """Send the datagrams, check the exit's counts, and return the count of each reason, None for what leaves."""
     before, bytes_before = world.refused(), world.exited_bytes()
     for host, port, data in sent:
         world.send((host, port), data)
@@ -309,7 +309,7 @@ async def test_nobody_is_flooded_through_an_exit(engine):
 
 @pytest.mark.parametrize("failure", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label empty")])
 async def test_what_others_ask_for_is_not_in_the_log(engine, failure, monkeypatch, caplog):
-    """Names that are looked up for others, where they are, and that they are none."""
+    """The log must contain neither the names that are resolved for others, nor their addresses, nor failures."""
     caplog.set_level(logging.INFO)
 
     async def getaddrinfo(host, port, **options):

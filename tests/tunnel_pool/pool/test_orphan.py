@@ -12,7 +12,7 @@ from tunnel_pool.private_swarm.swarm import free_port
 
 
 async def stopped_at_once(node):
-    """The node's child, stopped as soon as there is one."""
+    """Stop the node's child as soon as there is one, and return it."""
     main = psutil.Process(node.pid)
     async with asyncio.timeout(30):
         while True:

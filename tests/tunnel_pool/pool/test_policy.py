@@ -201,7 +201,7 @@ def test_least_loaded(loads, chosen):
         (8, {0: 0}, 0, [0] * 8),
         (8, {0: 0}, 1, [0] * 4),
         (8, {0: 4, 1: 0}, 0, [1] * 4),
-        (8, {0: 8, 1: 0}, 0, [1] * 4),  # it replaces one whose circuits the other has taken over
+        (8, {0: 8, 1: 0}, 0, [1] * 4),  # child 1 is new, and child 0 has taken over its circuits
         (8, {0: 4, 1: 4, 2: 0}, 0, [2] * 2),  # it came late
         (8, {0: 4, 1: 4, 2: 2}, 0, []),
         (7, {0: 2, 1: 2}, 0, [0, 1, 0]),

@@ -164,7 +164,7 @@ async def test_no_circuit_of_ours_has_our_own_key_as_a_hop(kind):
             ours = {client.my_peer.public_key.key_to_bin(), *client._public_keys.values()}
 
             def offered():
-                """The others would use us: we are their candidate, as relay and as exit."""
+                """Return whether every node has one of our keys as a candidate, as relay and as exit."""
                 flags = PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT
                 known = [{peer.public_key.key_to_bin() for peer in node.get_candidates(*flags)} for node in nodes]
                 return all(ours & keys for keys in known)

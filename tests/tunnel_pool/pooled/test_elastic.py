@@ -30,7 +30,7 @@ async def until_all_ready(client, wanted):
 
 
 async def test_a_child_that_comes_late_has_circuits_soon():
-    """`tunnel-pool bench idle` says how soon; this machine may be a slow one."""
+    """The bound of 15 s is for slow machines; `tunnel-pool bench idle` measures how soon it is."""
     async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=4) as client:
         client.build_tunnels(1)
         await until_all_ready(client, 4)
@@ -38,7 +38,7 @@ async def test_a_child_that_comes_late_has_circuits_soon():
         client.pool.open_slots([1])
         await until(lambda: client.slots_with_circuits(Lane(1)) == {0, 1})
         assert time.monotonic() - start_s < 15
-        # Its share, beside all those that were there.
+        # The new child gets its share of 2 circuits, and the old child keeps its 4.
         await until(lambda: sum(slot_of(circuit.circuit_id) == 1 for circuit in client.find_circuits(hops=1)) == 2)
         assert sum(slot_of(circuit.circuit_id) == 0 for circuit in client.find_circuits(hops=1)) == 4
 

@@ -32,7 +32,7 @@ WAIT_S = 10.0  # for what is still on its way
 
 @asynccontextmanager
 async def clients_of(node, number=CLIENTS, circuits=CIRCUITS_OF_A_CLIENT):
-    """Nodes in this process, each with circuits of one hop that end at the node."""
+    """Yield clients in this process, each with circuits of one hop that end at the node."""
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(number):
@@ -45,7 +45,7 @@ async def clients_of(node, number=CLIENTS, circuits=CIRCUITS_OF_A_CLIENT):
 
 
 class Load:
-    """Numbered datagrams over every circuit of the clients, to an echo and back."""
+    """Sends numbered datagrams over every circuit of the clients to an echo, and counts the answers."""
 
     def __init__(self, clients, echo):
         self._clients, self._echo = clients, echo
@@ -67,7 +67,7 @@ class Load:
             await asyncio.sleep(PACE_S)
 
     async def stop(self):
-        """Wait until all has come, or until what is on its way no longer can."""
+        """Stop sending, and wait up to WAIT_S seconds for the answers that are still on their way."""
         self._task.cancel()
         with contextlib.suppress(AssertionError):
             await until(lambda: not self.lost(self.sent), WAIT_S)

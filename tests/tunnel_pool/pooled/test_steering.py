@@ -46,7 +46,7 @@ class Setup:
         self.server.set_usual_client(self._sock.getsockname()[1])
 
     async def hears(self, text, timeout_s=5):
-        """Return whether this comes from whomever."""
+        """Return whether a datagram that ends with `text` comes, from any source."""
         try:
             while True:
                 answer = await asyncio.wait_for(self._loop.sock_recv(self._sock, 2000), timeout_s)
@@ -68,7 +68,7 @@ class Setup:
             return False
 
     async def everybody_answers(self, text):
-        """One may be lost."""
+        """Return whether every echo answers, at the second attempt at the latest: a datagram may be lost."""
         return all([await self.ask(echo, text) or await self.ask(echo, text) for echo in self.echoes])
 
     def exits_seen(self):

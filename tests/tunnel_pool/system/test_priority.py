@@ -1,4 +1,4 @@
-"""What moves data yields to what answers."""
+"""Threads that move data run at a lower priority than those that answer requests."""
 
 import contextlib
 import os

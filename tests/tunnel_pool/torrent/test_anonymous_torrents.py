@@ -1,4 +1,4 @@
-"""What of a torrent an anonymous session may have, and what of a tracker's answer."""
+"""The parts of a torrent and of a tracker's answer that an anonymous session may get."""
 
 import gzip
 

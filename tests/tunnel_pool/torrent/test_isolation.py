@@ -74,7 +74,7 @@ class Outside:
 
 @asynccontextmanager
 async def two_torrents(isolation, workers, tmp_path):
-    """A client that looks for peers of both, over exits in this process; and what is outside."""
+    """Yield a client that looks for peers of two torrents over exits in this process, and the Outside that it asks."""
     exits = []
     for _ in range(2):
         known = [address_of(node) for node in exits]

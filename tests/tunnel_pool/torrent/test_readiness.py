@@ -1,11 +1,11 @@
-"""When there are circuits enough to begin with."""
+"""When a session can reach peers: libtorrent has its association, and there are enough circuits."""
 
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, Readiness
 
 
 class Way:
-    """The tunnels and the dispatcher; circuits are numbers: so many are wanted."""
+    """Stands in for the tunnels and the dispatcher; circuits are numbers, and `wanted` of them are wanted."""
 
     lane = Lane(2, 5)
 
@@ -27,7 +27,7 @@ KNOWN_S = BEGUN_S + ANSWER_S
 
 
 def way_and_readiness(wanted):
-    """libtorrent is associated at BEGUN_S, and knows at KNOWN_S."""
+    """Return a Way and its Readiness: libtorrent is associated at BEGUN_S, and knows it at KNOWN_S."""
     way = Way(wanted)
     there = Readiness(way, way)
     assert not there.is_ready(BEGUN_S)

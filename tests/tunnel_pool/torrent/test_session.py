@@ -93,7 +93,7 @@ async def test_nothing_leaves_outside_the_proxy(tmp_path):
 
 
 def many_files(folder):
-    """A torrent whose files libtorrent looks for a while."""
+    """Make a torrent of 5000 files, which libtorrent takes a while to look for, and return its path."""
     (folder / "many").mkdir()
     for number in range(5000):
         (folder / "many" / f"{number}").write_bytes(b"x")
@@ -124,7 +124,7 @@ def udp_ports_but(known):
 
 
 async def answers(loop, port):
-    """Whether a BitTorrent peer that comes by itself, not through the proxy, is answered."""
+    """Return the answer to a BitTorrent peer that comes directly, not through the proxy; None if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind((unused_host(), 0))
         stranger.setblocking(False)

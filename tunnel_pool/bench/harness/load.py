@@ -202,7 +202,7 @@ class Load:
         return sum(await self._send_steadily(rate, seconds))
 
     async def _send_steadily(self, rate: float, seconds: float) -> list[float]:
-        """Return the bytes that came over each circuit, as if it had been so many seconds to the millisecond."""
+        """Send at `rate` bytes a second in all; return the bytes that came over each circuit, scaled to `seconds`."""
         per_circuit = rate / CIRCUITS
         got = [0] * CIRCUITS
         owed = [0.0] * CIRCUITS

@@ -18,13 +18,13 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return the median, and from where to where."""
+    """Return the median and, of several values, the least and the greatest."""
     median = statistics.median(values)
     return f"{median:.1f}" if len(values) == 1 else f"{median:.1f} ({min(values):.1f}-{max(values):.1f})"
 
 
 def tunnel_seconds(run: dict[str, Any], direct_main: float) -> float:
-    """Return the CPU seconds per GB of all but libtorrent: its share in the main process is what it takes directly."""
+    """Return the CPU seconds per GB without libtorrent's, which are those of the main process in a direct download."""
     per_gb = {role: float(run["s_per_gb"][role]) for role in TUNNEL_ROLES}
     return max(0.0, per_gb["main"] - direct_main) + per_gb["workers"] + per_gb["exits"] + per_gb["relays"]
 

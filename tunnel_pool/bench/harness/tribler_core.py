@@ -118,7 +118,7 @@ class Tribler:
         return {known["infohash"]: known for known in (await self.ask("GET", "downloads"))["downloads"]}
 
     async def until(self, infohash: str, holds: Callable[[Known], bool], timeout_s: float) -> Known:
-        """Return what it says of the torrent when this holds of that, or the time is over."""
+        """Return what Tribler says of the torrent, once it `holds` or the time is over."""
         deadline_s, known = time.monotonic() + timeout_s, dict[str, Any]()
         while not holds(known) and time.monotonic() < deadline_s:
             await asyncio.sleep(POLL_S)
@@ -135,6 +135,6 @@ class Tribler:
 
 @contextlib.asynccontextmanager
 async def asked() -> AsyncIterator[Tribler]:
-    """Yield what asks a Tribler that has been started, or is about to answer."""
+    """Yield a client of a Tribler that runs, or is starting."""
     async with aiohttp.ClientSession(headers={"X-Api-Key": KEY}) as session:
         yield Tribler(session)

@@ -41,7 +41,7 @@ def layered(arguments: argparse.Namespace, parse: Parse, argv: Sequence[str]) ->
 
 
 def _again(read: Callable[[], argparse.Namespace]) -> argparse.Namespace:
-    """Raises UserError also for what a parser would end the program for."""
+    """Read the options again. Raises UserError also for errors at which a parser would end the program."""
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
             return read()

@@ -40,10 +40,10 @@ class HopRules:
     by_folder: Mapping[str, int] = field(default_factory=dict)
 
     def hops(self, asked: int | None, labels: Iterable[str], folder: str) -> int:
-        """Return what was asked for with the torrent, or by a label; else by the rules of labels, then of the folder.
+        """Return the hop count `asked` for, or that of a `hops:` label; else that of the rules, labels before folders.
 
-        Where several rules hold, the highest hop count does; of folders that lie in each other, the innermost.
-        Raises ValueError when what was asked for contradicts itself.
+        Of several labels with rules, the highest hop count holds; of several folders, the innermost one's.
+        Raises ValueError when `asked` and a label contradict each other.
         """
         labels = list(labels)
         said = hops_of_labels(labels)

@@ -38,7 +38,7 @@ class View(NamedTuple):
 
 
 def is_done_seeding(view: View, limits: QueueLimits) -> bool:
-    """Return whether it has given what it was to give."""
+    """Return whether a finished torrent has reached its ratio limit or its idle limit."""
     if not view.finished:
         return False
     ratio = _limit(view.record.ratio_mode, view.record.ratio_limit, limits.ratio)
@@ -73,7 +73,7 @@ def _activity(view: View, left: int | None) -> Activity:
 
 
 def moved(order: list[str], which: set[str], where: str) -> list[str]:
-    """Return the queue's order after these went `top`, `up`, `down` or `bottom`; among themselves they keep theirs."""
+    """Return the queue's order after moving `which` to the `top`, `up`, `down` or to the `bottom`, in their order."""
     chosen = [name for name in order if name in which]
     others = [name for name in order if name not in which]
     if where == "top":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def renames_of(paths: dict[int, str], path: str, name: str) -> list[tuple[int, str]]:
-    """Return numbers and new paths of the files whose path, or a folder in it, is this one."""
+    """Return number and new path of each file that changes when the file or folder `path` gets this name."""
     return [
         (index, str(Path(path).with_name(name) / Path(old).relative_to(path)))
         for index, old in paths.items()

@@ -26,7 +26,7 @@ class Credentials:
 def is_authorized(header: str | None, key: str | None, credentials: Credentials | None) -> bool:
     """Return whether an Authorization header has them (RFC 7617), or a key is the password.
 
-    It takes as long for any that has not.
+    The comparison takes equally long for all wrong passwords, so that its time reveals nothing.
     """
     if credentials is None:
         return True
@@ -86,7 +86,7 @@ def is_own_page(origin: str | None, host: str | None) -> bool:
 def is_fetched_by_others(site: str | None, destination: str | None) -> bool:
     """Return whether another site's page loads something of ours, as browsers say (w3.org/TR/fetch-metadata).
 
-    It sees no content, but whether there is any, and how large it is. Who follows a link to us comes by himself.
+    Such a page can't read the content, but learns whether there is any, and its size. Following a link is allowed.
     """
     return site in ("cross-site", "same-site") and destination != "document"
 

@@ -50,7 +50,7 @@ def is_inside(folder: str, name: str) -> bool:
 
 
 def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:
-    """Return the files that are none of the others, by whatever path."""
+    """Return the deletions without those whose path resolves to a file that is kept."""
     others = {os.path.realpath(file.path) for file in kept}
     return [deletion for deletion in deletions if os.path.realpath(deletion.path) not in others]
 

@@ -49,5 +49,5 @@ class Record(msgspec.Struct):
     peer_limit: int = 50
     sequential: bool = False
     stopped_by_limit: bool = msgspec.field(default=False, name="gave_all")  # its ratio's, or that of idle time
-    peers: list[tuple[str, int]] = []  # that its magnet link names: resume data lacks those that failed last
+    peers: list[tuple[str, int]] = []  # peers of its magnet link; resume data lacks those whose last connection failed
     moving_to: str = ""  # where its files are being moved; empty when they are not

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from tunnel_pool.daemon.storage import disk
 
-AHEAD_S = 3.0  # so long what comes in at the present rate must find room: between two looks, and while it is written
-ROOM_TO_GO_ON = 1.5  # times what must be free, before what was paused goes on
+AHEAD_S = (
+    3.0  # seconds of download at the present rate that must still fit: until the next look, and while it is written
+)
+ROOM_TO_GO_ON = 1.5  # how many times the minimum must be free before paused downloads go on
 LEAST_TO_GO_ON = 16 << 20  # bytes, also where --min-free asks for none
 
 logger = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ class AlertReader:
     def _save_resume_data_alert(self, torrent: Torrent, alert: Any) -> None:
         """Answer one request for resume data, in the order they were made."""
         if torrent.is_checking or torrent.is_verifying:
-            # What was checked so far would be taken for all there is.
+            # After a restart libtorrent would take the pieces checked so far for all that are there.
             alert.params.have_pieces = alert.params.verified_pieces = []
         _answer(torrent.next_resuming(), lt.write_resume_data_buf(alert.params))
 
@@ -128,7 +128,7 @@ class AlertReader:
 
 
 def _answer(future: "asyncio.Future[Any] | None", result: Any) -> None:
-    """Give the result to whoever waits for it, if somebody does."""
+    """Resolve the future of the caller who waits for this alert, if there is one."""
     if future is not None and not future.done():
         future.set_result(result)
 

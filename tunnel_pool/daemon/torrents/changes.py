@@ -1,4 +1,4 @@
-"""What the owner of the torrents asks for. Each returns when it is kept, and survives `kill -9` then."""
+"""Changes that the owner of the torrents asks for. Once a method returns, its change survives `kill -9`."""
 
 import asyncio
 import logging
@@ -126,7 +126,7 @@ class Changes:
         library = self._library
         async with library.records.changing:
             torrents = [torrent for torrent in torrents if library.records.has(torrent)]
-            # Each file of each torrent is looked at: not on the loop. None comes or goes meanwhile.
+            # A thread looks at every file of every torrent. `changing` keeps the torrents as they are meanwhile.
             deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
             await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
             removals = [library.close(torrent) for torrent in torrents]
@@ -251,7 +251,7 @@ class Changes:
         library.scheduler.tick()
 
     async def _look_in(self, torrent: Torrent, folder: str) -> None:
-        """Take the files that are in the folder, as the owner says. Raises RequestError and StoreError."""
+        """Use and check the files that are in the folder already. Raises RequestError and StoreError."""
         torrent.moved = asyncio.get_running_loop().create_future()
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
         await _answered(torrent.moved, "cannot look in that folder")
@@ -362,7 +362,7 @@ async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:
-    """Return the files that it has, or may have."""
+    """Return the torrent's files, in its folder and in the folder that it is being moved to."""
     names = [torrent.file_path(index) for index in torrent.file_indexes()]
     names.append(disk.parts_name(str(torrent.status.info_hashes.get_best())))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))

@@ -23,11 +23,11 @@ class HopChanges:
         self._library = library
 
     async def change(self, torrent: Torrent, asked: int | None, said: int | None, confirmed: bool = False) -> str:
-        """Give the torrent the hop count `asked` for; what labels `said` only raises it.
+        """Change the torrent's hop count to `asked`; the hop count that labels `said` can only raise it.
 
-        When it returns, nothing more is sent for the torrent in the old way. The answer is a sentence on what
-        others know already, empty when they know nothing. Fewer hops want to be `confirmed`. Raises
-        RequestError and StoreError.
+        On return, nothing more is sent for the torrent over the old number of hops. Return a sentence on what others
+        know already, empty when they know nothing. Fewer hops have to be `confirmed`. Raises RequestError and
+        StoreError.
         """
         return await asyncio.shield(self._change(torrent, asked, said, confirmed))  # whoever asks may hang up
 
@@ -94,10 +94,10 @@ class HopChanges:
         library = self._library
         lane = torrent.lane
         before = library.sessions.ensure_open(lane)
-        # Whoever knows our own address must not meet us on the other way.
+        # A peer that knows our own address must not meet us over the tunnels, too, or the other way round.
         with_peers = (torrent.record.hops == PLAIN) == (hops == PLAIN)
         kept = torrent.record.peers if with_peers else []
-        # What can fail comes first: then all is as it was.
+        # The steps that can fail come first, so that a failure changes nothing.
         staying = await self._resume_of_others(torrent) if was_announced else []
         resume = await library.records.put_with_resume(torrent, with_peers, hops=hops, peers=kept)
         parameters = lt.read_resume_data(resume)

@@ -41,7 +41,7 @@ class Library:
         settle_s: float = 0.0,
         isolation: Isolation = Isolation.TORRENT,
     ) -> None:
-        """`settle_s`: for so long a new torrent contacts nobody, unless its hop count was said with it."""
+        """`settle_s`: how long a new torrent contacts nobody, unless it was added with a hop count."""
         self.isolator = Isolator(isolation)
         self.torrents: dict[str, Torrent] = {}
         self.seen = Count()
@@ -77,7 +77,7 @@ class Library:
         return torrent
 
     def close(self, torrent: Torrent) -> "asyncio.Future[None]":
-        """Take a torrent out, whose record is kept no more; the future ends when libtorrent has let its files go."""
+        """Remove a torrent whose record is removed already; the future ends when libtorrent has closed its files."""
         self.scheduler.leave_swarms(torrent)
         if torrent.is_between_sessions:  # neither took it
             removed = asyncio.get_running_loop().create_future()

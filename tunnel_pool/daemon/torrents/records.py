@@ -75,7 +75,7 @@ class Records:
         await self._store.deleted(list(deletions))
 
     def has(self, torrent: Torrent) -> bool:
-        """Return whether it was not removed meanwhile."""
+        """Return whether the torrent is still there, and was not removed meanwhile."""
         return self.torrents.get(torrent.record.infohash) is torrent
 
     # Changes of records
@@ -109,7 +109,7 @@ class Records:
         return resume
 
     async def save_resume(self, torrents: Iterable[Torrent]) -> None:
-        """Keep where these stand, as far as libtorrent has them. Raises StoreError."""
+        """Write the resume data of those torrents that are in a libtorrent session. Raises StoreError."""
         here = [torrent for torrent in torrents if self.has(torrent) and not torrent.is_between_sessions]
         asked = [(torrent.handle, torrent.resumes_put) for torrent in here]
         kept = [torrent.summary.kept for torrent in here]

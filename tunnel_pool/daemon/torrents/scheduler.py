@@ -105,7 +105,7 @@ class Scheduler:
         is_held = torrent.held_until_s > time.monotonic()
         may_run = torrent.activity is Activity.RUNNING and not torrent.error and not torrent.record.moving_to
         may_run = may_run and not is_held
-        # Circuits are looked through for those alone that need one.
+        # Whether the lane has circuits is looked up last, and only for torrents that need one.
         runs = torrent.is_verifying or (
             may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.lane))
         )
@@ -171,7 +171,7 @@ class Scheduler:
                 await self._records.put(torrent, stopped=True, started_now=False, stopped_by_limit=True)
 
     def is_done(self, torrent: Torrent) -> bool:
-        """Return whether it has given what it was to give."""
+        """Return whether a finished torrent has reached its ratio limit or its idle limit."""
         return is_done_seeding(self._view(torrent, time.monotonic()), self._records.settings.queue_limits())
 
     def _look_at_disks(self) -> None:

@@ -118,7 +118,7 @@ class Sessions:
             session.connect_peers()
 
     async def resumed(self) -> None:
-        """Return when what was kept of torrents can be seen of them."""
+        """Wait until libtorrent shows the restored progress of all torrents."""
         await asyncio.gather(*(session.resumed() for session in self._sessions.values()))
 
     def dropped(self) -> Counter[str]:

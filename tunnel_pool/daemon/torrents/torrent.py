@@ -29,7 +29,7 @@ UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 
 
 class StatusSummary(NamedTuple):
-    """Holds the part of a status that decides anything or is shown; the rest changes with time alone."""
+    """The fields of libtorrent's status that change what we do or show; the others change with time alone."""
 
     state: Any
     flags: int
@@ -86,7 +86,7 @@ class StatusSummary(NamedTuple):
 
 
 class Count:
-    """Goes up with every change that somebody may see."""
+    """A counter that each change of a torrent which a client can see increments."""
 
     __slots__ = ("value",)
 
@@ -117,7 +117,7 @@ class Torrent:
     error: str = ""
     standing: str = ""  # why nothing comes, and what was tried
     peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
-    hidden: bool | None = None  # its part in its hidden swarms: True a seeder's, False a downloader's, None none
+    hidden: bool | None = None  # its role in its hidden swarms: True seeder, False downloader, None when it is in none
     swarms: frozenset[bytes] = frozenset()  # the hidden swarms that it is in, by the hash that is looked up
     resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
     reading: dict[int, set["asyncio.Future[bytes]"]] = field(default_factory=dict)  # who waits for a piece's bytes
@@ -127,7 +127,7 @@ class Torrent:
     held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
     has_run: bool = False  # whether anybody may have heard of it since it was added
     is_moving: bool = False  # whether libtorrent moves its files now
-    is_verifying: bool = False  # whoever stopped it asked for it
+    is_verifying: bool = False  # whether its files are being checked on request, which a stopped torrent does, too
     saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic
     standstill: Standstill = field(default_factory=lambda: Standstill(time.monotonic()))

@@ -66,7 +66,7 @@ class Watchdog:
 
 
 def _should_move(torrent: Torrent, now_s: float) -> bool:
-    """Return whether something ought to come for it."""
+    """Return whether the download should receive data now."""
     is_at_work = torrent.activity is Activity.RUNNING and not torrent.is_finished and not torrent.error
     is_elsewhere = torrent.is_between_sessions or torrent.is_moving or torrent.record.moving_to
     is_waiting = torrent.is_checking or torrent.is_verifying or torrent.held_until_s > now_s

@@ -98,5 +98,5 @@ class Watcher:
         )
 
     def recent(self, seconds: int) -> list[model.Sample]:
-        """Return the last ones, oldest first."""
+        """Return the samples of the last `seconds`, oldest first."""
         return list(self.history)[-seconds:]

@@ -260,10 +260,10 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
 }
 
 ASKED_OF_PEERS = frozenset(("peers", "peers_from", "peers_getting_from_us", "peers_sending_to_us"))
-"""Nothing while there are none."""
+"""Fields made from the peers, which a torrent without peers leaves empty or 0."""
 
 MADE_ANEW = frozenset((
     "availability", "files", "file_stats", "magnet_link", "peers", "peers_from", "pieces", "tracker_list",
     "seconds_downloading", "seconds_seeding", "tracker_stats", "trackers", "webseeds",
 ))  # fmt: skip
-"""May change without the torrent's status, or has keys in it that each form spells its own way."""
+"""Fields that may change without the torrent's status, or whose inner keys each form of the RPC spells differently."""

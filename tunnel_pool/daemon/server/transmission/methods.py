@@ -129,7 +129,7 @@ class Methods:
         return result
 
     def _torrent_rows(self, torrents: Sequence[Torrent], keys: tuple[str, ...], is_table: bool) -> Any:
-        """Return rows in JSON, where what is asked for changes with the torrent's state alone."""
+        """Return the torrents' rows, from a cache of JSON if all the fields change only with a torrent's state."""
         fields = [snake(key) for key in keys]
         getters = [FIELDS[field] for field in fields]
 
