@@ -60,7 +60,7 @@ class _Change(NamedTuple):
 def relative_change(a: Sequence[float], b: Sequence[float], paired: bool) -> _Change:
     """Return the relative change from a to b by logarithms, by which doubling and halving are equally large changes.
 
-    If a value is zero or less, return the difference of the means instead, as a share of a's mean.
+    If a value is zero or less, use differences instead, as shares of a's mean.
     """
     unknown = _Change(math.nan, math.nan, math.nan, 1.0)
     if not a or not b:

@@ -96,7 +96,7 @@ class Tunnels(Protocol):
         *,
         group: int = 0,
     ) -> Circuit | None:
-        """Start building a circuit, and return it; its `ready` future ends with the circuit, or with None.
+        """Start building a circuit and return it, EXTENDING; its `ready` future ends with the circuit, or with None.
 
         Return None when no peer is known for it, or when the required exit is this node.
         Over a pool, the circuit's `hop` is None until the child has told its first hop.

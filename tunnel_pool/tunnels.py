@@ -82,7 +82,7 @@ class NodeOptions:
     guards: int = 0  # first hops that circuits of several hops use at a time; 0: any, chosen anew for each circuit
     requires_diversity: bool = False  # whether the hops of a circuit must be in different networks
     as_database: Path | None = None  # a database of AS numbers, in the MaxMind DB format
-    keeps_key: bool = True  # whether restarts keep the key, by which others recognize a client in any place
+    keeps_key: bool = True  # whether restarts keep the key, by which others recognize a client wherever it is
     relays: bool = True  # whether it relays for others, where that can be
     device: str = ""
     exit_from: ExitFrom = ANY_SOURCE

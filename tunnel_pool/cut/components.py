@@ -23,7 +23,7 @@ class Component(Section, frozen=True):
 
 
 class Boundary(Section, frozen=True):
-    """A cut that the program can deploy; `apart` names the components in the other process.
+    """A cut that the program deploys; `apart` names the components in the other process.
 
     `stays`: components that have to stay for this cut, beside the program's own. `free`: edges that are sockets anyway.
     """

@@ -80,7 +80,7 @@ def minimum_cut(graph: nx.Graph, stays: Sequence[str], goes: str) -> Cut:
         pinned.add_edge(first, other)
         pinned.edges[first, other].pop("weight", None)  # an edge without one can't be cut
     _, (_, right) = nx.minimum_cut(pinned, first, goes, capacity="weight")
-    # Components from which no flow leads to `goes` stay where they are.
+    # Components that exchange no data with `goes`, not even over others, stay where they are.
     alone = {name for name in right if not nx.has_path(graph, name, goes)}
     return cut_of(graph, set(right) - alone)
 

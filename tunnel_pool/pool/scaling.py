@@ -96,7 +96,7 @@ class ScalingPolicy:
     def decide(
         self, now_s: float, running: Sequence[ChildLoad], draining: Sequence[ChildLoad], starting: int, wanted: int
     ) -> Action | None:
-        """Return what to change now, if anything; `starting` children run soon, `wanted` circuits are to be kept."""
+        """Return the next change, if any; `starting` children run soon, `wanted` circuits are kept, built or not."""
         count = len(running) + starting
         circuits = wanted + sum(load.circuits for load in running)
         is_settled = starting == 0

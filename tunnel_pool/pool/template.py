@@ -64,9 +64,7 @@ class Template:
         self._proven = False  # whether a template was ever ready: then failed starts are retried without end
         self._stopping = False
         self._ended = asyncio.Event()
-        self._next: asyncio.TimerHandle | None = (
-            None  # timer of the next start, or that kills a template which is not ready in time
-        )
+        self._next: asyncio.TimerHandle | None = None  # timer of the next start, or that kills one not ready in time
         self.is_ready = False
         self.failure: str | None = None
         adopt_orphans()

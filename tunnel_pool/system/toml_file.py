@@ -23,7 +23,7 @@ def read_toml(
     check: Callable[[Config], None],
     decode: Callable[[type, object], object] | None = None,
 ) -> Config:
-    """Read and `check` a TOML file as a `kind`. Raises a UserError that names the key; `check` raises ValueError."""
+    """Read a TOML file; `check` tests by ValueError what types can't. Raises UserError: which key is wrong, and how."""
     try:
         text = path.read_bytes()
     except OSError as error:

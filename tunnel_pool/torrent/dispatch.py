@@ -88,7 +88,7 @@ class Dispatcher:
         self._outgoing.send(outgoing, payload)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
-        """Return why a CONNECT is refused, None if it is not: exits that offer it reach HTTP trackers, nothing else."""
+        """Return why a CONNECT is refused, None if it is not: only HTTP trackers are asked, by exits that offer it."""
         if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
         if address.port == 0:

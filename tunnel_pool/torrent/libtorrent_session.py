@@ -70,7 +70,7 @@ class LibtorrentSession(Generic[T]):
         drop_and_reconnect(self._session, list(self._torrents), is_lost)
 
     def connect_peers(self) -> None:
-        """Connect unfinished torrents to their `peers`, again and again, while they have fewer peers than that."""
+        """Have unfinished torrents connect to their `peers`, if fewer peers than these are connected."""
         for torrent in self._torrents.values():
             if not torrent.is_finished and torrent.peer_count < len(torrent.peers):
                 for peer in torrent.peers:

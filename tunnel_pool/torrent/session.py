@@ -107,7 +107,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         parameters.save_path = str(save_dir)
         if left_out := strip(parameters):
             logger.warning("%s", left_out_trackers(left_out))
-        # A full disk left the torrent in upload_mode, in which libtorrent downloads nothing.
+        # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
         parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
         parameters.flags |= lt.torrent_flags.paused
         if seed:

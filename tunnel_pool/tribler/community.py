@@ -142,7 +142,7 @@ def adopt(tribler_class: type, options: AdoptionOptions, circuit_removed: object
             "__module__": tribler_class.__module__,
             "options": options,
             "circuit_removed": circuit_removed,
-            # These replace Tribler's own methods, so that every removal of a circuit ends in _forget_circuit.
+            # This replaces Tribler's own method, so that every removal of a circuit ends in _forget_circuit.
             "remove_circuit": PooledCircuits.remove_circuit,
             "remove_relay": PooledHiddenServices.remove_relay,
             "remove_exit_socket": PooledHiddenServices.remove_exit_socket,

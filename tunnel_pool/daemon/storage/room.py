@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from tunnel_pool.daemon.storage import disk
 
-AHEAD_S = (
-    3.0  # seconds of download at the present rate that must still fit: until the next look, and while it is written
-)
+AHEAD_S = 3.0  # seconds of download at the present rate that must fit: until the next look, and while it is written
 ROOM_TO_GO_ON = 1.5  # how many times the minimum must be free before paused downloads go on
 LEAST_TO_GO_ON = 16 << 20  # bytes, also where --min-free asks for none
 

@@ -40,7 +40,7 @@ class AlertReader:
     def _save_resume_data_alert(self, torrent: Torrent, alert: Any) -> None:
         """Answer one request for resume data, in the order they were made."""
         if torrent.is_checking or torrent.is_verifying:
-            # After a restart libtorrent would take the pieces checked so far for all that are there.
+            # libtorrent would later take the pieces checked so far for all that are there.
             alert.params.have_pieces = alert.params.verified_pieces = []
         _answer(torrent.next_resuming(), lt.write_resume_data_buf(alert.params))
 

@@ -86,7 +86,7 @@ class StatusSummary(NamedTuple):
 
 
 class Count:
-    """A counter that each change of a torrent which a client can see increments."""
+    """A counter of the changes to torrents that a client may see."""
 
     __slots__ = ("value",)
 
@@ -127,7 +127,7 @@ class Torrent:
     held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
     has_run: bool = False  # whether anybody may have heard of it since it was added
     is_moving: bool = False  # whether libtorrent moves its files now
-    is_verifying: bool = False  # whether its files are being checked on request, which a stopped torrent does, too
+    is_verifying: bool = False  # whether its files are being checked on request; this goes on while it is stopped
     saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic
     standstill: Standstill = field(default_factory=lambda: Standstill(time.monotonic()))
