@@ -9,7 +9,6 @@ from tunnel_pool.child.control import ControlStream, Handler
 from tunnel_pool.overlay.messages import address_of, introduction_point, peer_message, peer_of
 from tunnel_pool.overlay.one_port.sharing import RendezvousHalf, SharingCommunity
 from tunnel_pool.overlay.paths.guards import GuardOrder
-from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import CallError, RemoteError
 
@@ -98,6 +97,8 @@ def _half_message(half: RendezvousHalf) -> pb.RendezvousHalf:
 
 
 def _half(message: pb.RendezvousHalf) -> RendezvousHalf:
+    from tunnel_pool.overlay.wire.session_keys import SessionKeys  # 2 MB, for what few children ever do
+
     keys = message.keys
     lent = SessionKeys(
         keys.key_forward,

@@ -101,6 +101,11 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             self.native.on_orphans = self._orphaned
             self.native.on_failed = self._engine_failed
         else:
+            # It takes 2 MB, which a process on the native engine saves.
+            from tunnel_pool.overlay.wire.session_keys import SessionCrypto
+
+            self.crypto = SessionCrypto()
+            self.crypto.initialize(self.my_peer.key)
             self.crypto_endpoint.on_data_message = self.on_data_message
 
     def listening(self) -> list[tuple[str, int]]:

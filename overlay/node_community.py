@@ -16,7 +16,6 @@ from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact
 from tunnel_pool.overlay.wire.crypto_endpoint import DataCellEndpoint
-from tunnel_pool.overlay.wire.session_keys import SessionCrypto
 
 SUSPECT_S = 120.0  # within this time, churn has asked whether the peer lives
 MAX_PINGED = 256
@@ -58,8 +57,6 @@ class NodeCommunity(CarefulIntroductions, MeetingPoints):
         self.suspects = Recent[bytes](SUSPECT_S)  # peers that did not answer, by mid
         self.crypto_endpoint: Any
         super().__init__(settings)
-        self.crypto = SessionCrypto()
-        self.crypto.initialize(self.my_peer.key)
         # An answer comes over the circuit that the request took, never to our own address.
         self.decode_map[PeersResponsePayload.msg_id] = None
         if not isinstance(self.endpoint, CryptoEndpoint):

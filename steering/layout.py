@@ -11,3 +11,8 @@ PAYLOAD_AT = MESSAGE_ID_AT + 1
 CIRCUIT_ID_AT = MESSAGE_ID_AT + 1
 AFTER_CIRCUIT_ID = CIRCUIT_ID_AT + 4
 CELL_MESSAGE_AT = AFTER_CIRCUIT_ID + 2
+
+# A sealed layer of a cell's message: a counter, the ciphertext, a tag (overlay/wire/session_keys.py).
+COUNTER_BYTES = 8
+TAG_BYTES = 16
+FRESH_COUNTER = 1  # the counter of keys that have sealed nothing yet; the next one is used first

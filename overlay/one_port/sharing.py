@@ -21,7 +21,6 @@ from ipv8.peer import Peer
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import PinnedNetwork
-from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.cells import bucket_of
 from tunnel_pool.steering.layout import PAYLOAD_AT
@@ -32,7 +31,7 @@ class RendezvousHalf(NamedTuple):
 
     circuit_id: int
     neighbour: Peer
-    keys: SessionKeys
+    keys: Any  # overlay.wire.session_keys.SessionKeys
 
 
 class MainProcess(Protocol):
@@ -196,4 +195,6 @@ class SharingCommunity(LocalTunnelCommunity):
 
 
 def _half_of(exit_socket: TunnelExitSocket) -> RendezvousHalf:
-    return RendezvousHalf(exit_socket.circuit_id, exit_socket.hop.peer, exit_socket.hop.keys.lent())
+    from tunnel_pool.overlay.wire.session_keys import lend  # 2 MB, for what few children ever do
+
+    return RendezvousHalf(exit_socket.circuit_id, exit_socket.hop.peer, lend(exit_socket.hop.keys))

@@ -17,7 +17,6 @@ from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName, RequestCache
 
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.requests.http_answers import PART_BYTES
 from tunnel_pool.overlay.wire.addresses import pack_address, unpack_address
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
@@ -26,6 +25,7 @@ PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams
 
 MAX_REQUEST_BYTES = 1300
+PART_BYTES = 1300  # bytes of an answer that go into a cell
 MAX_PARTS = 1024
 TIMEOUT_S = 20.0
 

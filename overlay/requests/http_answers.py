@@ -9,16 +9,16 @@ import h11
 
 from tunnel_pool.overlay.requests.bencode import is_bencoded
 
-PART_BYTES = 1300  # bytes of an answer that go into a cell
+PAGE_BYTES = 1300  # a redirection has less of a page
 MAX_RESPONSE_BYTES = 64 << 10  # unpacked, too
 MAX_HEAD_BYTES = 16 << 10
 MAX_CHUNKS = 1000  # each takes h11 some 30 microseconds of the loop's time
 MAX_INTERIM = 8  # answers before the answer (1xx)
-MAX_REDIRECTION_BYTES = 2 * PART_BYTES  # head and all
+MAX_REDIRECTION_BYTES = 2 * PAGE_BYTES  # head and all
 _PIECE_BYTES = 4 << 10
-REDIRECTIONS = (301, 302, 303, 307, 308)
 # h11 reads an answer only after a request; whatever was asked, this is one with a body in its answer.
 _ASKED = h11.Request(method="GET", target="/", headers=[("Host", "tracker")])
+REDIRECTIONS = (301, 302, 303, 307, 308)
 
 
 class Answer(NamedTuple):
@@ -117,7 +117,7 @@ def may_pass(response: bytes) -> bool:
     except ValueError:
         return False
     if answer.status in REDIRECTIONS:
-        return len(answer.body) < PART_BYTES and len(response) <= MAX_REDIRECTION_BYTES
+        return len(answer.body) < PAGE_BYTES and len(response) <= MAX_REDIRECTION_BYTES
     return is_bencoded(answer.body)
 
 

@@ -6,9 +6,7 @@ import time
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 
-from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
-from tunnel_pool.overlay.requests.http_answers import PART_BYTES, may_pass
-from tunnel_pool.overlay.requests.http_reading import read_response
+from tunnel_pool.overlay.requests.http import PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
 from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -74,6 +72,10 @@ class HttpExit:
 
     async def fetch(self, exit_socket: PolicedExitSocket, target: tuple[str, int], request: bytes) -> bytes:
         """Return what the server answers. Raises RefusedError, OSError."""
+        # These bring h11, which only exits need.
+        from tunnel_pool.overlay.requests.http_answers import may_pass
+        from tunnel_pool.overlay.requests.http_reading import read_response
+
         if not _GET_REQUEST.fullmatch(request):
             raise RefusedError(DropReason.HTTP_REQUEST_REFUSED)
         address = await self._destination(exit_socket, *target)

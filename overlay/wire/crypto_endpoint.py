@@ -32,9 +32,15 @@ from ipv8.messaging.interfaces.endpoint import Endpoint
 
 from tunnel_pool.overlay.serving.admission import Handshakes
 from tunnel_pool.overlay.wire.replay import Received
-from tunnel_pool.overlay.wire.session_keys import COUNTER_BYTES, FRESH_COUNTER, TAG_BYTES
 from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.steering.layout import CELL_MESSAGE_AT, MESSAGE_ID_AT, PREFIX_BYTES
+from tunnel_pool.steering.layout import (
+    CELL_MESSAGE_AT,
+    COUNTER_BYTES,
+    FRESH_COUNTER,
+    MESSAGE_ID_AT,
+    PREFIX_BYTES,
+    TAG_BYTES,
+)
 
 DATA_MESSAGE = bytes([DataPayload.msg_id])
 MIN_WINDOWS = 256

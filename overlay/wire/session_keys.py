@@ -11,6 +11,8 @@ A sealed layer (py-ipv8's SessionKeys.encrypt_str):
 The nonce is the direction's salt (4 bytes), then the counter; there is no associated data.
 """
 
+from typing import Any
+
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -18,9 +20,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from ipv8.messaging.anonymization.crypto import TunnelCrypto
 from ipv8.messaging.anonymization.tunnel import FORWARD
 
-COUNTER_BYTES = 8
-TAG_BYTES = 16
-FRESH_COUNTER = 1  # the counter of keys that have sealed nothing yet; the next one is used first
+from tunnel_pool.steering.layout import COUNTER_BYTES, FRESH_COUNTER, TAG_BYTES
+
 # The counter at which the borrower of keys begins, above all of the lender's, so that no nonce is used twice.
 LENT_COUNTER = 1 << 40
 _KEY_BYTES = 32
@@ -83,15 +84,16 @@ class SessionKeys:
         except InvalidTag:
             raise ValueError("a layer that the other side did not seal") from None
 
-    def lent(self) -> "SessionKeys":
-        """Return a copy for another process, by which that one alone seals backward from now on."""
-        return SessionKeys(
-            self.key_forward,
-            self.key_backward,
-            self.salt_forward,
-            self.salt_backward,
-            salt_explicit_backward=LENT_COUNTER,
-        )
+
+def lend(keys: Any) -> SessionKeys:
+    """Return a copy of keys, ours or py-ipv8's, for another process: from now on that one alone seals backward."""
+    return SessionKeys(
+        bytes(keys.key_forward),
+        bytes(keys.key_backward),
+        bytes(keys.salt_forward),
+        bytes(keys.salt_backward),
+        salt_explicit_backward=LENT_COUNTER,
+    )
 
 
 class SessionCrypto(TunnelCrypto):

@@ -15,11 +15,12 @@ from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.requests.bencode import is_bencoded
 from tunnel_pool.overlay.requests.http import (
     MAX_PARTS,
+    PART_BYTES,
     PEER_FLAG_EXIT_HTTP,
     HttpError,
     NoHttpExitError,
 )
-from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, PART_BYTES, may_pass
+from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, may_pass
 from tunnel_pool.overlay.requests.http_reading import read_response
 from tunnel_pool.overlay.serving.exit_rules import ExitRules, network_ranges
 from tunnel_pool.overlay.serving.http_exit import RefusedError

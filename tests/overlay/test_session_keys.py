@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import BACKWARD, FORWARD
 from ipv8_rust_tunnels import generate_session_keys
 
-from tunnel_pool.overlay.wire.session_keys import LENT_COUNTER, SessionKeys
+from tunnel_pool.overlay.wire.session_keys import LENT_COUNTER, SessionKeys, lend
 
 SECRET = bytes(range(64))
 directions = st.sampled_from((FORWARD, BACKWARD))
@@ -38,7 +38,7 @@ def test_a_changed_bit_is_noticed_wherever_it_is():
 
 def test_lent_keys_seal_under_counters_of_their_own():
     keys = SessionKeys.derived_from(SECRET)
-    lent = keys.lent()
+    lent = lend(keys)
     layer = lent.encrypt_str(b"content", BACKWARD)
     assert int.from_bytes(layer[:8], "big") == LENT_COUNTER + 1
     assert keys.decrypt_str(layer, BACKWARD) == b"content"
