@@ -141,29 +141,29 @@ class BucketTable:
         back gets the same buckets again, and the others keep the rest. A new owner gets its share of all in use.
         """
         before, self._eligible = self._eligible, tuple(sorted(eligible))
-        moved = set()
+        owners_before = list(self.owners)
         for bucket, owner in enumerate(self.owners):
             if owner is not None and owner not in self._eligible:
                 self._lost_by[bucket], self.owners[bucket] = owner, None
-                moved.add(bucket)
         is_new = False
         for newcomer in set(self._eligible).difference(before):
             own = [bucket for bucket, owner in self._lost_by.items() if owner == newcomer]
             is_new = is_new or not own
-            moved |= self._give_back(newcomer, own)
-        return moved | self._balance() if is_new else moved
+            self._give_back(newcomer, own)
+        if is_new:
+            self._balance()
+        # A bucket may have gone to another owner and come back.
+        return {
+            bucket for bucket, owner in enumerate(owners_before) if owner is not None and self.owners[bucket] != owner
+        }
 
-    def _give_back(self, owner: int, buckets: Iterable[int]) -> set[int]:
-        moved = set()
+    def _give_back(self, owner: int, buckets: Iterable[int]) -> None:
         for bucket in buckets:
             del self._lost_by[bucket]
             if self.owners[bucket] is not None:  # lent to another, whose peers are lost once more
                 self.owners[bucket] = owner
-                moved.add(bucket)
-        return moved
 
-    def _balance(self) -> set[int]:
-        moved = set()
+    def _balance(self) -> None:
         while len(self._eligible) > 1:
             load = self._load()
             least, most = min(self._eligible, key=load), max(self._eligible, key=load)
@@ -172,8 +172,6 @@ class BucketTable:
             bucket = self.owners.index(most)
             self.owners[bucket] = least
             self._lost_by.pop(bucket, None)
-            moved.add(bucket)
-        return moved
 
     def _load(self) -> Callable[[int], int]:
         count = Counter(self.owners)

@@ -4,7 +4,7 @@ import random
 import socket
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.reuse_port import LOOPBACK, reuse_port_group
@@ -143,6 +143,7 @@ def test_who_comes_back_gets_its_own_buckets_and_nobody_else_loses_any():
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 5)), st.lists(st.integers(0, BUCKETS - 1), max_size=20)), max_size=12))
+@example([({0}, [0, 1]), ({1}, [0, 1]), ({0, 1, 2}, [])])  # a bucket goes back to its first owner, and on
 def test_only_who_may_has_buckets_and_who_is_new_has_about_as_many_as_another(steps):
     table, last, known = BucketTable(), set(), set()
     for eligible, used in steps:
