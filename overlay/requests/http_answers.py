@@ -100,25 +100,21 @@ class AnswerReader:
             body = _gunzipped(body)
         return Answer(self._head.status_code, headers, body)
 
+    def may_pass(self) -> bool:
+        """Return whether an exit gives the whole answer back: a tracker's, or a redirection."""
+        answer = self.answer()
+        if answer.status in REDIRECTIONS:
+            return len(answer.body) < PAGE_BYTES and len(self.raw()) <= MAX_REDIRECTION_BYTES
+        return is_bencoded(answer.body)
 
-def parse_answer(response: bytes) -> Answer:
-    """Return what a whole response says. Raises ValueError."""
+
+def read_whole(response: bytes) -> AnswerReader:
+    """Read a response that came to its end, by itself or with the connection. Raises ValueError."""
     reader = AnswerReader()
     reader.feed(response)
     if not reader.is_whole:
         reader.feed(b"")
-    return reader.answer()
-
-
-def may_pass(response: bytes) -> bool:
-    """Return whether an exit gives this answer back: a tracker's, or a redirection."""
-    try:
-        answer = parse_answer(response)
-    except ValueError:
-        return False
-    if answer.status in REDIRECTIONS:
-        return len(answer.body) < PAGE_BYTES and len(response) <= MAX_REDIRECTION_BYTES
-    return is_bencoded(answer.body)
+    return reader
 
 
 def _gunzipped(body: bytes) -> bytes:

@@ -72,8 +72,7 @@ class HttpExit:
 
     async def fetch(self, exit_socket: PolicedExitSocket, target: tuple[str, int], request: bytes) -> bytes:
         """Return what the server answers. Raises RefusedError, OSError."""
-        # These bring h11, which only exits need.
-        from tunnel_pool.overlay.requests.http_answers import may_pass
+        # It brings h11, which only exits need.
         from tunnel_pool.overlay.requests.http_reading import read_response
 
         if not _GET_REQUEST.fullmatch(request):
@@ -86,15 +85,15 @@ class HttpExit:
         try:
             writer.write(request)
             await writer.drain()
-            response = await read_response(reader)
+            answer = await read_response(reader)
         except ValueError:
             raise RefusedError(DropReason.HTTP_ANSWER_REFUSED) from None
         finally:
             writer.close()
         async with self._judging:  # one answer at a time, as each takes milliseconds
-            if not await asyncio.to_thread(may_pass, response):
+            if not await asyncio.to_thread(answer.may_pass):
                 raise RefusedError(DropReason.HTTP_ANSWER_REFUSED)
-        return response
+        return answer.raw()
 
     async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
         """Return an address that we may connect to. Raises RefusedError, OSError."""

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 import libtorrent as lt
 
 from tunnel_pool.overlay.requests.bencode import is_bencoded
-from tunnel_pool.overlay.requests.http_answers import REDIRECTIONS, parse_answer
+from tunnel_pool.overlay.requests.http_answers import REDIRECTIONS, read_whole
 from tunnel_pool.torrent.anonymous_torrents import is_allowed_tracker
 
 MAX_PEERS = 1000
@@ -34,7 +34,7 @@ def rewritten(response: bytes, url: str) -> bytes:
     `url` is what was asked for, from which a relative redirection goes on. Raises AnswerRefusedError.
     """
     try:
-        answer = parse_answer(response)
+        answer = read_whole(response).answer()
     except ValueError as error:
         raise AnswerRefusedError(str(error)) from None
     if answer.status in REDIRECTIONS:
