@@ -36,7 +36,14 @@ from tunnel_pool.overlay.requests.dht_names import DhtNames
 from tunnel_pool.overlay.requests.http import HttpRequests
 from tunnel_pool.overlay.serving.http_exit import HttpExit
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
-from tunnel_pool.overlay.wire.addresses import encoded, pack_address, packed, packed_address_end, unpack_address
+from tunnel_pool.overlay.wire.addresses import (
+    encode_packed,
+    pack_address,
+    pack_encoded,
+    packed_address_end,
+    unpack_address,
+    unpack_encoded,
+)
 from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, encode_address
@@ -237,7 +244,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             self.counters[DropReason.CIRCUIT_NOT_READY] += 1
         else:
             try:
-                self._send_message(circuit.hop.address, circuit_id, packed(address) + _NO_ORIGIN + data)
+                self._send_message(circuit.hop.address, circuit_id, pack_encoded(address) + _NO_ORIGIN + data)
             except Socks5Error:
                 self.counters[DropReason.DATAGRAM_MALFORMED] += 1
 
@@ -299,14 +306,14 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
 
     def _hand_in(self, circuit: Circuit, origin: bytes, data: bytes) -> None:
         try:
-            address = encoded(origin)
+            address = encode_packed(origin)
         except ValueError:  # an exit made up a name
             self.counters[DropReason.ORIGIN_MALFORMED] += 1
         else:
             self.on_datagram(circuit, address, data)
 
     def _hand_on_raw_data(self, circuit: Circuit, address: bytes, data: bytes) -> None:
-        self.on_raw_data(circuit, unpack_address(packed(address)), data)
+        self.on_raw_data(circuit, unpack_encoded(address), data)
 
     @task  # type: ignore[untyped-decorator]
     async def remove_circuit(

@@ -79,10 +79,10 @@ class SwarmKeeper:
 
     def create_lookup_circuit(self, lane: Lane) -> Circuit | None:
         ends = self._community.get_candidates(PEER_FLAG_EXIT_IPV8) or self._community.get_candidates(PEER_FLAG_RELAY)
-        # Of several hops, a guard is the first; the only hop may be any.
-        end = self._community.hop_choice.last(ends) if lane.hops > 1 else random.choice(ends) if ends else None
-        if end is None or not self._community.may_build():
+        if not ends or not self._community.may_build():
             return None
+        # Of several hops, a guard is the first; the only hop may be any.
+        end = self._community.hop_choice.last(ends) if lane.hops > 1 else random.choice(ends)
         circuit: Circuit | None = self._community.create_circuit(
             lane.hops, CIRCUIT_TYPE_LOOKUP, required_exit=end, group=lane.group
         )

@@ -58,13 +58,13 @@ def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress
 
 
 @lru_cache(maxsize=4096)
-def packed(encoded: bytes) -> bytes:
+def pack_encoded(encoded: bytes) -> bytes:
     """Return an address of RFC 1928 as a data message has it. Raises Socks5Error."""
     return pack_address(*decode_address(encoded)[1:])
 
 
 @lru_cache(maxsize=4096)
-def encoded(packed: bytes) -> bytes:
+def encode_packed(packed: bytes) -> bytes:
     """Return an address of a data message as RFC 1928 has it. Raises ValueError for a name that it can't say."""
     host, port = unpack_address(packed)[:2]
     address = encode_address(host, port)
@@ -73,3 +73,8 @@ def encoded(packed: bytes) -> bytes:
     except Socks5Error as error:
         raise ValueError(str(error)) from None
     return address
+
+
+def unpack_encoded(encoded: bytes) -> UDPv4Address | UDPv6Address | DomainAddress:
+    """Return an address of RFC 1928 as py-ipv8 has it. Raises Socks5Error."""
+    return unpack_address(pack_encoded(encoded))

@@ -15,7 +15,13 @@ from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
 from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.wire.addresses import encoded, pack_address, packed, packed_address_end, unpack_address
+from tunnel_pool.overlay.wire.addresses import (
+    encode_packed,
+    pack_address,
+    pack_encoded,
+    packed_address_end,
+    unpack_address,
+)
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT
 
@@ -36,14 +42,14 @@ def test_same_bytes_as_py_ipv8(destination, origin):
 
 @given(st.sampled_from(ADDRESSES[:-1]))
 def test_both_forms_of_an_address_say_the_same(address):
-    assert packed(encode_address(*address)) == pack_address(*address)
-    assert encoded(pack_address(*address)) == encode_address(*address)
+    assert pack_encoded(encode_address(*address)) == pack_address(*address)
+    assert encode_packed(pack_address(*address)) == encode_address(*address)
 
 
 def test_a_name_that_socks5_can_not_say_is_refused():
     for host in ("é.nl", "a" * 256, "a b", "a\n"):
         with pytest.raises(ValueError, match=r"ascii|256 bytes|unprintable"):
-            encoded(pack_address(host, 1))
+            encode_packed(pack_address(host, 1))
 
 
 @given(mutations(st.sampled_from(ADDRESSES).map(lambda address: pack_address(*address))))

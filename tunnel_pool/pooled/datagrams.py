@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from ipv8.messaging.anonymization.tunnel import Circuit
-from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address, UDPv6Address
 
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.wire.addresses import unpack_encoded
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.steered_associations import SteeredCarrier
 from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.socks5.address import AddressType, Socks5Address, Socks5Error, decode_address, encode_address
+from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.carrier import OnLost
 
 
@@ -61,18 +61,12 @@ class PooledDatagrams:
 
     def _hand_on_raw_data(self, circuit: Circuit, address: bytes, data: bytes) -> None:
         try:
-            origin = decode_address(address)
+            origin = unpack_encoded(address)
         except Socks5Error:
             self.drops[DropReason.DATAGRAM_MALFORMED] += 1
         else:
-            self.on_raw_data(circuit, _py_ipv8_address(origin), data)
+            self.on_raw_data(circuit, origin, data)
 
     def carrier(self, lane: Lane, on_lost: OnLost) -> SteeredCarrier:
         """Return what has the children read clients' datagrams (tunnel_pool.contract)."""
         return SteeredCarrier(self, lane, on_lost)
-
-
-def _py_ipv8_address(address: Socks5Address) -> UDPv4Address | UDPv6Address:
-    if address.kind is AddressType.IPV6:
-        return UDPv6Address(address.host, address.port)
-    return UDPv4Address(address.host, address.port)
