@@ -133,6 +133,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(store.close)
         tunnels = await open_tunnels(options.node)
         stack.push_async_callback(tunnels.unload)
+        was_ended = await stack.enter_async_context(_run_of(store))
         sessions = Sessions(tunnels, options.sessions)
         stack.push_async_callback(sessions.stop)
         library = Library(
@@ -146,7 +147,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         sessions.on_alert = AlertReader(library).read
         sessions.on_reachable = library.scheduler.tick
         try:
-            await load(library, str(options.folder) if options.folder is not None else None)
+            await load(library, str(options.folder) if options.folder is not None else None, was_ended)
         except StoreError as error:
             raise UserError(f"cannot read the torrents that were kept: {error}") from None
         stack.push_async_callback(library.save)
@@ -161,6 +162,17 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             serving_app(app, options.web.listen, "cannot listen on", "; choose another --rpc")
         )
         yield daemon
+
+
+@asynccontextmanager
+async def _run_of(store: Store) -> AsyncIterator[bool]:
+    """Yield whether the run before ended in order; note that this one did if nothing is raised until all is closed."""
+    try:
+        was_ended = await store.start_run()
+    except StoreError as error:
+        raise UserError(f"cannot write to the daemon's store: {error}") from None
+    yield was_ended
+    await store.end_run()
 
 
 def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:

@@ -69,6 +69,24 @@ async def test_the_peers_of_a_magnet_link_are_known_to_the_next_start(tmp_path):
         await seen(await connected(address), 1, lambda torrent: torrent.percent_done == 1)
 
 
+async def test_pieces_that_wanted_files_share_with_others_are_right_after_a_kill(tmp_path):
+    """libtorrent keeps them in a file whose header it writes when it closes it, and so not before a `kill -9`."""
+    seeder = Seeder(tmp_path / "seeds")
+    link = seeder.links[seeder.seed("shared")]
+    arguments = ["--workers=0", "--hops=0", f"--listen={unused_host()}:0"]
+    async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
+        await rpc.call("torrent_add", {"filename": link, "files_unwanted": [0]})
+        await seen(await connected(address), 1, lambda torrent: torrent.left_until_done == 0 and torrent.have_valid)
+        await rpc.call(
+            "torrent_set_location", {"ids": [1], "location": str(tmp_path / "downloads")}
+        )  # writes resume data
+        running.process.kill()
+        await running.process.wait()
+    assert list((tmp_path / "downloads").glob(".*.parts"))
+    async with daemon(tmp_path, *arguments) as (_, address), Rpc(address) as rpc:
+        await until_right(rpc, seeder, [1])
+
+
 @contextlib.asynccontextmanager
 async def told_when_late(what):
     try:
@@ -78,21 +96,25 @@ async def told_when_late(what):
 
 
 async def all_downloaded(rpc, owner, seeder):
-    """Wait until every torrent without hops is downloaded; `--workers=0` leaves no way to get the others.
+    """Wait until every torrent without hops is downloaded; `--workers=0` leaves no way to get the others."""
+    plain = [infohash for infohash, (known, *_) in owner.may_be.items() if known and known["hops"] == 0]
+    await until_right(rpc, seeder, plain or ["0" * 40])
 
-    Where the machine stands still for five seconds, the seeder takes its peer to be gone, which that notices by its own
+
+async def until_right(rpc, seeder, ids):
+    """Have these torrents download all their files, and wait until they are there byte for byte.
+
+    Shortly after more files are wanted, the daemon may still report that all that was wanted before is there. Where
+    the machine stands still for five seconds, the seeder takes its peer to be gone, which that notices by its own
     time-outs, up to two minutes.
     """
-    plain = [infohash for infohash, (known, *_) in owner.may_be.items() if known and known["hops"] == 0]
-    await rpc.call("torrent_set", {"ids": plain or ["0" * 40], "files_wanted": []})
-    await rpc.call("torrent_start_now", {"ids": plain or ["0" * 40]})
+    await rpc.call("torrent_set", {"ids": ids, "files_wanted": []})
+    await rpc.call("torrent_start_now", {"ids": ids})
     torrents = []
     async with told_when_late(lambda: torrents), asyncio.timeout(200):
         while True:
             fields = ["percent_done", "download_dir", "hash_string", "status", "error_string"]
-            torrents = (await rpc.call("torrent_get", {"fields": fields, "ids": plain or ["0" * 40]}))["torrents"]
-            if all(torrent["percent_done"] == 1 for torrent in torrents):
+            torrents = (await rpc.call("torrent_get", {"fields": fields, "ids": ids}))["torrents"]
+            if all(torrent["percent_done"] == 1 and right_files(seeder, torrent) for torrent in torrents):
                 break
             await asyncio.sleep(0.2)
-    for torrent in torrents:
-        assert right_files(seeder, torrent), torrent

@@ -38,6 +38,11 @@ def parts_name(infohash: str) -> str:
     return f".{infohash}.parts"
 
 
+def has_parts(folder: str, parameters: lt.add_torrent_params) -> bool:
+    """Return whether a torrent has a file of such pieces in this folder."""
+    return (Path(folder) / parts_name(str(parameters.info_hashes.get_best()))).exists()
+
+
 def real_files(layout: lt.file_storage) -> list[int]:
     """Return the numbers of a torrent's files, without those that only pad."""
     return [i for i in range(layout.num_files()) if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file]

@@ -18,6 +18,7 @@ from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.system.errors import UserError
 
 STORE_FILE = "daemon.db"
+ENDED = "ended"  # the setting that is there between two runs, if the first was not killed
 SCHEMA_VERSION = 1
 SCHEMA = """
 CREATE TABLE torrents (infohash TEXT PRIMARY KEY, record BLOB NOT NULL, resume BLOB NOT NULL) WITHOUT ROWID;
@@ -115,6 +116,18 @@ class Store:
 
     async def set_setting(self, name: str, value: bytes) -> None:
         await self._run(lambda: self._sql("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value)))
+
+    async def start_run(self) -> bool:
+        """Note that a run begins; return whether the run before it was ended by `end_run`, and not by `kill -9`."""
+
+        def start() -> bool:
+            return self._sql("DELETE FROM settings WHERE name = ?", (ENDED,)).rowcount == 1
+
+        return await self._run(start)
+
+    async def end_run(self) -> None:
+        """Note that every torrent's resume data was written and its files closed."""
+        await self.set_setting(ENDED, b"1")
 
     # In the thread
 

@@ -14,38 +14,49 @@ from tunnel_pool.daemon.torrents.library import Library
 logger = logging.getLogger(__name__)
 
 
-async def load(library: Library, folder: str | None) -> None:
+async def load(library: Library, folder: str | None, was_ended: bool) -> None:
     """Restore the settings and open each torrent that was kept; one that can't be read is left as it is.
 
-    A `folder` that is named replaces the one that a client has set. Raises StoreError.
+    A `folder` that is named replaces the one that a client has set. `was_ended` says that the run before this one was
+    not killed. Raises StoreError.
     """
     torrents = await library.records.restore(folder)
     await _delete_given_up(library, torrents)
     for record, resume in torrents:
         try:
             parameters = lt.read_resume_data(resume)
-            if record.moving_to:
-                await _finish_move(library, record, parameters)
-            else:
-                library.open(record, parameters)
+            error = await _finish_move(library, record, parameters) if record.moving_to else ""
+            if not was_ended and disk.has_parts(record.folder, parameters):
+                _forget_pieces(parameters)
+            library.open(record, parameters).error = error
         except Exception as error:
             logger.error("A torrent can't be loaded, and stays as it is: %s", error)
     library.scheduler.tick()
 
 
-async def _finish_move(library: Library, record: Record, parameters: lt.add_torrent_params) -> None:
-    """End a move that was cut short, before libtorrent hears of the torrent."""
-    names, error = disk.names_of(parameters), ""
+def _forget_pieces(parameters: lt.add_torrent_params) -> None:
+    """Have libtorrent check a torrent's files instead of believing its resume data.
+
+    libtorrent writes the header of a parts file, which says what is where in it, only when it closes or moves that
+    file (libtorrent's src/part_file.cpp). After `kill -9` the header may be older than the resume data: pieces that
+    the torrent is said to have are missing, or others are in their place.
+    """
+    parameters.have_pieces, parameters.verified_pieces, parameters.unfinished_pieces = [], [], {}
+    parameters.flags &= ~lt.torrent_flags.seed_mode
+
+
+async def _finish_move(library: Library, record: Record, parameters: lt.add_torrent_params) -> str:
+    """End a move that was cut short, before libtorrent hears of the torrent; return the error, or nothing."""
+    names = disk.names_of(parameters)
     try:
         await asyncio.to_thread(disk.finish_move, names, record.folder, record.moving_to)
     except OSError as why:
         logger.error("A move that was cut short can't be ended: %s", why.strerror)
-        error = f"its move to another folder was cut short, and can't be ended: {why.strerror}"
-    if not error:
-        record.folder, record.moving_to = record.moving_to, ""
-        parameters.save_path = record.folder
-        await library.records.add(record, parameters)
-    library.open(record, parameters).error = error
+        return f"its move to another folder was cut short, and can't be ended: {why.strerror}"
+    record.folder, record.moving_to = record.moving_to, ""
+    parameters.save_path = record.folder
+    await library.records.add(record, parameters)
+    return ""
 
 
 async def _delete_given_up(library: Library, torrents: Iterable[StoredTorrent]) -> None:
