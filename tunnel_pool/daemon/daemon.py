@@ -129,13 +129,11 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
     """Raises UserError."""
     async with AsyncExitStack() as stack:
         store = Store(options.node.state_dir)
-        await store.open()
+        was_ended = await store.open()
         stack.push_async_callback(store.close)
         tunnels = await open_tunnels(options.node)
         stack.push_async_callback(tunnels.unload)
-        was_ended = await stack.enter_async_context(_run_of(store))
         sessions = Sessions(tunnels, options.sessions)
-        stack.push_async_callback(sessions.stop)
         library = Library(
             store,
             tunnels,
@@ -144,6 +142,8 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             settle_s=options.settle_s,
             isolation=options.sessions.isolation,
         )
+        await stack.enter_async_context(_noting_the_end(store, library))
+        stack.push_async_callback(sessions.stop)
         sessions.on_alert = AlertReader(library).read
         sessions.on_reachable = library.scheduler.tick
         try:
@@ -165,14 +165,14 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
 
 
 @asynccontextmanager
-async def _run_of(store: Store) -> AsyncIterator[bool]:
-    """Yield whether the run before ended in order; note that this one did if nothing is raised until all is closed."""
-    try:
-        was_ended = await store.start_run()
-    except StoreError as error:
-        raise UserError(f"cannot write to the daemon's store: {error}") from None
-    yield was_ended
-    await store.end_run()
+async def _noting_the_end(store: Store, library: Library) -> AsyncIterator[None]:
+    """Note in the store that the run ended in order, if nothing is raised and all resume data was written."""
+    yield
+    if library.is_saved:
+        try:
+            await store.end_run()
+        except StoreError as error:
+            logger.warning("Files of torrents will be checked at the next start: %s", error)
 
 
 def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:

@@ -14,7 +14,6 @@ mod quic;
 mod traffic;
 mod utp;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,10 +23,12 @@ use quinn_proto::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use delay_target::DelayTargetConfig;
 use link::Path;
 use quic::{Circuit, Controller};
-use traffic::{Flow, Traffic};
+use traffic::{Flow, Outcome, Traffic};
 use utp::Utp;
 
 const RATE_MB_S: f64 = 50.0;
+const LEAST_MB_S: f64 = 0.1;
+const MOST_MB_S: f64 = 1000.0;
 const STREAMS: usize = 8;
 const CIRCUITS: usize = 8;
 const WARM_UP: Duration = Duration::from_secs(10);
@@ -53,8 +54,6 @@ const HEADINGS: [&str; 13] = [
     "added, ms",
 ];
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
 fn controller(name: &str) -> Outcome<Controller> {
     Ok(match name {
         "delay-target" => Arc::new(DelayTargetConfig),
@@ -71,6 +70,12 @@ struct Measured {
     streams: Vec<Vec<u64>>,
     added_ms: f64,
     cpu_s_per_gb: f64,
+}
+
+impl Measured {
+    fn speed(&self) -> f64 {
+        self.speeds.iter().sum()
+    }
 }
 
 fn cpu_s() -> Outcome<f64> {
@@ -109,14 +114,14 @@ fn row(name: &str, path: Path) -> Outcome<()> {
         path.queue.as_millis(),
         path.delay.as_millis(),
         path.loss * 100.0,
-        alone.speeds.iter().sum::<f64>(),
+        alone.speed(),
         alone.cpu_s_per_gb,
         alone.added_ms,
-        alone.streams.iter().map(|streams| jain(streams)).sum::<f64>(),
-        several.speeds.iter().sum::<f64>(),
+        jain(&alone.streams.concat()),
+        several.speed(),
         several.added_ms,
-        jain(&several.streams.iter().flatten().copied().collect::<Vec<_>>()),
-        utp_alone.speeds.iter().sum::<f64>(),
+        jain(&several.streams.concat()),
+        utp_alone.speed(),
         beside.added_ms,
     );
     Ok(())
@@ -126,8 +131,18 @@ fn main() -> Outcome<()> {
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let (rates, named): (Vec<&str>, Vec<&str>) =
         asked.iter().map(String::as_str).partition(|word| word.parse::<f64>().is_ok());
-    let rate_mb_s = rates.first().and_then(|rate| rate.parse().ok()).unwrap_or(RATE_MB_S);
+    let rate_mb_s = match rates.as_slice() {
+        [] => RATE_MB_S,
+        [rate] => rate.parse()?,
+        _ => return Err("give one number of MB/s".into()),
+    };
+    if !(LEAST_MB_S..=MOST_MB_S).contains(&rate_mb_s) {
+        return Err(format!("the rate is {LEAST_MB_S} to {MOST_MB_S} MB/s").into());
+    }
     let names = if named.is_empty() { CONTROLLERS.to_vec() } else { named };
+    for name in &names {
+        controller(name)?;
+    }
     println!("| {} |", HEADINGS.join(" | "));
     println!("|{}", " --- |".repeat(HEADINGS.len()));
     for name in names {

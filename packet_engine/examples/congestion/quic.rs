@@ -1,6 +1,5 @@
 //! Streams from an exit to a client over quinn-proto, as much as the path carries.
 
-use std::error::Error;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +13,7 @@ use quinn_proto::{
 use ring::{hkdf, hmac};
 
 use crate::plaintext::Plaintext;
-use crate::traffic::{End, Flow, Outgoing};
+use crate::traffic::{End, Flow, Outcome, Outgoing};
 
 /// A circuit's place among the addresses that an endpoint knows.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 1);
@@ -26,7 +25,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const TRAIN: usize = 10;
 
 pub type Controller = Arc<dyn ControllerFactory + Send + Sync>;
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn transport(controller: Controller) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();

@@ -18,7 +18,7 @@ pub enum End {
 
 /// Packets that one end sends now.
 pub type Outgoing = Vec<Vec<u8>>;
-type Outcome<T> = Result<T, Box<dyn Error>>;
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// A sender of data at the exit and its receiver at the client.
 pub trait Flow {

@@ -6,10 +6,9 @@
 //! and never sent again, which changes no rate.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::time::{Duration, Instant};
 
-use crate::traffic::{End, Flow, Outgoing};
+use crate::traffic::{End, Flow, Outcome, Outgoing};
 
 const PACKET_BYTES: usize = 1200;
 const ACK_BYTES: usize = 26;
@@ -94,7 +93,7 @@ impl Utp {
 }
 
 impl Flow for Utp {
-    fn receive(&mut self, now: Instant, end: End, packet: &[u8], out: &mut Outgoing) -> Result<(), Box<dyn Error>> {
+    fn receive(&mut self, now: Instant, end: End, packet: &[u8], out: &mut Outgoing) -> Outcome<()> {
         let (number, rest) = packet.split_first_chunk().ok_or("a packet without a number")?;
         if end == End::Client {
             self.received += PACKET_BYTES as u64;
@@ -115,7 +114,7 @@ impl Flow for Utp {
         (end == End::Exit).then(|| if self.next == 0 { self.start } else { self.runs_out_at() })
     }
 
-    fn work(&mut self, now: Instant, end: End, out: &mut Outgoing) -> Result<(), Box<dyn Error>> {
+    fn work(&mut self, now: Instant, end: End, out: &mut Outgoing) -> Outcome<()> {
         if end == End::Client {
             return Ok(());
         }

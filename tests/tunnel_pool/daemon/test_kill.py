@@ -14,6 +14,7 @@ import pytest
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import FILES, Owner, Seeder, link_of, right_files
 from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
+from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.overlay.config import HostPort
 
 TORRENTS = 6
@@ -83,8 +84,20 @@ async def test_pieces_that_wanted_files_share_with_others_are_right_after_a_kill
         running.process.kill()
         await running.process.wait()
     assert list((tmp_path / "downloads").glob(".*.parts"))
-    async with daemon(tmp_path, *arguments) as (_, address), Rpc(address) as rpc:
+    async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
         await until_right(rpc, seeder, [1])
+        running.process.terminate()
+        assert await running.process.wait() == 0
+    assert [await was_ended(tmp_path) for _ in range(2)] == [True, False]
+
+
+async def was_ended(state):
+    """Open and close the daemon's store as one that is killed does; return whether the run before ended in order."""
+    store = Store(state)
+    try:
+        return await store.open()
+    finally:
+        await store.close()
 
 
 @contextlib.asynccontextmanager

@@ -30,17 +30,17 @@ def names_of(parameters: lt.add_torrent_params) -> list[str]:
         return []
     layout, renamed = parameters.ti.layout(), parameters.renamed_files
     names = [renamed.get(i) or layout.file_path(i) for i in real_files(layout)]
-    return [*names, parts_name(str(parameters.info_hashes.get_best()))]
+    return [*names, parts_name(parameters.info_hashes)]
 
 
-def parts_name(infohash: str) -> str:
+def parts_name(infohashes: lt.info_hash_t) -> str:
     """Return the name of the file where libtorrent keeps pieces that wanted files share with unwanted ones."""
-    return f".{infohash}.parts"
+    return f".{infohashes.get_best()}.parts"
 
 
 def has_parts(folder: str, parameters: lt.add_torrent_params) -> bool:
     """Return whether a torrent has a file of such pieces in this folder."""
-    return (Path(folder) / parts_name(str(parameters.info_hashes.get_best()))).exists()
+    return (Path(folder) / parts_name(parameters.info_hashes)).exists()
 
 
 def real_files(layout: lt.file_storage) -> list[int]:

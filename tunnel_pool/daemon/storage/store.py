@@ -55,10 +55,11 @@ class Store:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._connection: sqlite3.Connection | None = None
 
-    async def open(self) -> None:
-        """Raises UserError."""
+    async def open(self) -> bool:
+        """Return whether the run before this one was ended by `end_run`, and not by `kill -9`. Raises UserError."""
         try:
             await self._run(self._open)
+            return await self._run(lambda: self._sql("DELETE FROM settings WHERE name = ?", (ENDED,)).rowcount == 1)
         except StoreError as error:
             raise UserError(f"cannot keep torrents in {self._path}: {error}") from None
 
@@ -116,14 +117,6 @@ class Store:
 
     async def set_setting(self, name: str, value: bytes) -> None:
         await self._run(lambda: self._sql("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value)))
-
-    async def start_run(self) -> bool:
-        """Note that a run begins; return whether the run before it was ended by `end_run`, and not by `kill -9`."""
-
-        def start() -> bool:
-            return self._sql("DELETE FROM settings WHERE name = ?", (ENDED,)).rowcount == 1
-
-        return await self._run(start)
 
     async def end_run(self) -> None:
         """Note that every torrent's resume data was written and its files closed."""

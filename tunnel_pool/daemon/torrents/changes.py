@@ -364,6 +364,6 @@ async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
 def torrent_files(torrent: Torrent) -> list[Deletion]:
     """Return the torrent's files, in its folder and in the folder that it is being moved to."""
     names = [torrent.file_path(index) for index in torrent.file_indexes()]
-    names.append(disk.parts_name(str(torrent.status.info_hashes.get_best())))
+    names.append(disk.parts_name(torrent.status.info_hashes))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
     return [file for folder in folders for file in disk.files_in(folder, names)]

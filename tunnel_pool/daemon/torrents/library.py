@@ -44,6 +44,7 @@ class Library:
         """`settle_s`: how long a new torrent contacts nobody, unless it was added with a hop count."""
         self.isolator = Isolator(isolation)
         self.torrents: dict[str, Torrent] = {}
+        self.is_saved = False  # whether `save` wrote everything
         self.seen = Count()
         self.sessions = sessions
         self.background = Background()
@@ -153,6 +154,7 @@ class Library:
             torrent.handle.pause()
         try:
             await self.records.save_resume(here)
+            self.is_saved = True
         except StoreError as error:
             logger.warning("The progress of a torrent was not saved: %s", error)
         await self.background.wait(RESUME_TIMEOUT_S)

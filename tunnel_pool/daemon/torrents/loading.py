@@ -29,8 +29,8 @@ async def load(library: Library, folder: str | None, was_ended: bool) -> None:
             if not was_ended and disk.has_parts(record.folder, parameters):
                 _forget_pieces(parameters)
             library.open(record, parameters).error = error
-        except Exception as error:
-            logger.error("A torrent can't be loaded, and stays as it is: %s", error)
+        except Exception as why:
+            logger.error("A torrent can't be loaded, and stays as it is: %s", why)
     library.scheduler.tick()
 
 
