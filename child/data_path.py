@@ -20,6 +20,8 @@ from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe
+from tunnel_pool.socks5.address import ANY, encode_address
+from tunnel_pool.socks5.messages import ReplyCode, reply
 
 if TYPE_CHECKING:
     from tunnel_pool.packet_engine.endpoint import NativeEndpoint
@@ -36,6 +38,9 @@ class DataPath(Protocol):
         """Serve the client on this socket, which is ours from now on."""
 
     def dissociate(self, association_id: int) -> None: ...
+
+    def open_stream(self, sock: socket.socket, lane: Lane, destination: bytes, early: bytes) -> None:
+        """Lead a SOCKS5 client's connection, ours from now on, through a circuit to a destination (RFC 1928, 5)."""
 
     def set_usual(self, association_id: int) -> None:
         """Give this association what no client of its lane asked for."""
@@ -77,6 +82,12 @@ class PythonDataPath:
         association = self._associations.pop(association_id, None)
         if association is not None:
             association.close()
+
+    def open_stream(self, sock: socket.socket, lane: Lane, destination: bytes, early: bytes) -> None:
+        """Turn the client away: the Python engine carries no streams."""
+        with sock:
+            sock.send(reply(ReplyCode.NETWORK_UNREACHABLE, encode_address(ANY.host, ANY.port)))
+        self._counters[DropReason.STREAM_NO_CIRCUIT] += 1
 
     def set_usual(self, association_id: int) -> None:
         if association_id in self._associations:
@@ -126,6 +137,10 @@ class NativeDataPath:
 
     def dissociate(self, association_id: int) -> None:
         self._engine.remove_association(association_id)
+
+    def open_stream(self, sock: socket.socket, lane: Lane, destination: bytes, early: bytes) -> None:
+        with sock:
+            self._engine.open_stream(sock.fileno(), lane.pack(), destination, early)
 
     def set_usual(self, association_id: int) -> None:
         self._engine.set_usual(association_id)

@@ -15,6 +15,7 @@ from tunnel_pool.child.data_path import DataPath, open_data_path
 from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
 from tunnel_pool.child.snapshot import take_snapshot
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import (
     COMMUNITY_ID_BYTES,
@@ -45,7 +46,7 @@ ROUTES_INTERVAL_S = 1.0  # circuits of others and our swarms are told of less of
 ROUTES_A_SECOND = 400  # the most of them that one second may tell of
 MAX_ROUTES_INTERVAL_S = 5.0
 ORPHANS_PER_EVENT = 1024
-EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP})
+EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP, PEER_FLAG_EXIT_STREAMS})
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class ChildHost:
                 "dissociate": self._on_dissociate,
                 "set_usual": self._on_set_usual,
                 "steer": self._on_steer,
+                "open_stream": self._on_open_stream,
                 "remove_route": self._on_remove_route,
                 "introduce": self._on_introduce,
                 "estimate_swarm": self._on_estimate_swarm,
@@ -241,6 +243,14 @@ class ChildHost:
     async def _on_steer(self, message: pb.Steer) -> pb.Steered:
         self._opened_data_path().steer(message.association_id, message.datagram)
         return pb.Steered()
+
+    async def _on_open_stream(self, message: pb.OpenStream) -> pb.StreamOpened:
+        data_path = self._opened_data_path()
+        sock = self._sockets.take_socket(message.stream_id)
+        if sock is None:
+            raise RemoteError(pb.ERROR_BAD_REQUEST, f"no socket came for stream {message.stream_id}")
+        data_path.open_stream(sock, Lane(message.hops, message.group), message.destination, message.early)
+        return pb.StreamOpened()
 
     async def _on_remove_route(self, message: pb.RemoveRoute) -> pb.RouteRemoved:
         community = self._created()

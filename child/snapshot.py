@@ -6,6 +6,7 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
 from tunnel_pool.overlay.clients.lanes import group_of
+from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.messages import introduction_state
@@ -27,6 +28,7 @@ def _hop_state(hop: Hop) -> PeerState:
 
 
 def circuit_state(circuit: Circuit) -> CircuitState:
+    streams = streams_of(circuit)
     return CircuitState(
         circuit_id=circuit.circuit_id,
         goal_hops=circuit.goal_hops,
@@ -41,6 +43,10 @@ def circuit_state(circuit: Circuit) -> CircuitState:
         infohash=circuit.info_hash or b"",
         e2e=circuit.e2e,
         group=group_of(circuit),
+        streams_spoken=streams.are_spoken,
+        streams_open=streams.open,
+        streams_all=streams.all,
+        streams_round_trip_s=streams.round_trip_s,
     )
 
 
@@ -77,6 +83,7 @@ def take_routes(community: LocalTunnelCommunity) -> Routes:
             seeder_key=(community.introduced.seeder_of(circuit_id) or NOBODY).seeder_key,
             infohash=(community.introduced.seeder_of(circuit_id) or NOBODY).info_hash,
             cookie=cookies.get(circuit_id, b""),
+            streams=streams_of(exit_socket).open,
         )
         for circuit_id, exit_socket in community.exit_sockets.items()
     }

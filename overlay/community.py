@@ -36,6 +36,7 @@ from tunnel_pool.overlay.requests.dht_names import DhtNames
 from tunnel_pool.overlay.requests.http import HttpRequests
 from tunnel_pool.overlay.serving.http_exit import HttpExit
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
+from tunnel_pool.overlay.serving.stream_names import StreamNames
 from tunnel_pool.overlay.wire.addresses import (
     encode_packed,
     pack_address,
@@ -68,7 +69,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     Each base overrides methods that py-ipv8 calls, for one purpose. Features that py-ipv8 does not have are parts:
-    `hop_choice`, `swarm_keeper`, `http`, `http_exit` and `dht_names`.
+    `hop_choice`, `swarm_keeper`, `http`, `http_exit`, `stream_names` and `dht_names`.
 
     A caller may replace `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed`.
     `on_changed` is called when a circuit was created, is ready or has failed, and when the first peers are known.
@@ -96,6 +97,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.on_met = lambda: self._build_soon(CANDIDATE_DELAY_S)
         self.http = HttpRequests(self)
         self.http_exit = HttpExit(self)
+        self.stream_names = StreamNames(self)
         self.dht_names = DhtNames(self)
         self._use_engine()
         self.set_exit_rules(settings.exit_rules)
@@ -107,6 +109,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         if self.native is not None:
             self.native.on_orphans = self._orphaned
             self.native.on_failed = self._engine_failed
+            self.native.look_up = self.stream_names.look_up
         else:
             # It takes 2 MB, which a process on the native engine saves.
             from tunnel_pool.overlay.wire.session_keys import SessionCrypto
@@ -139,6 +142,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         removals += [self.remove_relay(circuit_id, **why) for circuit_id in list(self.relay_from_to)]
         removals += [self.remove_exit_socket(circuit_id, **why) for circuit_id in list(self.exit_sockets)]
         await asyncio.gather(*removals, return_exceptions=True)
+        self.stream_names.close()
         await super().unload()
 
     def _generate_circuit_id(self) -> int:
@@ -264,7 +268,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
 
     def carrier(self, lane: Lane, on_lost: OnLost) -> DirectCarrier | None:
         """Return a carrier by which the native engine reads clients' datagrams, else None (tunnel_pool.contract)."""
-        return DirectCarrier(self.native.engine, lane) if self.native is not None else None
+        return DirectCarrier(self.native.engine, lane, self.circuits) if self.native is not None else None
 
     def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Take a data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""

@@ -86,6 +86,7 @@ def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
         max_destinations=rules.max_destinations,
         max_unanswered=rules.max_unanswered,
         new_per_s=rules.new_per_s,
+        https_names=rules.https_names or (),
     )
     if rules.protocols is not None:
         message.protocols = int(rules.protocols)
@@ -109,4 +110,5 @@ def exit_rules_of(message: pb.ExitRules) -> ExitRules:
         max_destinations=message.max_destinations,
         max_unanswered=message.max_unanswered,
         new_per_s=message.new_per_s,
+        https_names=tuple(message.https_names) or None,
     )

@@ -7,6 +7,7 @@ _Half = tuple[bytes, bytes, int]
 _Event = (
     tuple[Literal["packet"], _Address, bytes]
     | tuple[Literal["orphans"], int, list[bytes]]
+    | tuple[Literal["resolve"], int, str]
     | tuple[Literal["stream_lost"], str]
     | tuple[Literal["failed"], str]
 )
@@ -21,6 +22,9 @@ class Stats:
 
     def read(self) -> tuple[int, int, float]:
         """Bytes up, bytes down, seconds since the epoch of the last activity (0: none yet)."""
+
+    def read_streams(self) -> tuple[bool, int, int, float]:
+        """Whether the other end speaks streams, how many are open, how many there were, and a round trip in seconds."""
 
 class Settings:
     """What may change while the engine runs. Raises ValueError for a prefix that has not 22 bytes.
@@ -54,6 +58,7 @@ class ExitRules:
         max_destinations: int,
         max_unanswered: int,
         new_per_s: int,
+        https_names: list[str] | None = None,
     ) -> None: ...
 
 class Engine:
@@ -98,10 +103,12 @@ class Engine:
         ctype: str,
         ready: bool,
         stats: Stats,
+        tries_streams: bool = False,
     ) -> None:
         """`layers` from the first hop on; `end_to_end` with the direction that we send in.
 
-        `lane` is a number below 2**32: the circuit serves the associations that have the same.
+        `lane` is a number below 2**32: the circuit serves the associations that have the same. With `tries_streams`, a
+        connection for streams is begun once it is ready.
         """
 
     def remove_circuit(self, circuit_id: int) -> None: ...
@@ -126,6 +133,17 @@ class Engine:
         """Serve a client of the SOCKS5 server over a duplicate of this bound UDP socket."""
 
     def remove_association(self, association_id: int) -> None: ...
+    def open_stream(self, socket: int, lane: int, destination: bytes, early: bytes) -> None:
+        """Lead a SOCKS5 client's connection, by a duplicate, through a circuit of the lane to a destination (RFC 1928,
+        5), and reply to the client. `early` is what it has sent already. Raises OSError.
+        """
+
+    def resolved(self, number: int, host: str | None) -> None:
+        """Answer the event `resolve` with an IP address, or None where there is none."""
+
+    def set_listener(self, lane: int, listener: _Address | None) -> None:
+        """Lead the streams that come over the lane's end-to-end circuits to this TCP port of ours."""
+
     def set_usual(self, association_id: int) -> None:
         """Give this association what nobody of its lane asked for."""
 

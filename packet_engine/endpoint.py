@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,7 @@ def packed_rules(rules: Any) -> ExitRules:
         rules.max_destinations,
         rules.max_unanswered,
         rules.new_per_s,
+        None if rules.https_names is None else list(rules.https_names),
     )
 
 
@@ -66,12 +68,14 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         takes_trains: bool = True,
         mask: int = 0,
         lane_of: Callable[[Circuit], int] = lambda circuit: int(circuit.goal_hops),
+        tries_streams: Callable[[Circuit], bool] = lambda circuit: False,
     ) -> None:
         """`sock` is bound; the endpoint closes it. Exits leave from `exit_host` and a port of `exit_ports`,
         (0, 0) being any, through the `device`, "" being any.
 
         `lane_of` says which associations' clients a circuit serves: those that were added with the same number.
-        `mask` is what the addresses of end-to-end circuits differ by from their ids.
+        `mask` is what the addresses of end-to-end circuits differ by from their ids. `tries_streams` says whether the
+        other end of a circuit may speak streams.
 
         Without `trains`, each datagram is sent by itself; without `takes_trains`, the kernel joins none for us.
         """
@@ -80,6 +84,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self.sock = sock
         self._reset_at = (0, 0)
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda lane, destinations: None
+        self.look_up: Callable[[str], Future[str | None]] | None = None  # finds a name's address, for an exit's streams
         self.on_stream_lost: Callable[[str], object] = lambda why: None
         self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
         self._counters = counters
@@ -87,6 +92,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._allow_private = allow_private
         self._mask = mask
         self._lane_of = lane_of
+        self._tries_streams = tries_streams
         self._keyring = KeyRing()
         self._address = UDPv4Address(*sock.getsockname()[:2])
         self._loop = asyncio.get_running_loop()
@@ -165,6 +171,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             circuit.ctype,
             circuit.state == CIRCUIT_STATE_READY,
             stats,
+            self._tries_streams(circuit),
         )
         return tuple(held)
 
@@ -229,10 +236,20 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
                     self._deliver((UDPv4Address(*source), packet))
                 case ("orphans", lane, destinations):
                     self.on_orphans(lane, destinations)
+                case ("resolve", number, name):
+                    self._resolve(number, name)
                 case ("stream_lost", why):
                     self.on_stream_lost(why)
                 case ("failed", why):
                     self.on_failed(why)
+
+    def _resolve(self, number: int, name: str) -> None:
+        if self.look_up is None:
+            self.engine.resolved(number, None)
+            return
+        self.look_up(name).add_done_callback(
+            lambda found: None if found.cancelled() else self.engine.resolved(number, found.result())
+        )
 
     def _deliver(self, packet: tuple[UDPv4Address, bytes]) -> None:
         try:

@@ -45,6 +45,7 @@ class RouteTable(UserDict[int, Route], Generic[Route]):
 
     py-ipv8 marks a circuit dirty when its hops change and reads it from the
     table afterwards "for notifying the Rust Endpoint": here, too.
+    `streams` of a route is what it has of them (overlay/clients/streams.py).
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class RouteTable(UserDict[int, Route], Generic[Route]):
             return
         route.bytes_up, route.bytes_down, active_s = self.stats[circuit_id].read()
         route.last_activity = max(route.last_activity, active_s)
+        route.streams = self.stats[circuit_id].read_streams()
         if self._address[circuit_id] != _neighbour(route):
             self.refresh(circuit_id)
 

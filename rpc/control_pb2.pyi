@@ -277,6 +277,7 @@ class ExitRules(google.protobuf.message.Message):
     MAX_DESTINATIONS_FIELD_NUMBER: builtins.int
     MAX_UNANSWERED_FIELD_NUMBER: builtins.int
     NEW_PER_S_FIELD_NUMBER: builtins.int
+    HTTPS_NAMES_FIELD_NUMBER: builtins.int
     protocols: builtins.int
     denied: builtins.bytes
     """ranges of addresses, first and last of 16 bytes each"""
@@ -287,6 +288,10 @@ class ExitRules(google.protobuf.message.Message):
     max_destinations: builtins.int
     max_unanswered: builtins.int
     new_per_s: builtins.int
+    @property
+    def https_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """where TLS may go; none: anywhere"""
+
     def __init__(
         self,
         *,
@@ -298,10 +303,11 @@ class ExitRules(google.protobuf.message.Message):
         max_destinations: builtins.int = ...,
         max_unanswered: builtins.int = ...,
         new_per_s: builtins.int = ...,
+        https_names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "protocols", b"protocols"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "protocols", b"protocols"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "https_names", b"https_names", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "protocols", b"protocols"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: typing_extensions.TypeAlias = typing.Literal["allowed"]
     _WhichOneofArgType__allowed: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed"]
@@ -946,6 +952,50 @@ class UsualSet(google.protobuf.message.Message):
 Global___UsualSet: typing_extensions.TypeAlias = UsualSet
 
 @typing.final
+class OpenStream(google.protobuf.message.Message):
+    """Lead a SOCKS5 client's TCP connection through a circuit of the lane. Its
+    socket came before, over the sockets descriptor, with the same id.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STREAM_ID_FIELD_NUMBER: builtins.int
+    HOPS_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    DESTINATION_FIELD_NUMBER: builtins.int
+    EARLY_FIELD_NUMBER: builtins.int
+    stream_id: builtins.int
+    hops: builtins.int
+    group: builtins.int
+    destination: builtins.bytes
+    """RFC 1928 section 5"""
+    early: builtins.bytes
+    """what the client has sent already"""
+    def __init__(
+        self,
+        *,
+        stream_id: builtins.int = ...,
+        hops: builtins.int = ...,
+        group: builtins.int = ...,
+        destination: builtins.bytes = ...,
+        early: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["destination", b"destination", "early", b"early", "group", b"group", "hops", b"hops", "stream_id", b"stream_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___OpenStream: typing_extensions.TypeAlias = OpenStream
+
+@typing.final
+class StreamOpened(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___StreamOpened: typing_extensions.TypeAlias = StreamOpened
+
+@typing.final
 class Steer(google.protobuf.message.Message):
     """A datagram of the association's client for a bucket that the child has from
     now on, but that reached the main process.
@@ -1423,6 +1473,10 @@ class CircuitDelta(google.protobuf.message.Message):
     INFOHASH_FIELD_NUMBER: builtins.int
     E2E_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    STREAMS_SPOKEN_FIELD_NUMBER: builtins.int
+    STREAMS_OPEN_FIELD_NUMBER: builtins.int
+    STREAMS_ALL_FIELD_NUMBER: builtins.int
+    STREAMS_ROUND_TRIP_S_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     goal_hops: builtins.int
     ctype: builtins.str
@@ -1436,6 +1490,11 @@ class CircuitDelta(google.protobuf.message.Message):
     infohash: builtins.bytes
     e2e: builtins.bool
     group: builtins.int
+    streams_spoken: builtins.bool
+    """the other end speaks streams (overlay/clients/streams.py)"""
+    streams_open: builtins.int
+    streams_all: builtins.int
+    streams_round_trip_s: builtins.float
     @property
     def hops(self) -> Global___HopList: ...
     @property
@@ -1456,10 +1515,14 @@ class CircuitDelta(google.protobuf.message.Message):
         infohash: builtins.bytes | None = ...,
         e2e: builtins.bool | None = ...,
         group: builtins.int | None = ...,
+        streams_spoken: builtins.bool | None = ...,
+        streams_open: builtins.int | None = ...,
+        streams_all: builtins.int | None = ...,
+        streams_round_trip_s: builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "unverified_hop", b"unverified_hop"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams_all", b"_streams_all", "_streams_open", b"_streams_open", "_streams_round_trip_s", b"_streams_round_trip_s", "_streams_spoken", b"_streams_spoken", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams_all", b"streams_all", "streams_open", b"streams_open", "streams_round_trip_s", b"streams_round_trip_s", "streams_spoken", b"streams_spoken", "unverified_hop", b"unverified_hop"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "unverified_hop", b"unverified_hop"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams_all", b"_streams_all", "_streams_open", b"_streams_open", "_streams_round_trip_s", b"_streams_round_trip_s", "_streams_spoken", b"_streams_spoken", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams_all", b"streams_all", "streams_open", b"streams_open", "streams_round_trip_s", b"streams_round_trip_s", "streams_spoken", b"streams_spoken", "unverified_hop", b"unverified_hop"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_down: typing_extensions.TypeAlias = typing.Literal["bytes_down"]
     _WhichOneofArgType__bytes_down: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down"]
@@ -1483,6 +1546,14 @@ class CircuitDelta(google.protobuf.message.Message):
     _WhichOneofArgType__infohash: typing_extensions.TypeAlias = typing.Literal["_infohash", b"_infohash"]
     _WhichOneofReturnType__last_activity: typing_extensions.TypeAlias = typing.Literal["last_activity"]
     _WhichOneofArgType__last_activity: typing_extensions.TypeAlias = typing.Literal["_last_activity", b"_last_activity"]
+    _WhichOneofReturnType__streams_all: typing_extensions.TypeAlias = typing.Literal["streams_all"]
+    _WhichOneofArgType__streams_all: typing_extensions.TypeAlias = typing.Literal["_streams_all", b"_streams_all"]
+    _WhichOneofReturnType__streams_open: typing_extensions.TypeAlias = typing.Literal["streams_open"]
+    _WhichOneofArgType__streams_open: typing_extensions.TypeAlias = typing.Literal["_streams_open", b"_streams_open"]
+    _WhichOneofReturnType__streams_round_trip_s: typing_extensions.TypeAlias = typing.Literal["streams_round_trip_s"]
+    _WhichOneofArgType__streams_round_trip_s: typing_extensions.TypeAlias = typing.Literal["_streams_round_trip_s", b"_streams_round_trip_s"]
+    _WhichOneofReturnType__streams_spoken: typing_extensions.TypeAlias = typing.Literal["streams_spoken"]
+    _WhichOneofArgType__streams_spoken: typing_extensions.TypeAlias = typing.Literal["_streams_spoken", b"_streams_spoken"]
     _WhichOneofReturnType__unverified_hop: typing_extensions.TypeAlias = typing.Literal["unverified_hop"]
     _WhichOneofArgType__unverified_hop: typing_extensions.TypeAlias = typing.Literal["_unverified_hop", b"_unverified_hop"]
     @typing.overload
@@ -1507,6 +1578,14 @@ class CircuitDelta(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__infohash) -> _WhichOneofReturnType__infohash | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_activity) -> _WhichOneofReturnType__last_activity | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_all) -> _WhichOneofReturnType__streams_all | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_open) -> _WhichOneofReturnType__streams_open | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_round_trip_s) -> _WhichOneofReturnType__streams_round_trip_s | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_spoken) -> _WhichOneofReturnType__streams_spoken | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__unverified_hop) -> _WhichOneofReturnType__unverified_hop | None: ...
 
@@ -1615,6 +1694,7 @@ class Exit(google.protobuf.message.Message):
     SEEDER_KEY_FIELD_NUMBER: builtins.int
     INFOHASH_FIELD_NUMBER: builtins.int
     COOKIE_FIELD_NUMBER: builtins.int
+    STREAMS_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     enabled: builtins.bool
     bytes_up: builtins.int
@@ -1630,6 +1710,8 @@ class Exit(google.protobuf.message.Message):
     """in this swarm"""
     cookie: builtins.bytes
     """it is a rendezvous point"""
+    streams: builtins.int
+    """open now"""
     def __init__(
         self,
         *,
@@ -1644,8 +1726,9 @@ class Exit(google.protobuf.message.Message):
         seeder_key: builtins.bytes = ...,
         infohash: builtins.bytes = ...,
         cookie: builtins.bytes = ...,
+        streams: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "cookie", b"cookie", "creation_time", b"creation_time", "enabled", b"enabled", "host", b"host", "infohash", b"infohash", "port", b"port", "public_key", b"public_key", "seeder_key", b"seeder_key"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "cookie", b"cookie", "creation_time", b"creation_time", "enabled", b"enabled", "host", b"host", "infohash", b"infohash", "port", b"port", "public_key", b"public_key", "seeder_key", b"seeder_key", "streams", b"streams"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Exit: typing_extensions.TypeAlias = Exit
@@ -1935,6 +2018,7 @@ class Request(google.protobuf.message.Message):
     SET_EXIT_RULES_FIELD_NUMBER: builtins.int
     SET_ADMISSION_FIELD_NUMBER: builtins.int
     SET_USUAL_FIELD_NUMBER: builtins.int
+    OPEN_STREAM_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -1983,6 +2067,8 @@ class Request(google.protobuf.message.Message):
     def set_admission(self) -> Global___SetAdmission: ...
     @property
     def set_usual(self) -> Global___SetUsual: ...
+    @property
+    def open_stream(self) -> Global___OpenStream: ...
     def __init__(
         self,
         *,
@@ -2010,12 +2096,13 @@ class Request(google.protobuf.message.Message):
         set_exit_rules: Global___SetExitRules | None = ...,
         set_admission: Global___SetAdmission | None = ...,
         set_usual: Global___SetUsual | None = ...,
+        open_stream: Global___OpenStream | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2049,6 +2136,7 @@ class Reply(google.protobuf.message.Message):
     SET_EXIT_RULES_FIELD_NUMBER: builtins.int
     SET_ADMISSION_FIELD_NUMBER: builtins.int
     SET_USUAL_FIELD_NUMBER: builtins.int
+    OPEN_STREAM_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -2097,6 +2185,8 @@ class Reply(google.protobuf.message.Message):
     def set_admission(self) -> Global___AdmissionSet: ...
     @property
     def set_usual(self) -> Global___UsualSet: ...
+    @property
+    def open_stream(self) -> Global___StreamOpened: ...
     def __init__(
         self,
         *,
@@ -2124,12 +2214,13 @@ class Reply(google.protobuf.message.Message):
         set_exit_rules: Global___ExitRulesSet | None = ...,
         set_admission: Global___AdmissionSet | None = ...,
         set_usual: Global___UsualSet | None = ...,
+        open_stream: Global___StreamOpened | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

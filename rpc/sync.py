@@ -42,6 +42,10 @@ class CircuitState:
     infohash: bytes = b""
     e2e: bool = False
     group: int = 0
+    streams_spoken: bool = False
+    streams_open: int = 0
+    streams_all: int = 0
+    streams_round_trip_s: float = 0.0
 
 
 class CarriedState(NamedTuple):
@@ -95,6 +99,7 @@ class ExitState(NamedTuple):
     seeder_key: bytes = b""
     infohash: bytes = b""
     cookie: bytes = b""
+    streams: int = 0
 
 
 class IntroductionState(NamedTuple):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Callable
 
@@ -94,7 +95,7 @@ class _StreamProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._connection = self._connected(transport)
+        self._connection = self._connected(_AsyncioStream(transport))
 
     def data_received(self, data: bytes) -> None:
         if self._connection is not None:
@@ -103,3 +104,20 @@ class _StreamProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection is not None:
             self._connection.lost()
+
+
+class _AsyncioStream:
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def detach(self) -> socket.socket:
+        given = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        self._transport.set_protocol(asyncio.Protocol())
+        self._transport.abort()  # closes its own descriptor alone
+        return given

@@ -1,9 +1,11 @@
 """What a SOCKS5 server's associations are handed to, so that their datagrams need not pass through it."""
 
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from tunnel_pool.socks5.address import Socks5Address
 from tunnel_pool.socks5.server import Association
 
 OnLost = Callable[[Callable[[tuple[str, int]], bool]], None]
@@ -25,6 +27,15 @@ class Carrier(Protocol):
         """Take a datagram; return False when it is to go the usual way."""
 
     def closed(self, association: Association) -> None: ...
+
+    def has_streams(self, address: Socks5Address) -> bool:
+        """Return whether a connection to this address can be carried as a stream."""
+
+    def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
+        """Carry a client's TCP connection, ours from now on, to this address, and reply to the client.
+
+        `early` is what the client has sent already.
+        """
 
     def end(self) -> None:
         """Stop; this is called when there are no more associations."""

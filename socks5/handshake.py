@@ -3,11 +3,11 @@
     GREETING --methods--> REQUEST --UDP ASSOCIATE--> ASSOCIATED: further bytes are passed over
         |  |                 ^   |
         |  |                 |   +--CONNECT--> CONNECTING --connected--> HTTP --request--> CLOSED
-        |  +--> PASSWORD ----+   |                 |                      |
-        |          |             |                 |                      |
-        +-- bad version,         +-- BIND,         +-- refused            +-- no HTTP GET
-            no method, wrong         bad address       -> CLOSED              -> CLOSED
-            password -> CLOSED       -> CLOSED
+        |  +--> PASSWORD ----+   |                 |  |                   |
+        |          |             |                 |  +-- handed_over     +-- no HTTP GET
+        +-- bad version,         +-- BIND,         |      -> CLOSED           -> CLOSED
+            no method, wrong         bad address   +-- refused
+            password -> CLOSED       -> CLOSED         -> CLOSED
 
 A server with a secret asks for it (PASSWORD, RFC 1929); one without asks for nothing.
 
@@ -64,7 +64,7 @@ class Associate:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Say whether HTTP requests can go to this address: `connected` or `refused`."""
+    """Say what becomes of a connection to this address: `connected` (for HTTP), `handed_over` or `refused`."""
 
     address: Socks5Address
 
@@ -128,6 +128,12 @@ class Handshake:
         """Grant the connection: HTTP requests may follow."""
         self.state = State.HTTP
         return [Send(reply(ReplyCode.SUCCEEDED, _NO_ADDRESS)), *self._http()]
+
+    def handed_over(self) -> bytes:
+        """Leave the connection, its reply too, to somebody else; return what the client has sent after its request."""
+        early, self._buffer = self._buffer, b""
+        self.state = State.CLOSED
+        return early
 
     def refused(self, code: ReplyCode, why: str) -> list[Step]:
         """Refuse the connection, for the reason given."""

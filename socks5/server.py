@@ -30,6 +30,11 @@ logger = logging.getLogger(__name__)
 _ids = itertools.count(1)
 
 
+def new_id() -> int:
+    """Return a number for an association or a client's connection, by which its socket is handed over."""
+    return next(_ids)
+
+
 class CannotListenError(Exception):
     """Says why the port can't be had."""
 
@@ -41,6 +46,9 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Close it when all is written."""
+
+    def detach(self) -> socket.socket:
+        """Give the connection's socket away, after all is written; nothing more is heard of the connection."""
 
 
 class Datagrams(Protocol):
@@ -82,6 +90,12 @@ class Consumer(Protocol):
     def usual_known(self, association: "Association") -> None:
         """Hear that the association's client, which is known, gets what no client asked for."""
 
+    def is_for_streams(self, address: Socks5Address) -> bool:
+        """Return whether a connection to this address is handed over to `open_stream`."""
+
+    def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
+        """Carry a client's connection, which waits for its reply; `early` is what the client has sent already."""
+
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
         """Return why HTTP requests can't go to this address, None when they can."""
 
@@ -101,7 +115,7 @@ class Association:
     def __init__(
         self, server: "Socks5Server", client: Socks5Address, counters: Counter[str], group: ReusePortGroup | None = None
     ) -> None:
-        self.id = next(_ids)
+        self.id = new_id()
         self.group = group
         self._server = server
         self._consumer = server.consumer
@@ -221,6 +235,10 @@ class Connection:
                     self._stream.write(data)
                 case Associate(client):
                     self._perform(self._associate(client))
+                case Connect(address) if self._server.consumer.is_for_streams(address):
+                    early = self._handshake.handed_over()
+                    self._server.connections.discard(self)
+                    self._server.consumer.open_stream(self._stream.detach(), address, early)
                 case Connect(address):
                     refusal = self._server.consumer.why_no_connection(address)
                     self._perform(self._handshake.refused(*refusal) if refusal else self._handshake.connected())

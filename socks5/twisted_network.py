@@ -87,3 +87,13 @@ class _TwistedStream:
 
     def close(self) -> None:
         self._transport.loseConnection()
+
+    def detach(self) -> socket.socket:
+        transport = self._transport
+        transport.doWrite()
+        transport.stopReading()
+        transport.stopWriting()
+        given: socket.socket = transport.getHandle().dup()
+        # Twisted shuts a connection down where it closes one; this one goes on.
+        transport.getHandle().close()
+        return given

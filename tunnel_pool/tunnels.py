@@ -19,6 +19,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.guard_file import keep_guards, read_guards
+from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
@@ -28,7 +29,13 @@ from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.networks import use_as_numbers
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
-from tunnel_pool.overlay.serving.exit_rules import BITTORRENT_FLAG_PROTOCOLS, NO_RULES, ExitRules, Protocol
+from tunnel_pool.overlay.serving.exit_rules import (
+    BITTORRENT_FLAG_PROTOCOLS,
+    NO_RULES,
+    STREAM_PROTOCOLS,
+    ExitRules,
+    Protocol,
+)
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.overlay.wire.udp import CannotBindError
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
@@ -138,6 +145,8 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
     for protocol, flag in FLAGS_OF_PROTOCOLS.items():
         if protocol in options.exit_protocols:
             flags.add(flag)
+    if options.exit_protocols & STREAM_PROTOCOLS and choose(options.engine) is EngineChoice.NATIVE:
+        flags.add(PEER_FLAG_EXIT_STREAMS)
     return frozenset(flags)
 
 

@@ -1,10 +1,16 @@
 """The native engine of this process reads the associations of SOCKS5 clients itself."""
 
 import logging
+import socket
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
+from ipv8.messaging.anonymization.tunnel import Circuit
+
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import that_speak
+from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association
 
@@ -14,10 +20,11 @@ logger = logging.getLogger(__name__)
 class DirectCarrier:
     """Lets an engine (packet_engine/_native.pyi) read each association's socket (tunnel_pool.socks5.carrier)."""
 
-    def __init__(self, engine: Any, lane: Lane) -> None:
+    def __init__(self, engine: Any, lane: Lane, circuits: Mapping[int, Circuit]) -> None:
         self.drops: Counter[str] = Counter()
         self._engine = engine
         self._lane = lane
+        self._circuits = circuits
         self._carried: set[int] = set()
 
     def opened(self, association: Association) -> None:
@@ -44,5 +51,13 @@ class DirectCarrier:
         if association.id in self._carried:
             self._carried.discard(association.id)
             self._engine.remove_association(association.id)
+
+    def has_streams(self, address: Socks5Address) -> bool:
+        return bool(that_speak(self._circuits.values(), self._lane, address))
+
+    def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
+        with sock:
+            destination = encode_address(address.host, address.port)
+            self._engine.open_stream(sock.fileno(), self._lane.pack(), destination, early)
 
     def end(self) -> None: ...

@@ -31,15 +31,23 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Protocol(IntFlag):
-    """Names what a datagram is by its content, as the network does (py-ipv8's DataChecker); HTTP is no datagram's."""
+    """Names what a datagram is by its content, as the network does (py-ipv8's DataChecker), and what else leaves.
+
+    HTTP is asked in messages, the last three come by streams: BitTorrent over TCP, TLS to port 443, and BitTorrent over
+    TCP with its encrypted handshake, which can't be told from anything else.
+    """
 
     BITTORRENT = 1
     DHT = 2
     UDP_TRACKERS = 4
     IPV8 = 8
     HTTP = 16
+    TCP = 32
+    HTTPS = 64
+    ENCRYPTED_TCP = 128
 
 
+STREAM_PROTOCOLS = Protocol.TCP | Protocol.HTTPS | Protocol.ENCRYPTED_TCP
 BITTORRENT_FLAG_PROTOCOLS = Protocol.BITTORRENT | Protocol.DHT | Protocol.UDP_TRACKERS
 
 
@@ -119,6 +127,7 @@ class ExitRules:
     max_destinations: int = 0  # the most destinations of a circuit at a time
     max_unanswered: int = 0  # datagrams to an address that never answered
     new_per_s: int = 0  # destinations of a circuit, with a burst of BURST_S
+    https_names: tuple[str, ...] | None = None  # where TLS may go: these names, and those that end in a dot and one
 
     def with_denied(self, hosts: Iterable[str]) -> "ExitRules":
         """Return these rules with some IP addresses denied besides."""

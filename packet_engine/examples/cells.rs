@@ -13,11 +13,9 @@ use packet_engine::clients::Association;
 use packet_engine::core::{Core, Settings};
 use packet_engine::counters::Counters;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES};
-use packet_engine::limits::OwnBucket;
 use packet_engine::outbox::trains;
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
-use packet_engine::rules::Contacts;
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
 const HEADER_BYTES: usize = 29;
@@ -58,19 +56,13 @@ fn core(to: &Addresses) -> Outcome<Core> {
         lane: 1,
         purpose: Purpose::Data,
         ready: true,
+        tries_streams: false,
         relay_early_count: 8.into(),
         stats: Arc::default(),
     };
     core.routes.circuits.insert(OURS, circuit);
     core.routes.clients.add(1, Association { lane: 1, client: to.client });
-    let exit = Exit {
-        previous_hop: to.first,
-        keys: keys()?,
-        enabled: true,
-        contacts: Contacts::default(),
-        messages: OwnBucket::default(),
-        stats: Arc::default(),
-    };
+    let exit = Exit { enabled: true, ..Exit::new(to.first, keys()?, Arc::default()) };
     core.routes.exits.insert(THEIRS, exit);
     Ok(core)
 }

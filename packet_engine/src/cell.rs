@@ -25,6 +25,8 @@ pub const TEST_REQUEST_ID: u8 = 19;
 /// Of Tribler's network (overlay/requests/http.py).
 pub const HTTP_REQUEST_ID: u8 = 28;
 pub const HTTP_RESPONSE_ID: u8 = 29;
+/// Of ours (docs/WIRE.md); nodes that don't know it ignore it.
+pub const STREAM_ID: u8 = 32;
 
 pub type Prefix = [u8; PREFIX_BYTES];
 

@@ -3,14 +3,16 @@
 //! Datagrams that leave go through `gate`, what Python is to hear into `events`, frames for
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::address::{self, Destination, NOWHERE};
 use crate::cell::{
     self, Header, Kind, Prefix, CREATE_ID, DATA_ID, EXTEND_ID, HTTP_REQUEST_ID, HTTP_RESPONSE_ID, MESSAGE_AT,
-    TEST_REQUEST_ID,
+    STREAM_ID, TEST_REQUEST_ID,
 };
 use crate::clients::Lane;
 use crate::counters::{Counters, DropReason};
@@ -24,6 +26,7 @@ use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
 use crate::shaper::Cost;
 use crate::stream::{self, Frame};
+use crate::streams::quic::{LinkId, Quic};
 
 /// Packets of one round that wait for Python; more are dropped and counted.
 const MAX_PACKETS_BYTES: usize = 1 << 20;
@@ -37,6 +40,11 @@ const MESSAGES_BURST_NS: u64 = 1_000_000_000;
 /// The port that stands for "the other end of the circuit whose id is the address" (py-ipv8 tunnel.py).
 const CIRCUIT_ID_PORT: u16 = 1024;
 
+/// Streams that the other end of a circuit may have at a time.
+const MAX_STREAMS: u32 = 256;
+/// Where nothing is known of a path, it takes what Ethernet takes.
+pub const MAX_PACKET_BYTES: usize = 1500;
+
 const SOCKS5_UDP_START: [u8; 3] = [0, 0, 0];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +53,8 @@ pub enum Event {
     Packet { from: SocketAddr, bytes: Vec<u8> },
     /// A circuit is gone; these destinations (SOCKS5 encoding) had it.
     Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
+    /// A stream's destination is a name; the answer is `Command::Resolved`.
+    Resolve { number: u32, name: String },
 }
 
 #[derive(Clone)]
@@ -73,6 +83,12 @@ pub struct Core {
     pub to_enable: Vec<u32>,
     /// Milliseconds since the epoch.
     pub now_ms: u64,
+    pub now: Instant,
+    pub quic: Quic,
+    /// How large a packet to an address may be, headers and all.
+    pub path_mtu: fn(SocketAddr) -> usize,
+    /// Where the streams of end-to-end circuits lead to: libtorrent's TCP port.
+    pub listeners: HashMap<Lane, SocketAddr>,
     pub rules: ExitRules,
     /// CREATE and EXTEND.
     pub handshakes: Handshakes,
@@ -99,7 +115,7 @@ fn seal_all<'a>(
 }
 
 /// Put the header in front of a message that starts at least MESSAGE_AT into the slot.
-fn finish(
+pub(crate) fn finish(
     slot: &mut [u8],
     prefix: &Prefix,
     header: Header,
@@ -143,7 +159,7 @@ fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Res
 }
 
 /// The circuit whose other end an address stands for, if it is one of those.
-fn end_to_end_id(address: Destination<'_>, mask: u32) -> Option<u32> {
+pub(crate) fn end_to_end_id(address: Destination<'_>, mask: u32) -> Option<u32> {
     match address {
         Destination::Ip(SocketAddr::V4(address)) if address.port() == CIRCUIT_ID_PORT => {
             Some(u32::from(*address.ip()) ^ mask)
@@ -166,7 +182,7 @@ fn circuit_layers(circuit: &Circuit) -> impl DoubleEndedIterator<Item = (&Sessio
 }
 
 /// Where a message lies so that its layers and the header fit in front of it.
-fn headroom(layers: usize) -> usize {
+pub(crate) fn headroom(layers: usize) -> usize {
     MESSAGE_AT + layers * COUNTER_BYTES
 }
 
@@ -182,6 +198,10 @@ impl Core {
             stream: None,
             to_enable: Vec::new(),
             now_ms: 0,
+            now: Instant::now(),
+            quic: Quic::new(MAX_STREAMS),
+            path_mtu: |_| MAX_PACKET_BYTES,
+            listeners: HashMap::new(),
             rules: ExitRules::default(),
             handshakes: Handshakes::default(),
             answers: Handshakes::default(),
@@ -371,7 +391,7 @@ impl Core {
         check_relay_early(&self.settings, header, id)?;
         circuit.stats.active(self.now_ms);
         circuit.stats.received(received_bytes);
-        if id != DATA_ID {
+        if id != DATA_ID && id != STREAM_ID {
             return self.cell_for_python(from, header, datagram, &message);
         }
         if from != circuit.first_hop {
@@ -379,6 +399,12 @@ impl Core {
         }
         if !circuit.may_carry() {
             return Err(DropReason::CircuitNotReady);
+        }
+        if id == STREAM_ID {
+            let largest_message = circuit.serves_streams().then(|| self.largest_message(circuit.first_hop));
+            self.gate.pay(Cost::inwards(Class::Own, header.circuit_id, 0, received_bytes))?;
+            let is_known = self.quic.received(LinkId::ours(header.circuit_id), text, largest_message, self.now);
+            return is_known.then_some(()).ok_or(DropReason::StreamMalformed);
         }
         let data = cell::parse_data(text).map_err(|_| DropReason::CellDataMalformed)?;
         let payload = text.get(data.payload.clone()).ok_or(DropReason::CellDataMalformed)?;
@@ -498,10 +524,18 @@ impl Core {
         place: usize,
     ) -> Result<(), DropReason> {
         let exit = self.routes.exits.get(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..datagram.len())?;
+        let received_bytes = datagram.len();
+        let message = exit.keys.open(Direction::Forward, datagram, MESSAGE_AT..received_bytes)?;
         let text = datagram.get(message.clone()).ok_or(DropReason::CellNotDecrypted)?;
         let id = *text.first().ok_or(DropReason::CellNotDecrypted)?;
         check_relay_early(&self.settings, header, id)?;
+        if id == STREAM_ID {
+            let largest_message = self.offers_streams().then(|| self.largest_message(exit.previous_hop));
+            self.gate.pay(Cost::inwards(Class::Exited, header.circuit_id, text.len(), received_bytes))?;
+            exit.stats.active(self.now_ms);
+            let is_known = self.quic.received(LinkId::exit(header.circuit_id), text, largest_message, self.now);
+            return is_known.then_some(()).ok_or(DropReason::StreamMalformed);
+        }
         let data = if id == DATA_ID {
             cell::parse_data(text).map_err(|_| DropReason::CellDataMalformed).map(Some)?
         } else {
@@ -682,7 +716,7 @@ fn sendable(to: SocketAddr) -> Result<(), DropReason> {
 }
 
 /// Encrypt for a circuit of ours and count it; returns its first hop and the packet in the slot.
-fn seal_for_circuit(
+pub(crate) fn seal_for_circuit(
     slot: &mut [u8],
     settings: &Settings,
     circuit_id: u32,

@@ -65,6 +65,15 @@ reasons! {
     DataOutFull = "data_out_full",
     HandshakesOfSource = "handshakes_of_source",
     HandshakesTooMany = "handshakes_too_many",
+    StreamContentRefused = "stream_content_refused",
+    StreamFailedTooOften = "stream_failed_too_often",
+    StreamMalformed = "stream_malformed",
+    StreamNameRefused = "stream_name_refused",
+    StreamNoCircuit = "stream_no_circuit",
+    StreamNotOffered = "stream_not_offered",
+    StreamTimedOut = "stream_timed_out",
+    StreamTooFast = "stream_too_fast",
+    StreamTooMany = "stream_too_many",
     LimitDelay = "limit_delay",
     LimitQueueFull = "limit_queue_full",
 }
@@ -96,9 +105,48 @@ pub struct RouteStats {
     up: AtomicU64,
     down: AtomicU64,
     active_ms: AtomicU64,
+    streams: StreamStats,
+}
+
+/// The streams of a circuit.
+#[derive(Debug, Default)]
+struct StreamStats {
+    are_spoken: AtomicU64,
+    open: AtomicU64,
+    all: AtomicU64,
+    round_trip_us: AtomicU64,
 }
 
 impl RouteStats {
+    /// Whether the other end speaks streams.
+    pub fn streams_spoken(&self, are_spoken: bool) {
+        self.streams.are_spoken.store(u64::from(are_spoken), Ordering::Relaxed);
+    }
+
+    pub fn stream_opened(&self) {
+        let StreamStats { open, all, .. } = &self.streams;
+        open.store(open.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        all.store(all.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub fn stream_ended(&self) {
+        let open = &self.streams.open;
+        open.store(open.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    pub fn round_trip(&self, microseconds: u64) {
+        self.streams.round_trip_us.store(microseconds, Ordering::Relaxed);
+    }
+
+    /// Whether the other end speaks streams, how many are open, how many there were, and the last round trip in
+    /// microseconds.
+    pub fn read_streams(&self) -> (bool, u64, u64, u64) {
+        let StreamStats { are_spoken, open, all, round_trip_us } = &self.streams;
+        let [spoken, open, all, round_trip] =
+            [are_spoken, open, all, round_trip_us].map(|word| word.load(Ordering::Relaxed));
+        (spoken != 0, open, all, round_trip)
+    }
+
     pub fn sent(&self, bytes: usize) {
         self.up.store(self.up.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }

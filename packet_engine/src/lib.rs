@@ -4,6 +4,7 @@ pub mod address;
 pub mod cell;
 pub mod clients;
 pub mod core;
+pub mod core_streams;
 pub mod counters;
 pub mod gate;
 pub mod handshakes;
@@ -19,6 +20,7 @@ pub mod shaper;
 pub mod shared;
 pub mod sticky;
 pub mod stream;
+pub mod streams;
 pub mod sys;
 pub mod worker;
 

@@ -112,6 +112,11 @@ impl Outbox {
         self.used + SLOT_BYTES <= self.arena.len()
     }
 
+    /// Whether a train of datagrams fits, after which there is room for one of any size.
+    pub fn has_room_for_a_train(&self) -> bool {
+        self.used + 2 * SLOT_BYTES <= self.arena.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -19,7 +19,7 @@ use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
 use crate::policy::ExitPolicy;
 use crate::routes::{Circuit, Exit, Purpose, Relay};
-use crate::rules::{Contacts, ExitRules, Ranges};
+use crate::rules::{ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
 use crate::sys::{duplicate, SharedWords};
 use crate::worker::{ExitFrom, Worker};
@@ -74,6 +74,11 @@ impl Stats {
         Self(Arc::default())
     }
 
+    fn read_streams(&self) -> (bool, u64, u64, f64) {
+        let (are_spoken, open, all, round_trip_us) = self.0.read_streams();
+        (are_spoken, open, all, round_trip_us as f64 / 1e6)
+    }
+
     fn read(&self) -> (u64, u64, f64) {
         let (up, down, active_ms) = self.0.read();
         (up, down, active_ms as f64 / 1000.0)
@@ -115,7 +120,7 @@ struct PackedRules(ExitRules);
 #[pymethods]
 impl PackedRules {
     #[new]
-    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s))]
+    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s, https_names=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         protocols: Option<u8>,
@@ -126,11 +131,13 @@ impl PackedRules {
         max_destinations: u32,
         max_unanswered: u32,
         new_per_s: u32,
+        https_names: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let addresses = |packed| Ranges::of_addresses(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
         let ports = |packed| Ranges::of_ports(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
         Ok(Self(ExitRules {
             protocols,
+            https_names,
             denied: addresses(denied)?,
             allowed: allowed.map(addresses).transpose()?,
             denied_ports: ports(denied_ports)?,
@@ -234,7 +241,7 @@ impl Engine {
         Ok(())
     }
 
-    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats))]
+    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats, tries_streams=false))]
     #[allow(clippy::too_many_arguments)]
     fn set_circuit(
         &self,
@@ -246,6 +253,7 @@ impl Engine {
         ctype: &str,
         ready: bool,
         stats: &Stats,
+        tries_streams: bool,
     ) -> PyResult<()> {
         let purpose = match ctype {
             "DATA" => Purpose::Data,
@@ -263,6 +271,7 @@ impl Engine {
             lane,
             purpose,
             ready,
+            tries_streams,
             relay_early_count: 0.into(),
             stats: stats.0.clone(),
         };
@@ -304,14 +313,7 @@ impl Engine {
     }
 
     fn set_exit(&self, circuit_id: u32, previous_hop: Address, keys: &Keys, stats: &Stats) -> PyResult<()> {
-        let exit = Exit {
-            previous_hop: address(&previous_hop)?,
-            keys: keys.0.clone(),
-            enabled: false,
-            contacts: Contacts::default(),
-            messages: limits::OwnBucket::default(),
-            stats: stats.0.clone(),
-        };
+        let exit = Exit::new(address(&previous_hop)?, keys.0.clone(), stats.0.clone());
         self.command(Command::SetExit(circuit_id, exit));
         Ok(())
     }
@@ -337,6 +339,27 @@ impl Engine {
         self.command(Command::RemoveAssociation(association_id));
     }
 
+    fn open_stream(&self, socket: RawFd, lane: u32, destination: &[u8], early: &[u8]) -> PyResult<()> {
+        let socket = duplicate(socket)?;
+        let (destination, early) = (destination.to_vec(), early.to_vec());
+        self.command(Command::OpenStream { socket, lane, destination, early });
+        Ok(())
+    }
+
+    #[pyo3(signature = (number, host))]
+    fn resolved(&self, number: u32, host: Option<&str>) -> PyResult<()> {
+        let ip = host.map(|host| address(&(host.to_owned(), 0)).map(|address| address.ip())).transpose()?;
+        self.command(Command::Resolved { number, ip });
+        Ok(())
+    }
+
+    #[pyo3(signature = (lane, listener))]
+    fn set_listener(&self, lane: u32, listener: Option<Address>) -> PyResult<()> {
+        let listener = listener.as_ref().map(address).transpose()?;
+        self.command(Command::SetListener { lane, listener });
+        Ok(())
+    }
+
     fn set_usual(&self, association_id: u32) {
         self.command(Command::SetUsual(association_id));
     }
@@ -356,6 +379,7 @@ impl Engine {
                     let list = PyList::new(py, destinations.iter().map(|address| PyBytes::new(py, address)))?;
                     events.append(("orphans", lane, list))?;
                 }
+                Notice::Event(Event::Resolve { number, name }) => events.append(("resolve", number, name))?,
                 Notice::StreamLost(why) => events.append(("stream_lost", why))?,
                 Notice::Failed(why) => events.append(("failed", why))?,
             }

@@ -12,6 +12,7 @@ use crate::keys::{Direction, SessionKeys};
 use crate::limits::OwnBucket;
 use crate::rules::Contacts;
 use crate::sticky::StickyMap;
+use crate::streams::dials::Dials;
 
 /// py-ipv8's CIRCUIT_TYPE_*, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +35,18 @@ pub struct Circuit {
     pub purpose: Purpose,
     /// All hops are there, and it is not closing.
     pub ready: bool,
+    /// The last node may speak streams, so that a connection is tried.
+    pub tries_streams: bool,
     pub relay_early_count: Cell<u32>,
     pub stats: Arc<RouteStats>,
 }
 
 impl Circuit {
+    /// Whether the other end of an end-to-end circuit may begin a connection: it is the downloader's.
+    pub fn serves_streams(&self) -> bool {
+        self.is_linked() && matches!(self.end_to_end, Some((_, Direction::Forward)))
+    }
+
     /// An end-to-end circuit whose other end can read what we send.
     pub fn is_linked(&self) -> bool {
         self.ready && self.purpose == Purpose::EndToEnd && self.end_to_end.is_some()
@@ -70,7 +78,22 @@ pub struct Exit {
     pub enabled: bool,
     pub contacts: Contacts,
     pub messages: OwnBucket,
+    pub dials: Dials,
     pub stats: Arc<RouteStats>,
+}
+
+impl Exit {
+    pub fn new(previous_hop: SocketAddr, keys: Arc<SessionKeys>, stats: Arc<RouteStats>) -> Self {
+        Self {
+            previous_hop,
+            keys,
+            enabled: false,
+            contacts: Contacts::default(),
+            messages: OwnBucket::default(),
+            dials: Dials::default(),
+            stats,
+        }
+    }
 }
 
 #[derive(Default)]

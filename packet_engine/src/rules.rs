@@ -17,6 +17,12 @@ pub const BITTORRENT: u8 = 1;
 pub const DHT: u8 = 2;
 pub const UDP_TRACKERS: u8 = 4;
 pub const IPV8: u8 = 8;
+/// By streams: BitTorrent over TCP, TLS to port 443, and BitTorrent over TCP with its encrypted handshake, which can't be
+/// told from anything else.
+pub const TCP: u8 = 32;
+pub const HTTPS: u8 = 64;
+pub const ENCRYPTED_TCP: u8 = 128;
+pub const HTTPS_PORT: u16 = 443;
 
 /// After so long without a datagram either way, a destination makes room for another.
 const QUIET_NS: u64 = 60_000_000_000;
@@ -76,6 +82,8 @@ pub struct ExitRules {
     pub allowed: Option<Ranges<u128>>,
     pub denied_ports: Ranges<u16>,
     pub allowed_ports: Option<Ranges<u16>>,
+    /// The names, and those that end in a dot and one of them, that TLS may go to; None: all.
+    pub https_names: Option<Vec<String>>,
     /// The most destinations that a circuit has at a time; 0: any number.
     pub max_destinations: u32,
     /// Datagrams to a destination that never answered; 0: any number.
@@ -87,6 +95,20 @@ pub struct ExitRules {
 impl ExitRules {
     pub fn protocols_or(&self, peer_flags: u16) -> u8 {
         self.protocols.unwrap_or_else(|| protocols_of(peer_flags))
+    }
+
+    /// Whether a stream may go to this name, empty where an address was asked for. Where names are listed, TLS goes to
+    /// these alone.
+    pub fn stream_name(&self, name: &str, port: u16) -> Result<(), DropReason> {
+        let Some(names) = self.https_names.as_ref().filter(|_| port == HTTPS_PORT) else { return Ok(()) };
+        let is_listed = names.iter().any(|listed| {
+            let start = name.len().checked_sub(listed.len());
+            let ends_so = start.and_then(|at| name.get(at..)).is_some_and(|end| end.eq_ignore_ascii_case(listed));
+            ends_so
+                && (name.len() == listed.len()
+                    || name.get(..start.unwrap_or(0)).is_some_and(|start| start.ends_with('.')))
+        });
+        is_listed.then_some(()).ok_or(DropReason::StreamNameRefused)
     }
 
     pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::clients::Association;
+use crate::clients::{Association, Lane};
 use crate::core::{Event, Settings};
 use crate::counters::{Counters, DropReason, RouteStats};
 use crate::routes::{Circuit, Exit, Relay};
@@ -49,6 +49,24 @@ pub enum Command {
         association: Association,
     },
     RemoveAssociation(u32),
+    /// Lead a SOCKS5 client's TCP connection through a circuit of the lane to a destination (RFC 1928 encoding).
+    OpenStream {
+        socket: OwnedFd,
+        lane: Lane,
+        destination: Vec<u8>,
+        /// What the client has sent already.
+        early: Vec<u8>,
+    },
+    /// The answer to `Event::Resolve`.
+    Resolved {
+        number: u32,
+        ip: Option<IpAddr>,
+    },
+    /// Where the streams of a lane's end-to-end circuits lead to.
+    SetListener {
+        lane: Lane,
+        listener: Option<SocketAddr>,
+    },
     /// This association gets what nobody of its lane asked for.
     SetUsual(u32),
     /// A datagram of an association's client that did not come by the association's socket.

@@ -18,7 +18,7 @@ use nix::fcntl::{fcntl, FcntlArg, OFlag};
 use nix::sys::epoll::{Epoll as EpollFd, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd as EventFdNumber};
 use nix::sys::prctl;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use nix::time::{clock_gettime, ClockId};
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
@@ -36,6 +36,9 @@ const STRIDE_BYTES: usize = MESSAGE_BYTES + 23 * 64;
 const MAX_IOVECS: usize = 1024;
 
 const CONTROL_WORDS: usize = 8;
+
+/// Waiting less long than was asked for would be waiting in vain.
+const SHORT_OF_A_MS: Duration = Duration::from_nanos(999_999);
 
 /// Where a train goes before the sender is told.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -122,6 +125,13 @@ pub fn bind_udp(address: SocketAddr, device: Option<&CStr>) -> io::Result<OwnedF
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// How large a packet to an address may be, by the route that the kernel knows; None when it can't say.
+pub fn path_mtu(to: SocketAddr) -> Option<usize> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None).ok()?;
+    socket.connect(&to.into()).ok()?;
+    getsockopt(&socket, sockopt::IpMtu).ok().and_then(|bytes| usize::try_from(bytes).ok())
 }
 
 /// Receives batches into buffers that are reused.
@@ -360,14 +370,21 @@ impl Epoll {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLOUT, token))?)
     }
 
+    /// Report `token` whenever it changes whether the descriptor can be read or written.
+    pub fn add_changes(&self, fd: &impl AsFd, token: u64) -> io::Result<()> {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
+    }
+
     pub fn remove(&self, fd: &impl AsFd) {
         let _ = self.epoll.delete(fd);
     }
 
-    /// Wait until something is ready, or so long, in whole milliseconds; the tokens of what is.
+    /// Wait until something is ready, or so long, rounded up to whole milliseconds; the tokens of what is.
     pub fn wait(&mut self, at_most: Option<Duration>) -> io::Result<impl Iterator<Item = u64> + '_> {
-        let timeout =
-            at_most.map_or(EpollTimeout::NONE, |time| EpollTimeout::try_from(time).unwrap_or(EpollTimeout::MAX));
+        let timeout = at_most.map_or(EpollTimeout::NONE, |time| {
+            EpollTimeout::try_from(time + SHORT_OF_A_MS).unwrap_or(EpollTimeout::MAX)
+        });
         let count = self.epoll.wait(&mut self.ready, timeout)?;
         Ok(self.ready.iter().take(count).map(EpollEvent::data))
     }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::core::{Core, Event, Settings};
+use crate::core::{Core, Event, Settings, MAX_PACKET_BYTES};
 use crate::counters::DropReason;
 use crate::limits::Limits;
 use crate::outbox::Via;
@@ -17,7 +17,9 @@ use crate::sender::Sender;
 use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
 use crate::stream::FrameReader;
-use crate::sys::{bind_udp, enable_gro, has_gso, monotonic_ns, set_timer_slack, Epoll, Inbox};
+use crate::streams::quic::LinkId;
+use crate::streams::service::{Client, DialFrom, Service, Watch};
+use crate::sys::{bind_udp, enable_gro, has_gso, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
 /// lets some gather, as network cards do (interrupt moderation); an idle one answers at once.
@@ -37,6 +39,8 @@ enum Token {
     Client(u32),
     StreamIn,
     StreamOut,
+    /// A TCP connection of a stream, by its number.
+    Tcp(u32),
 }
 
 impl Token {
@@ -49,6 +53,7 @@ impl Token {
             Token::Client(id) => (4, id),
             Token::StreamIn => (5, 0),
             Token::StreamOut => (6, 0),
+            Token::Tcp(number) => (7, number),
         };
         kind << 32 | u64::from(id)
     }
@@ -63,6 +68,7 @@ impl Token {
             4 => Token::Client(id),
             5 => Token::StreamIn,
             6 => Token::StreamOut,
+            7 => Token::Tcp(id),
             _ => return None,
         })
     }
@@ -74,6 +80,12 @@ pub struct ExitFrom {
     pub first_port: u16,
     pub last_port: u16,
     pub device: Option<CString>,
+}
+
+impl Watch for Epoll {
+    fn watch(&self, socket: &TcpStream, number: u32) -> io::Result<()> {
+        self.add_changes(socket, Token::Tcp(number).pack())
+    }
 }
 
 /// How many ports are tried before an exit goes without a socket.
@@ -111,6 +123,7 @@ pub struct Worker {
     clients: HashMap<u32, OwnedFd>,
     stream_in: Option<FrameReader>,
     stream_out: Option<StreamOut>,
+    streams: Service,
     /// Datagrams and frames of this round.
     served: usize,
     stopped: bool,
@@ -133,8 +146,12 @@ impl Worker {
         if takes_trains {
             enable_gro(&tunnel);
         }
+        let device = exit_from.device.as_deref().map(|device| device.to_bytes().to_vec());
+        let streams = Service::new(DialFrom { ip: exit_from.ip, device });
+        let mut core = Core::new(settings, shared.counters.clone());
+        core.path_mtu = |to| path_mtu(to).unwrap_or(MAX_PACKET_BYTES);
         Ok(Self {
-            core: Core::new(settings, shared.counters.clone()),
+            core,
             shared,
             epoll,
             inbox: Inbox::default(),
@@ -145,6 +162,7 @@ impl Worker {
             clients: HashMap::new(),
             stream_in: None,
             stream_out: None,
+            streams,
             served: 0,
             stopped: false,
         })
@@ -158,13 +176,15 @@ impl Worker {
             ready.clear();
             self.served = 0;
             let waiting = Instant::now();
-            match self.epoll.wait(self.core.gate.is_waiting().then_some(SHAPER_PERIOD)) {
+            let at_most = self.at_most();
+            match self.epoll.wait(at_most) {
                 Ok(tokens) => ready.extend(tokens.filter_map(Token::unpack)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
             let waited = waiting.elapsed();
             self.core.now_ms = now_ms();
+            self.core.now = Instant::now();
             self.core.gate.now_ns = monotonic_ns();
             // Commands that Python gave before a datagram came apply to it: serve them first.
             if let Some(wake) = ready.iter().position(|token| matches!(token, Token::Wake)) {
@@ -173,6 +193,7 @@ impl Worker {
             for token in &ready {
                 self.serve(*token)?;
             }
+            self.work_streams();
             self.release();
             self.flush();
             self.flush_stream();
@@ -184,6 +205,27 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// How long to wait for something to happen: None is for ever.
+    fn at_most(&self) -> Option<Duration> {
+        if self.streams.is_busy() || self.core.quic.is_dirty() {
+            return Some(Duration::ZERO);
+        }
+        let due = [self.streams.due(), self.core.quic.due()].into_iter().flatten().min();
+        let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
+        [until_due, self.core.gate.is_waiting().then_some(SHAPER_PERIOD)].into_iter().flatten().min()
+    }
+
+    /// Let streams go on, and send what they have to say.
+    fn work_streams(&mut self) {
+        self.streams.work(&mut self.core, &self.epoll);
+        while self.core.quic.is_dirty() {
+            if !self.core.gate.outbox.has_room_for_a_train() {
+                self.flush();
+            }
+            self.core.transmit_streams();
+        }
     }
 
     fn serve(&mut self, token: Token) -> io::Result<()> {
@@ -211,6 +253,10 @@ impl Worker {
                 if let Some(fd) = self.clients.get(&id).map(AsRawFd::as_raw_fd) {
                     self.receive(fd, |core, from, bytes, _| core.client_received(id, from, bytes));
                 }
+            }
+            Token::Tcp(number) => {
+                self.served += 1;
+                self.streams.ready(&mut self.core, number);
             }
             Token::StreamIn => self.read_stream(),
             Token::StreamOut => {
@@ -273,8 +319,11 @@ impl Worker {
                     circuit.relay_early_count.set(before.relay_early_count.get());
                 }
                 core.routes.circuits.insert(id, circuit);
+                core.try_streams(id);
             }
             Command::RemoveCircuit(id) => {
+                self.streams.link_lost(core, LinkId::ours(id));
+                core.quic.remove(LinkId::ours(id));
                 if let Some((lane, destinations)) = core.routes.remove_circuit(id) {
                     if !destinations.is_empty() {
                         core.events.push(Event::Orphans { lane, destinations });
@@ -292,13 +341,15 @@ impl Worker {
             }
             Command::SetExit(id, mut exit) => {
                 if let Some(before) = core.routes.exits.remove(&id) {
-                    exit.contacts = before.contacts;
+                    (exit.contacts, exit.dials) = (before.contacts, before.dials);
                 }
                 exit.enabled = self.exits.contains_key(&id);
                 core.routes.exits.insert(id, exit);
             }
             Command::RemoveExit(id) => {
                 self.flush();
+                self.streams.link_lost(&mut self.core, LinkId::exit(id));
+                self.core.quic.remove(LinkId::exit(id));
                 self.core.routes.exits.remove(&id);
                 self.exits.remove(&id);
             }
@@ -311,6 +362,16 @@ impl Worker {
                 self.core.routes.clients.add(id, association);
             }
             Command::RemoveAssociation(id) => self.remove_association(id),
+            Command::OpenStream { socket, lane, destination, early } => {
+                self.streams.open(core, &self.epoll, Client { socket: socket.into(), lane, destination, early });
+            }
+            Command::Resolved { number, ip } => self.streams.resolved(core, &self.epoll, number, ip),
+            Command::SetListener { lane, listener } => {
+                match listener {
+                    Some(listener) => core.listeners.insert(lane, listener),
+                    None => core.listeners.remove(&lane),
+                };
+            }
             Command::SetUsual(id) => core.routes.clients.set_usual(id),
             Command::ClientDatagram { association, datagram } => {
                 match core.routes.clients.get(association).map(|known| known.client) {

@@ -8,11 +8,9 @@ use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
-use packet_engine::limits::OwnBucket;
 use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
-use packet_engine::rules::Contacts;
 use proptest::prelude::*;
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
@@ -48,6 +46,7 @@ fn circuit(seeds: &[u8]) -> Circuit {
         lane: 1,
         purpose: Purpose::Data,
         ready: true,
+        tries_streams: false,
         relay_early_count: 0.into(),
         stats: Arc::default(),
     }
@@ -81,15 +80,7 @@ fn relay() -> Core {
 
 fn exit() -> Core {
     let mut core = core(2);
-    let exit = Exit {
-        previous_hop: address("198.51.100.1:1"),
-        keys: keys(2),
-        enabled: false,
-        contacts: Contacts::default(),
-        messages: OwnBucket::default(),
-        stats: Arc::default(),
-    };
-    core.routes.exits.insert(THEIRS, exit);
+    core.routes.exits.insert(THEIRS, Exit::new(address("198.51.100.1:1"), keys(2), Arc::default()));
     core
 }
 
@@ -156,6 +147,7 @@ fn end(sends: Direction, linked: bool) -> Core {
         lane: 1,
         purpose: Purpose::EndToEnd,
         ready: true,
+        tries_streams: false,
         relay_early_count: 8.into(),
         stats: Arc::default(),
     };

@@ -2,22 +2,28 @@
 
 import asyncio
 import logging
+import random
+import socket
 import time
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from ipv8.messaging.anonymization.tunnel import Circuit
+
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import that_speak
+from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.messages import address_message
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import CallError
-from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.socks5.messages import join_udp_request
-from tunnel_pool.socks5.server import Association
+from tunnel_pool.socks5.server import Association, new_id
 from tunnel_pool.socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
 from tunnel_pool.steering.bpf import ret
 from tunnel_pool.steering.group import ReusePortGroup
@@ -34,6 +40,7 @@ class Children(Protocol):
     """The part of PooledTunnelCommunity that is asked here."""
 
     pool: ProcessPool
+    circuits: dict[int, Circuit]
     watchers: list[Callable[[], None]]
 
     def slots_with_circuits(self, lane: Lane) -> set[int]: ...
@@ -99,6 +106,24 @@ class SteeredCarrier:
                 if slot in self._pool.working():
                     message = pb.Dissociate(association_id=association.id)
                     self._pool.tell(slot, "dissociate", message)
+
+    def has_streams(self, address: Socks5Address) -> bool:
+        return bool(that_speak(self._children.circuits.values(), self._lane, address))
+
+    def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
+        able = that_speak(self._children.circuits.values(), self._lane, address)
+        with sock:
+            try:
+                slot = slot_of(random.choice(able).circuit_id)
+                destination = encode_address(address.host, address.port)
+                message = pb.OpenStream(
+                    stream_id=new_id(), **self._lane._asdict(), destination=destination, early=early
+                )
+                self._pool.give(slot, message.stream_id, sock)
+            except (IndexError, KeyError, OSError):  # the child, or its circuit, has just gone, or it has no time
+                self.drops[DropReason.STREAM_NO_CIRCUIT] += 1
+                return
+        self._pool.tell(slot, "open_stream", message)
 
     def end(self) -> None:
         self._children.watchers.remove(self._update)

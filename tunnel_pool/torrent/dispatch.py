@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import secrets
+import socket
 from collections import Counter
 from collections.abc import Iterable
 
@@ -21,12 +22,15 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.sandbox.lockdown import Lockdown
-from tunnel_pool.socks5.address import Socks5Address, Socks5Error, decode_address
+from tunnel_pool.socks5.address import AddressType, Socks5Address, Socks5Error, decode_address
 from tunnel_pool.socks5.carrier import Carrier, OnLost
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
+
+HTTP_PORT = 80
+HTTPS_PORT = 443
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +90,19 @@ class Dispatcher:
             return
         self._clients.asked(outgoing.circuit.circuit_id, address, association.id)
         self._outgoing.send(outgoing, payload)
+
+    def is_for_streams(self, address: Socks5Address) -> bool:
+        """Return whether a connection becomes a stream: to peers, which have addresses, and by TLS.
+
+        What else names a host, or goes to HTTP's port, asks an HTTP tracker, whose answer is looked at.
+        """
+        is_http = address.port == HTTP_PORT or (address.kind is AddressType.DOMAIN and address.port != HTTPS_PORT)
+        carrier = self._carrier
+        return not is_http and carrier is not None and carrier.has_streams(address)
+
+    def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
+        assert self._carrier is not None
+        self._carrier.open_stream(sock, address, early)
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
         """Return why a CONNECT is refused, None if it is not: only HTTP trackers are asked, by exits that offer it."""

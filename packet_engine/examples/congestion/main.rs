@@ -7,9 +7,7 @@
 //! beside 8 streams in one circuit; then how long a packet waited in the queue on average. Jain's index is 1 where all
 //! shares are the same. CPU is that of both ends and the simulation together.
 
-mod delay_target;
 mod link;
-mod plaintext;
 mod quic;
 mod traffic;
 mod utp;
@@ -20,7 +18,6 @@ use std::time::{Duration, Instant};
 use nix::time::{clock_gettime, ClockId};
 use quinn_proto::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 
-use delay_target::DelayTargetConfig;
 use link::Path;
 use quic::{Circuit, Controller};
 use traffic::{Flow, Outcome, Traffic};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
+use packet_engine::streams::plaintext::{Greeting, Plaintext};
 use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig, Event,
@@ -12,11 +13,11 @@ use quinn_proto::{
 };
 use ring::{hkdf, hmac};
 
-use crate::plaintext::Plaintext;
 use crate::traffic::{End, Flow, Outcome, Outgoing};
 
 /// A circuit's place among the addresses that an endpoint knows.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 1);
+const GREETING: Greeting = Greeting { version: 1, largest_message: 1500 };
 static CHUNK: [u8; 65536] = [7; 65536];
 /// More than 1,024 gaps in a stream end its connection (quinn-proto's assembler): so many packets of 1,200 bytes can't
 /// leave them.
@@ -143,9 +144,9 @@ pub struct Circuit {
 impl Circuit {
     pub fn open(now: Instant, controller: &Controller, streams: usize) -> Outcome<Self> {
         let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&[2; 64]);
-        let mut server = ServerConfig::new(Arc::new(Plaintext), Arc::new(token_key));
+        let mut server = ServerConfig::new(Arc::new(Plaintext(GREETING)), Arc::new(token_key));
         server.transport_config(transport(controller.clone()));
-        let mut client_config = ClientConfig::new(Arc::new(Plaintext));
+        let mut client_config = ClientConfig::new(Arc::new(Plaintext(GREETING)));
         client_config.transport_config(transport(controller.clone()));
         let (exit, mut client) = (Host::new(Some(server), 0), Host::new(None, streams));
         client.connection = Some(client.endpoint.connect(now, client_config, PEER, "exit")?);

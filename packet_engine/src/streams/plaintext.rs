@@ -1,7 +1,11 @@
 //! QUIC without its own encryption, for connections whose packets travel in sealed cells.
 //!
-//! The handshake carries the transport parameters (RFC 9000, 18) of both sides, bare, and nothing else: the client's in
-//! its first CRYPTO frame, the server's in its answer. Packets have neither header protection nor a tag.
+//! The handshake carries a greeting and the transport parameters (RFC 9000, 18) of both sides, bare, and nothing else:
+//! the client's in its first CRYPTO frame, the server's in its answer. Packets have neither header protection nor a tag.
+//!
+//! ```text
+//! greeting:  version (1) | bytes that follow (1) | largest message (2, big endian) | fields of later versions
+//! ```
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,7 +16,37 @@ use quinn_proto::crypto::{
     UnsupportedVersion,
 };
 use quinn_proto::transport_parameters::TransportParameters;
-use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
+use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErrorCode};
+
+/// The version of streams that we speak. Whoever reads a later one takes the fields that it knows.
+pub const VERSION: u8 = 1;
+
+/// What an end says of itself in the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    pub version: u8,
+    /// The most bytes of a cell's message that reach this end in one packet.
+    pub largest_message: u16,
+}
+
+impl Greeting {
+    pub fn ours(largest_message: u16) -> Self {
+        Self { version: VERSION, largest_message }
+    }
+
+    fn write(self, buf: &mut Vec<u8>) {
+        let [high, low] = self.largest_message.to_be_bytes();
+        buf.extend([self.version, 2, high, low]);
+    }
+
+    /// The greeting, and what follows it. None when it is cut short, or of no version.
+    fn read(buf: &[u8]) -> Option<(Self, &[u8])> {
+        let [version, length, rest @ ..] = buf else { return None };
+        let (fields, rest) = rest.split_at_checked(usize::from(*length))?;
+        let [high, low, ..] = fields else { return None };
+        (*version > 0).then_some((Self { version: *version, largest_message: u16::from_be_bytes([*high, *low]) }, rest))
+    }
+}
 
 struct NoProtection;
 
@@ -65,18 +99,20 @@ enum Taken {
 
 struct PlaintextSession {
     side: Side,
+    greeting: Greeting,
     ours: TransportParameters,
-    theirs: Option<TransportParameters>,
+    theirs: Option<(Greeting, TransportParameters)>,
     has_written: bool,
     taken: Taken,
 }
 
 impl PlaintextSession {
-    fn new(side: Side, ours: TransportParameters) -> Self {
-        Self { side, ours, theirs: None, has_written: false, taken: Taken::Neither }
+    fn new(side: Side, greeting: Greeting, ours: TransportParameters) -> Self {
+        Self { side, greeting, ours, theirs: None, has_written: false, taken: Taken::Neither }
     }
 
     fn write_parameters(&mut self, buf: &mut Vec<u8>) {
+        self.greeting.write(buf);
         self.ours.write(buf);
         self.has_written = true;
     }
@@ -87,8 +123,9 @@ impl Session for PlaintextSession {
         keys()
     }
 
+    /// The other end's `Greeting`.
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        None
+        self.theirs.map(|(greeting, _)| Box::new(greeting) as _)
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
@@ -107,16 +144,17 @@ impl Session for PlaintextSession {
         self.theirs.is_none() || !self.has_written
     }
 
-    fn read_handshake(&mut self, mut buf: &[u8]) -> Result<bool, TransportError> {
+    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
         if self.theirs.is_some() {
             return Ok(false);
         }
-        self.theirs = Some(TransportParameters::read(self.side, &mut buf)?);
+        let (greeting, mut parameters) = Greeting::read(buf).ok_or(TransportErrorCode::PROTOCOL_VIOLATION)?;
+        self.theirs = Some((greeting, TransportParameters::read(self.side, &mut parameters)?));
         Ok(true)
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        Ok(self.theirs)
+        Ok(self.theirs.map(|(_, parameters)| parameters))
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
@@ -154,8 +192,8 @@ impl Session for PlaintextSession {
     }
 }
 
-/// Starts the sessions of either side.
-pub struct Plaintext;
+/// Starts the sessions of either side, which say this greeting.
+pub struct Plaintext(pub Greeting);
 
 impl ClientConfig for Plaintext {
     fn start_session(
@@ -164,7 +202,7 @@ impl ClientConfig for Plaintext {
         _server_name: &str,
         params: &TransportParameters,
     ) -> Result<Box<dyn Session>, ConnectError> {
-        Ok(Box::new(PlaintextSession::new(Side::Client, *params)))
+        Ok(Box::new(PlaintextSession::new(Side::Client, self.0, *params)))
     }
 }
 
@@ -178,6 +216,40 @@ impl ServerConfig for Plaintext {
     }
 
     fn start_session(self: Arc<Self>, _version: u32, params: &TransportParameters) -> Box<dyn Session> {
-        Box::new(PlaintextSession::new(Side::Server, *params))
+        Box::new(PlaintextSession::new(Side::Server, self.0, *params))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_greeting_is_read_as_written_and_later_fields_are_skipped() {
+        let mut written = Vec::new();
+        Greeting::ours(1371).write(&mut written);
+        assert_eq!(Greeting::read(&written), Some((Greeting::ours(1371), &[][..])));
+        let later = [2, 4, 5, 91, 7, 7, 9];
+        assert_eq!(Greeting::read(&later), Some((Greeting { version: 2, largest_message: 1371 }, &[9][..])));
+        assert_eq!(Greeting::read(&[0, 2, 5, 91]), None);
+        assert_eq!(Greeting::read(&[1, 1, 5, 91]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_handshake_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), with_greeting: bool) {
+            let mut whole = Vec::new();
+            if with_greeting {
+                Greeting::ours(1371).write(&mut whole);
+            }
+            whole.extend(bytes);
+            for side in [Side::Client, Side::Server] {
+                let ours = TransportParameters::read(side, &mut &[][..]).unwrap();
+                let mut session = PlaintextSession::new(side, Greeting::ours(1371), ours);
+                let _ = session.read_handshake(&whole);
+            }
+        }
     }
 }

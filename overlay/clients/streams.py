@@ -1,0 +1,53 @@
+"""Streams over circuits, as they are seen: who may speak them, and what a circuit has of them (docs/WIRE.md). Pure."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
+
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
+from tunnel_pool.socks5.address import Socks5Address
+
+PEER_FLAG_EXIT_STREAMS = 8192  # of ours; nodes that don't know it keep it, and do nothing with it
+
+
+class StreamsState(NamedTuple):
+    """What a circuit has of streams."""
+
+    are_spoken: bool = False  # whether the other end has answered
+    open: int = 0
+    all: int = 0  # since the circuit began
+    round_trip_s: float = 0.0  # when the other end answered
+
+
+NO_STREAMS = StreamsState()
+
+
+def streams_of(route: object) -> StreamsState:
+    """Return what a circuit, its mirror, or the end of another's circuit here has of streams."""
+    return StreamsState(*getattr(route, "streams", NO_STREAMS))
+
+
+def that_speak(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) -> list[Circuit]:
+    """Return the ready circuits of a lane that can carry a stream to an address."""
+    end = end_to_end_circuit_id(address.host, address.port)
+    return [
+        circuit
+        for circuit in circuits
+        if lane_of(circuit) == lane
+        and circuit.state == CIRCUIT_STATE_READY
+        and streams_of(circuit).are_spoken
+        and (circuit.circuit_id == end if end is not None else circuit.ctype == CIRCUIT_TYPE_DATA)
+    ]
+
+
+def tries_streams(circuit: Circuit) -> bool:
+    """Return whether to find out if the other end of a circuit speaks streams.
+
+    An exit says so by its peer flags; the other end of an end-to-end circuit is asked in any case.
+    """
+    if circuit.ctype in END_TO_END:
+        return True
+    is_complete = circuit.ctype == CIRCUIT_TYPE_DATA and len(circuit.hops) >= circuit.goal_hops > 0
+    return is_complete and PEER_FLAG_EXIT_STREAMS in (circuit.hops[-1].flags or ())

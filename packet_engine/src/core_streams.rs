@@ -1,0 +1,244 @@
+//! What `Core` does for streams: which circuits carry them, what leaves in cells, and what an exit allows.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use crate::address;
+use crate::cell::{Header, MESSAGE_AT};
+use crate::clients::Lane;
+use crate::core::{end_to_end_id, finish, headroom, seal_for_circuit, Core, Settings, MAX_PACKET_BYTES};
+use crate::counters::{DropReason, RouteStats};
+use crate::gate::Gate;
+use crate::keys::{Direction, LAYER_BYTES};
+use crate::limits::Class;
+use crate::outbox::Egress;
+use crate::routes::{Circuit, Purpose, Routes};
+use crate::rules::{ENCRYPTED_TCP, HTTPS, TCP};
+use crate::shaper::Cost;
+use crate::streams::inspection;
+use crate::streams::parts::Message;
+use crate::streams::quic::LinkId;
+
+/// The layers that a cell has at most on its way: three hops, and the two ends of an end-to-end circuit.
+const MAX_LAYERS: usize = 4;
+const IPV4_UDP_BYTES: usize = 20 + 8;
+const IPV6_UDP_BYTES: usize = 40 + 8;
+
+impl Core {
+    /// The most bytes of a message whose cell fits one packet on its whole way, if that is no narrower than its start.
+    pub fn largest_message(&self, neighbour: SocketAddr) -> usize {
+        let headers = if neighbour.is_ipv4() { IPV4_UDP_BYTES } else { IPV6_UDP_BYTES };
+        let packet_bytes = (self.path_mtu)(neighbour).min(MAX_PACKET_BYTES);
+        packet_bytes.saturating_sub(headers + MESSAGE_AT + MAX_LAYERS * LAYER_BYTES)
+    }
+
+    /// Begin a connection over a circuit of ours that may carry streams and has none.
+    pub fn try_streams(&mut self, circuit_id: u32) {
+        let Some(circuit) = self.routes.circuits.get(&circuit_id) else { return };
+        let link = LinkId::ours(circuit_id);
+        if circuit.tries_streams && circuit.may_carry() && !circuit.serves_streams() && !self.quic.has(link) {
+            let largest_message = self.largest_message(circuit.first_hop);
+            self.quic.connect(link, largest_message, self.now);
+        }
+    }
+
+    /// Put the cells of all streams that may leave by now into the outbox; stops when it is full.
+    pub fn transmit_streams(&mut self) {
+        let Self { quic, gate, routes, settings, counters, .. } = self;
+        quic.transmit(self.now, |link, message| {
+            let sent = if link.is_ours {
+                let circuit = routes.circuits.get(&link.circuit_id).ok_or(DropReason::UnknownCircuit);
+                circuit.and_then(|circuit| send_own(gate, settings, link.circuit_id, circuit, message))
+            } else {
+                send_back(gate, settings, routes, link.circuit_id, message)
+            };
+            if let Err(reason) = sent {
+                counters.count(reason);
+            }
+            gate.outbox.has_room_for_a_train()
+        });
+    }
+
+    // Circuits of ours
+
+    /// The circuit of a lane that is to carry a stream to a destination (RFC 1928 encoding): the one with the fewest.
+    pub fn link_for(&self, lane: Lane, destination: &[u8]) -> Option<LinkId> {
+        let of_lane = self.that_may_carry(lane, destination).map(|(id, circuit)| (LinkId::ours(id), circuit));
+        let connected = of_lane.filter(|(link, _)| self.quic.is_connected(*link));
+        connected.min_by_key(|(link, circuit)| (circuit.stats.read_streams().1, link.circuit_id)).map(|(link, _)| link)
+    }
+
+    /// Whether a circuit of the lane may still come to carry streams.
+    pub fn may_get_link(&self, lane: Lane, destination: &[u8]) -> bool {
+        self.that_may_carry(lane, destination).any(|(id, _)| self.quic.has(LinkId::ours(id)))
+    }
+
+    fn that_may_carry<'a>(&'a self, lane: Lane, destination: &[u8]) -> impl Iterator<Item = (u32, &'a Circuit)> {
+        let destination = address::parse_socks5(destination).ok().map(|(destination, _)| destination);
+        let end = destination.and_then(|destination| end_to_end_id(destination, self.settings.mask));
+        self.routes.circuits.iter().map(|(id, circuit)| (*id, circuit)).filter(move |(id, circuit)| {
+            let leads_there = match end {
+                Some(end) => *id == end && circuit.is_linked(),
+                None => circuit.purpose == Purpose::Data && circuit.ready,
+            };
+            leads_there && circuit.lane == lane && circuit.tries_streams
+        })
+    }
+
+    // What is seen
+
+    fn stats_of(&self, link: LinkId) -> Option<&RouteStats> {
+        if link.is_ours {
+            self.routes.circuits.get(&link.circuit_id).map(|circuit| circuit.stats.as_ref())
+        } else {
+            self.routes.exits.get(&link.circuit_id).map(|exit| exit.stats.as_ref())
+        }
+    }
+
+    pub fn stream_opened(&self, link: LinkId) {
+        if let Some(stats) = self.stats_of(link) {
+            stats.stream_opened();
+        }
+    }
+
+    /// An exit's TCP connection has sent and received so many bytes more.
+    pub fn stream_carried(&self, link: LinkId, sent: usize, received: usize) {
+        if let (false, Some(stats)) = (link.is_ours, self.stats_of(link)) {
+            stats.sent(sent);
+            stats.received(received);
+        }
+    }
+
+    pub fn stream_ended(&self, link: LinkId) {
+        if let Some(stats) = self.stats_of(link) {
+            stats.stream_ended();
+        }
+    }
+
+    /// The connection of a circuit is there.
+    pub fn link_changed(&self, link: LinkId) {
+        if let (Some(stats), Some(state)) = (self.stats_of(link), self.quic.state(link)) {
+            stats.streams_spoken(state.is_connected);
+            stats.round_trip(u64::try_from(state.round_trip.as_micros()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// The connection of a circuit has failed: it is not tried again.
+    pub fn link_lost(&mut self, link: LinkId) {
+        if let Some(stats) = self.stats_of(link) {
+            stats.streams_spoken(false);
+        }
+        if let (true, Some(circuit)) = (link.is_ours, self.routes.circuits.get_mut(&link.circuit_id)) {
+            circuit.tries_streams = false;
+        }
+        self.quic.remove(link);
+    }
+
+    // Exits
+
+    pub fn offers_streams(&self) -> bool {
+        self.settings.policy.offers() && self.exit_protocols() & (TCP | HTTPS | ENCRYPTED_TCP) != 0
+    }
+
+    fn exit_protocols(&self) -> u8 {
+        self.rules.protocols_or(self.settings.policy.peer_flags)
+    }
+
+    /// What may pass the streams of a circuit.
+    pub fn stream_protocols(&self, link: LinkId) -> u8 {
+        if link.is_ours {
+            TCP
+        } else {
+            self.exit_protocols()
+        }
+    }
+
+    /// The port of ours that the streams of an end-to-end circuit lead to.
+    pub fn listener_of(&self, link: LinkId) -> Option<SocketAddr> {
+        let circuit = self.routes.circuits.get(&link.circuit_id).filter(|_| link.is_ours)?;
+        self.listeners.get(&circuit.lane).copied()
+    }
+
+    /// Whether an exit looks up this name for a stream.
+    pub fn may_resolve(&self, name: &str, port: u16) -> Result<(), DropReason> {
+        inspection::may_connect(self.exit_protocols(), port)?;
+        self.rules.stream_name(name, port)
+    }
+
+    /// Whether an exit connects to an address, and to which; it is counted then.
+    pub fn may_dial(&mut self, circuit_id: u32, to: SocketAddr, by_name: bool) -> Result<SocketAddr, DropReason> {
+        let protocols = self.exit_protocols();
+        let policy = &self.settings.policy;
+        if !policy.offers() {
+            return Err(DropReason::ExitNotOffered);
+        }
+        inspection::may_connect(protocols, to.port())?;
+        policy.destination(to)?;
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        self.rules.destination(to)?;
+        if !by_name {
+            self.rules.stream_name("", to.port())?;
+        }
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        exit.dials.may_dial(to.ip(), self.gate.now_ns)?;
+        exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
+        exit.stats.active(self.now_ms);
+        Ok(to)
+    }
+
+    pub fn dial_failed(&mut self, link: LinkId, to: IpAddr) {
+        if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
+            exit.dials.failed(to);
+        }
+    }
+
+    pub fn dial_succeeded(&mut self, link: LinkId, to: SocketAddr) {
+        if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
+            exit.contacts.answered(to, self.gate.now_ns);
+        }
+    }
+}
+
+/// Write a message to the slot, leaving room for so many layers.
+fn place(slot: &mut [u8], layers: usize, message: &Message<'_>) -> Result<Range<usize>, DropReason> {
+    let at = headroom(layers);
+    let written = slot.get_mut(at..).and_then(|place| message.write(place)).ok_or(DropReason::CellTooLarge)?;
+    Ok(at..at + written)
+}
+
+/// Send a stream message over a circuit of ours.
+fn send_own(
+    gate: &mut Gate,
+    settings: &Settings,
+    circuit_id: u32,
+    circuit: &Circuit,
+    message: &Message<'_>,
+) -> Result<(), DropReason> {
+    if !circuit.may_carry() {
+        return Err(DropReason::CircuitNotReady);
+    }
+    let slot = gate.outbox.slot();
+    let written = place(slot, circuit.layers.len() + usize::from(circuit.end_to_end.is_some()), message)?;
+    let (to, packet) = seal_for_circuit(slot, settings, circuit_id, circuit, written, false)?;
+    gate.send(Cost::outwards(Class::Own, circuit_id, packet.len(), 0), Egress::tunnel(to, circuit_id), packet);
+    Ok(())
+}
+
+/// Send a stream message back over a circuit that ends here.
+fn send_back(
+    gate: &mut Gate,
+    settings: &Settings,
+    routes: &Routes,
+    circuit_id: u32,
+    message: &Message<'_>,
+) -> Result<(), DropReason> {
+    let exit = routes.exits.get(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+    let slot = gate.outbox.slot();
+    let written = place(slot, 1, message)?;
+    let layer = exit.keys.seal(Direction::Backward, slot, written).ok_or(DropReason::CellTooLarge)?;
+    let header = Header { circuit_id, plaintext: false, relay_early: false };
+    let packet = finish(slot, &settings.prefix, header, &layer)?;
+    let cost = Cost::outwards(Class::Exited, circuit_id, packet.len(), message.len());
+    gate.send(cost, Egress::tunnel(exit.previous_hop, circuit_id), packet);
+    Ok(())
+}

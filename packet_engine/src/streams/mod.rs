@@ -1,0 +1,16 @@
+//! Streams in circuits: bytes in order and whole, between a client and the last node of its circuit, which speaks TCP to
+//! the world. docs/WIRE.md has the bytes.
+//!
+//! `quic` carries them, without encryption of its own (`plaintext`), in messages of one or two cells (`parts`), as fast as
+//! `delay_target` lets it. A stream begins with what `opening` reads; at both ends `bridge` joins it with a TCP
+//! connection, which `service` has. An exit judges what is asked by `dials` and what passes by `inspection`.
+
+pub mod bridge;
+pub mod delay_target;
+pub mod dials;
+pub mod inspection;
+pub mod opening;
+pub mod parts;
+pub mod plaintext;
+pub mod quic;
+pub mod service;

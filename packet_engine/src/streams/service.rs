@@ -1,0 +1,498 @@
+//! The TCP connections at both ends of streams: those of SOCKS5 clients, and those that exits make. All their I/O.
+
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use socket2::{Domain, Socket, Type};
+
+use crate::address::Destination;
+use crate::core::{Core, Event as Notice};
+use crate::counters::DropReason;
+use crate::streams::bridge::{Bridge, Turn, SCRATCH_BYTES};
+use crate::streams::inspection::Inspection;
+use crate::streams::opening::{self, Reply};
+use crate::streams::quic::{Event, LinkId, Read, StreamKey, Write};
+
+/// All connections of this child.
+const MAX_CONNECTIONS: usize = 4096;
+/// How long a client waits for a circuit, an exit for a whole request, a name's address, and a connection.
+const OPENING_TIME: Duration = Duration::from_secs(20);
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// BitTorrent's peers say something every two minutes (BEP 3).
+const IDLE_TIME: Duration = Duration::from_secs(300);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What a client may send before its connection is there.
+const MAX_EARLY_BYTES: usize = 64 << 10;
+
+/// Where connections of exits come from.
+pub struct DialFrom {
+    pub ip: IpAddr,
+    pub device: Option<Vec<u8>>,
+}
+
+/// What the sockets are watched by: reports of changes, under the connection's number.
+pub trait Watch {
+    fn watch(&self, socket: &TcpStream, number: u32) -> io::Result<()>;
+}
+
+/// A SOCKS5 client that has asked for a connection.
+pub struct Client {
+    pub socket: TcpStream,
+    pub lane: u32,
+    /// RFC 1928 encoding.
+    pub destination: Vec<u8>,
+    /// What it has sent already.
+    pub early: Vec<u8>,
+}
+
+/// An exit's stream before its connection is there.
+struct Opening {
+    key: StreamKey,
+    /// What came of the stream: the request, and what the client sends after it.
+    bytes: Vec<u8>,
+    request_bytes: usize,
+    step: Step,
+    since: Instant,
+}
+
+enum Step {
+    /// The request is not whole.
+    Asked,
+    /// Python looks a name up.
+    Resolving {
+        port: u16,
+    },
+    Connecting {
+        socket: TcpStream,
+        to: SocketAddr,
+    },
+}
+
+enum Entry {
+    Waiting(Client, Instant),
+    Opening(Opening),
+    Joined(Box<Bridge>),
+}
+
+pub struct Service {
+    entries: HashMap<u32, Entry>,
+    by_key: HashMap<StreamKey, u32>,
+    next_number: u32,
+    /// Connections that could move more than their turn allowed.
+    busy: Vec<u32>,
+    events: Vec<Event>,
+    scratch: Box<[u8]>,
+    looked: Instant,
+    from: DialFrom,
+}
+
+impl Service {
+    pub fn new(from: DialFrom) -> Self {
+        Self {
+            entries: HashMap::new(),
+            by_key: HashMap::new(),
+            next_number: 0,
+            busy: Vec::new(),
+            events: Vec::new(),
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            looked: Instant::now(),
+            from,
+        }
+    }
+
+    /// How many connections there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether something could move at once.
+    pub fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
+    /// When `work` is to be called at the latest.
+    pub fn due(&self) -> Option<Instant> {
+        (!self.entries.is_empty()).then(|| self.looked + LOOK_EVERY)
+    }
+
+    fn add(&mut self, entry: Entry) -> u32 {
+        self.next_number = self.next_number.wrapping_add(1);
+        self.entries.insert(self.next_number, entry);
+        self.next_number
+    }
+
+    /// Lead a SOCKS5 client's connection through a circuit of its lane to its destination.
+    pub fn open(&mut self, core: &mut Core, watch: &impl Watch, client: Client) {
+        if self.entries.len() >= MAX_CONNECTIONS {
+            core.counters.count(DropReason::StreamTooMany);
+            turn_away(client.socket, Reply::GeneralFailure);
+            return;
+        }
+        let now = core.now;
+        self.place(core, watch, client, now);
+    }
+
+    /// Open a stream for a client, or let it wait for a circuit that may come to carry streams.
+    fn place(&mut self, core: &mut Core, watch: &impl Watch, client: Client, since: Instant) {
+        let link = core.link_for(client.lane, &client.destination);
+        let Some(key) = link.and_then(|link| core.quic.open(link)) else {
+            if core.may_get_link(client.lane, &client.destination) {
+                self.add(Entry::Waiting(client, since));
+            } else {
+                core.counters.count(DropReason::StreamNoCircuit);
+                turn_away(client.socket, Reply::NetworkUnreachable);
+            }
+            return;
+        };
+        let request = Bytes::from([opening::request(&client.destination), client.early].concat());
+        let bridge = Bridge::of_client(key, client.socket, request, core.now);
+        core.stream_opened(key.link);
+        let number = self.next_number.wrapping_add(1);
+        let is_watched = watch.watch(bridge.socket(), number).is_ok();
+        self.add(Entry::Joined(Box::new(bridge)));
+        self.by_key.insert(key, number);
+        if is_watched {
+            self.turn(core, number);
+        } else {
+            self.end(core, number, true);
+        }
+    }
+
+    /// The kernel reports a change of a connection.
+    pub fn ready(&mut self, core: &mut Core, number: u32) {
+        match self.entries.get_mut(&number) {
+            Some(Entry::Joined(bridge)) => {
+                bridge.is_ready();
+                self.turn(core, number);
+            }
+            Some(Entry::Opening(Opening { step: Step::Connecting { .. }, .. })) => self.connected(core, number),
+            _ => {}
+        }
+    }
+
+    /// Let time pass: handle what has happened to connections and streams.
+    pub fn work(&mut self, core: &mut Core, watch: &impl Watch) {
+        for number in std::mem::take(&mut self.busy) {
+            self.turn(core, number);
+        }
+        let mut events = std::mem::take(&mut self.events);
+        core.quic.poll(core.now, &mut events);
+        for event in events.drain(..) {
+            self.happened(core, watch, event);
+        }
+        self.events = events;
+        if core.now - self.looked >= LOOK_EVERY {
+            self.looked = core.now;
+            self.end_the_late(core);
+        }
+    }
+
+    fn happened(&mut self, core: &mut Core, watch: &impl Watch, event: Event) {
+        match event {
+            Event::Connected(link) => {
+                core.link_changed(link);
+                self.place_waiting(core, watch);
+            }
+            Event::Lost(link) => {
+                self.link_lost(core, link);
+                core.link_lost(link);
+                self.place_waiting(core, watch);
+            }
+            Event::Opened(key) => self.asked(core, watch, key),
+            Event::Readable(key) | Event::Writable(key) => {
+                if let Some(number) = self.by_key.get(&key).copied() {
+                    match self.entries.get(&number) {
+                        Some(Entry::Joined(_)) => self.turn(core, number),
+                        Some(Entry::Opening(_)) => self.read_request(core, watch, number),
+                        _ => {}
+                    }
+                }
+            }
+            Event::Stopped(key) => {
+                if let Some(number) = self.by_key.get(&key).copied() {
+                    self.end(core, number, true);
+                }
+            }
+        }
+    }
+
+    fn place_waiting(&mut self, core: &mut Core, watch: &impl Watch) {
+        let waiting = self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Waiting(..)));
+        let numbers: Vec<u32> = waiting.map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some(Entry::Waiting(client, since)) = self.entries.remove(&number) {
+                self.place(core, watch, client, since);
+            }
+        }
+    }
+
+    /// A circuit, or its connection, is gone: so are its streams.
+    pub fn link_lost(&mut self, core: &mut Core, link: LinkId) {
+        let lost: Vec<u32> =
+            self.by_key.iter().filter(|(key, _)| key.link == link).map(|(_, number)| *number).collect();
+        for number in lost {
+            self.end(core, number, true);
+        }
+    }
+
+    fn turn(&mut self, core: &mut Core, number: u32) {
+        let Some(Entry::Joined(bridge)) = self.entries.get_mut(&number) else { return };
+        let turn = bridge.turn(&mut core.quic, &mut self.scratch, core.now);
+        let (sent, received) = bridge.take_bytes();
+        core.stream_carried(bridge.key.link, sent, received);
+        match turn {
+            Turn::Waits => {}
+            Turn::Goes => {
+                if !self.busy.contains(&number) {
+                    self.busy.push(number);
+                }
+            }
+            Turn::Done => self.end(core, number, false),
+            Turn::Broken => self.end(core, number, true),
+            Turn::Refused => {
+                core.counters.count(DropReason::StreamContentRefused);
+                self.end(core, number, true);
+            }
+        }
+    }
+
+    /// Forget a connection; one that is `broken` off is reset on both sides.
+    fn end(&mut self, core: &mut Core, number: u32, broken: bool) {
+        let (key, socket) = match self.entries.remove(&number) {
+            Some(Entry::Joined(bridge)) => {
+                core.stream_ended(bridge.key.link);
+                (bridge.key, Some(bridge.into_socket()))
+            }
+            Some(Entry::Opening(opening)) => {
+                core.stream_ended(opening.key.link);
+                let socket = match opening.step {
+                    Step::Connecting { socket, .. } => Some(socket),
+                    _ => None,
+                };
+                (opening.key, socket)
+            }
+            Some(Entry::Waiting(client, _)) => {
+                turn_away(client.socket, Reply::NetworkUnreachable);
+                return;
+            }
+            None => return,
+        };
+        self.by_key.remove(&key);
+        if broken {
+            core.quic.reset(key);
+            if let Some(socket) = socket {
+                let _ = Socket::from(socket).set_linger(Some(Duration::ZERO)); // closing it sends a reset
+            }
+        }
+    }
+
+    fn end_the_late(&mut self, core: &mut Core) {
+        let now = core.now;
+        let late = self.entries.iter().filter(|(_, entry)| match entry {
+            Entry::Waiting(_, since) => now - *since > OPENING_TIME,
+            Entry::Opening(opening) => match opening.step {
+                Step::Connecting { .. } => now - opening.since > CONNECT_TIME,
+                _ => now - opening.since > OPENING_TIME,
+            },
+            Entry::Joined(bridge) => now - bridge.active > IDLE_TIME,
+        });
+        let late: Vec<u32> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            core.counters.count(DropReason::StreamTimedOut);
+            match self.entries.get(&number) {
+                Some(Entry::Opening(_)) => self.refuse(core, number, Reply::TimedOut),
+                _ => self.end(core, number, true),
+            }
+        }
+    }
+
+    // Exits
+
+    /// The other end of a circuit has opened a stream.
+    fn asked(&mut self, core: &mut Core, watch: &impl Watch, key: StreamKey) {
+        let opening = Opening { key, bytes: Vec::new(), request_bytes: 0, step: Step::Asked, since: core.now };
+        core.stream_opened(key.link);
+        let number = self.add(Entry::Opening(opening));
+        self.by_key.insert(key, number);
+        if self.entries.len() > MAX_CONNECTIONS {
+            core.counters.count(DropReason::StreamTooMany);
+            self.refuse(core, number, Reply::GeneralFailure);
+            return;
+        }
+        self.read_request(core, watch, number);
+    }
+
+    /// Read what has come of a stream whose connection is not there yet.
+    fn read_request(&mut self, core: &mut Core, watch: &impl Watch, number: u32) {
+        let Some(Entry::Opening(opening)) = self.entries.get_mut(&number) else { return };
+        while opening.bytes.len() < MAX_EARLY_BYTES {
+            match core.quic.read(opening.key, MAX_EARLY_BYTES - opening.bytes.len()) {
+                Read::Data(data) => opening.bytes.extend_from_slice(&data),
+                Read::Nothing => break,
+                Read::End | Read::Reset => {
+                    self.end(core, number, true);
+                    return;
+                }
+            }
+        }
+        if !matches!(opening.step, Step::Asked) {
+            return;
+        }
+        match opening::parse_request(&opening.bytes) {
+            Ok(None) => {}
+            Err(_) => {
+                core.counters.count(DropReason::StreamMalformed);
+                self.refuse(core, number, Reply::GeneralFailure);
+            }
+            Ok(Some((destination, request_bytes))) => {
+                opening.request_bytes = request_bytes;
+                let link = opening.key.link;
+                if link.is_ours {
+                    match core.listener_of(link) {
+                        Some(listener) => self.dial(core, watch, number, listener, own_end(link)),
+                        None => self.refuse(core, number, Reply::Refused),
+                    }
+                    return;
+                }
+                match destination {
+                    Destination::Ip(to) => self.dial_out(core, watch, number, to, false),
+                    Destination::Name(name, port) => {
+                        let name = String::from_utf8_lossy(name).into_owned();
+                        opening.step = Step::Resolving { port };
+                        match core.may_resolve(&name, port) {
+                            Ok(()) => core.events.push(Notice::Resolve { number, name }),
+                            Err(reason) => {
+                                core.counters.count(reason);
+                                self.refuse(core, number, Reply::NotAllowed);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Python has looked a name up; no address means that there is none.
+    pub fn resolved(&mut self, core: &mut Core, watch: &impl Watch, number: u32, ip: Option<IpAddr>) {
+        let Some(Entry::Opening(Opening { step: Step::Resolving { port }, .. })) = self.entries.get(&number) else {
+            return;
+        };
+        match ip.map(|ip| SocketAddr::new(ip, *port)) {
+            Some(to) => self.dial_out(core, watch, number, to, true),
+            None => self.refuse(core, number, Reply::HostUnreachable),
+        }
+    }
+
+    /// Connect to a destination in the world, if that is allowed.
+    fn dial_out(&mut self, core: &mut Core, watch: &impl Watch, number: u32, to: SocketAddr, by_name: bool) {
+        let Some(Entry::Opening(opening)) = self.entries.get(&number) else { return };
+        match core.may_dial(opening.key.link.circuit_id, to, by_name) {
+            Ok(to) => self.dial(core, watch, number, to, SocketAddr::new(self.from.ip, 0)),
+            Err(reason) => {
+                core.counters.count(reason);
+                self.refuse(core, number, Reply::NotAllowed);
+            }
+        }
+    }
+
+    /// Begin a connection.
+    fn dial(&mut self, core: &mut Core, watch: &impl Watch, number: u32, to: SocketAddr, from: SocketAddr) {
+        let Some(Entry::Opening(opening)) = self.entries.get_mut(&number) else { return };
+        let link = opening.key.link;
+        let device = if link.is_ours { None } else { self.from.device.as_deref() };
+        let outcome = connect(from, device, to).and_then(|socket| {
+            watch.watch(&socket, number)?;
+            Ok(socket)
+        });
+        opening.since = core.now;
+        match outcome {
+            Ok(socket) => opening.step = Step::Connecting { socket, to },
+            Err(error) => {
+                core.dial_failed(link, to.ip());
+                self.refuse(core, number, Reply::why(&error));
+            }
+        }
+    }
+
+    /// The connection that was begun is there, or has failed.
+    fn connected(&mut self, core: &mut Core, number: u32) {
+        let Some(Entry::Opening(Opening { key, step: Step::Connecting { socket, to }, .. })) =
+            self.entries.get(&number)
+        else {
+            return;
+        };
+        let (link, to) = (key.link, *to);
+        let error = match socket.take_error() {
+            Ok(None) if socket.peer_addr().is_err() => return, // it is not there yet
+            Ok(error) => error,
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error {
+            core.dial_failed(link, to.ip());
+            self.refuse(core, number, Reply::why(&error));
+            return;
+        }
+        core.dial_succeeded(link, to);
+        let Some(Entry::Opening(opening)) = self.entries.remove(&number) else { return };
+        let Step::Connecting { socket, .. } = opening.step else { return };
+        let _ = socket.set_nodelay(true);
+        let inspection = Inspection::new(core.stream_protocols(link), to.port());
+        let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
+        let bridge = Bridge::of_exit(opening.key, socket, inspection, early, core.now);
+        self.entries.insert(number, Entry::Joined(Box::new(bridge)));
+        self.turn(core, number);
+    }
+
+    /// Tell the client why there is no connection, and forget it.
+    fn refuse(&mut self, core: &mut Core, number: u32, reply: Reply) {
+        if let Some(Entry::Opening(opening)) = self.entries.remove(&number) {
+            self.by_key.remove(&opening.key);
+            core.stream_ended(opening.key.link);
+            let mut code = Bytes::copy_from_slice(&[reply as u8]);
+            if core.quic.write(opening.key, &mut code) == Write::Taken {
+                core.quic.finish(opening.key);
+                core.quic.stop(opening.key);
+            } else {
+                core.quic.reset(opening.key);
+            }
+        }
+    }
+}
+
+/// Where connections to a listener of our own come from: an address of loopback for each circuit, so that libtorrent
+/// tells its peers apart.
+fn own_end(link: LinkId) -> SocketAddr {
+    let [a, b, c, d] = link.circuit_id.to_be_bytes();
+    SocketAddr::from((Ipv4Addr::new(127, a ^ b, c, d.max(1)), 0))
+}
+
+/// Begin a connection.
+fn connect(from: SocketAddr, device: Option<&[u8]>, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    if device.is_some() {
+        socket.bind_device(device)?;
+    }
+    if !from.ip().is_unspecified() {
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(io::ErrorKind::NetworkUnreachable.into());
+        }
+        socket.bind(&from.into())?;
+    }
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket.into()),
+    }
+}
+
+/// Answer a SOCKS5 client that gets no stream.
+fn turn_away(mut socket: TcpStream, reply: Reply) {
+    let _ = socket.write(&reply.to_client()); // it may be gone; a new socket has room for ten bytes
+}

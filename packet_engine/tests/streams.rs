@@ -1,0 +1,464 @@
+//! Streams between a client and an exit in memory, with real TCP connections on loopback at both ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use packet_engine::core::{Core, Event, Settings};
+use packet_engine::counters::{Counters, DropReason};
+use packet_engine::keys::{Direction, HalfParts, SessionKeys};
+use packet_engine::policy::ExitPolicy;
+use packet_engine::routes::{Circuit, Exit, Purpose};
+use packet_engine::rules::{HTTPS, TCP};
+use packet_engine::streams::quic::LinkId;
+use packet_engine::streams::service::{Client, DialFrom, Service, Watch};
+
+const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
+const ID: u32 = 0x0100_0001;
+const BIT_TORRENT: u16 = 2;
+const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
+const LANE: u32 = 1;
+
+/// Takes part in nobody's epoll: whoever was watched is told that something has changed, each time.
+#[derive(Default)]
+struct Everyone(RefCell<Vec<u32>>);
+
+impl Watch for Everyone {
+    fn watch(&self, _socket: &TcpStream, number: u32) -> io::Result<()> {
+        self.0.borrow_mut().push(number);
+        Ok(())
+    }
+}
+
+struct Node {
+    core: Core,
+    service: Service,
+    watched: Everyone,
+}
+
+fn keys(seed: u8) -> Arc<SessionKeys> {
+    let half = HalfParts { key: &[seed; 32], salt: &[seed; 4], counter: 0 };
+    Arc::new(SessionKeys::new(&half, &half).unwrap())
+}
+
+impl Node {
+    fn new(peer_flags: u16) -> Self {
+        let settings = Settings {
+            prefix: PREFIX,
+            other_prefixes: Some(vec![]),
+            max_relay_early: 8,
+            no_crypto: vec![2, 3],
+            policy: ExitPolicy { peer_flags, own_messages: false, allow_private: true },
+            mask: 0,
+        };
+        Self {
+            core: Core::new(settings, Arc::new(Counters::default())),
+            service: Service::new(DialFrom { ip: Ipv4Addr::UNSPECIFIED.into(), device: None }),
+            watched: Everyone::default(),
+        }
+    }
+
+    fn client() -> Self {
+        let mut node = Self::new(0);
+        let circuit = Circuit {
+            first_hop: address("198.51.100.2:2"),
+            layers: vec![keys(1)],
+            end_to_end: None,
+            lane: LANE,
+            purpose: Purpose::Data,
+            ready: true,
+            tries_streams: true,
+            relay_early_count: 8.into(),
+            stats: Arc::default(),
+        };
+        node.core.routes.circuits.insert(ID, circuit);
+        node.core.try_streams(ID);
+        node.core.gate.now_ns = packet_engine::sys::monotonic_ns();
+        node
+    }
+
+    fn exit(protocols: u8) -> Self {
+        let mut node = Self::new(BIT_TORRENT);
+        node.core.rules.protocols = Some(protocols);
+        node.core.routes.exits.insert(ID, Exit::new(address("198.51.100.1:1"), keys(1), Arc::default()));
+        node.core.gate.now_ns = packet_engine::sys::monotonic_ns();
+        node
+    }
+
+    /// Let everything go on, and return the cells that leave.
+    fn work(&mut self) -> Vec<Vec<u8>> {
+        self.core.now = Instant::now();
+        self.core.gate.now_ns = packet_engine::sys::monotonic_ns();
+        for number in self.watched.0.borrow().clone() {
+            self.service.ready(&mut self.core, number);
+        }
+        self.service.work(&mut self.core, &self.watched);
+        self.core.transmit_streams();
+        let mail = self.core.gate.outbox.sorted(&[]);
+        let cells = mail.entries.iter().map(|entry| mail.bytes(entry).to_vec()).collect();
+        self.core.gate.outbox.clear();
+        cells
+    }
+
+    fn receive(&mut self, from: &str, cells: &[Vec<u8>]) {
+        for cell in cells {
+            self.core.tunnel_received(address(from), &mut cell.clone(), 0);
+        }
+    }
+
+    fn open(&mut self, to: &[u8]) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        for socket in [&ours, &theirs] {
+            socket.set_nonblocking(true).unwrap();
+        }
+        self.service.open(&mut self.core, &self.watched, asked(theirs, to));
+        ours
+    }
+}
+
+fn asked(socket: TcpStream, to: &[u8]) -> Client {
+    Client { socket, lane: LANE, destination: to.to_vec(), early: vec![] }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn encoded(to: SocketAddr) -> Vec<u8> {
+    let IpAddr::V4(ip) = to.ip() else { panic!() };
+    [&[1][..], &ip.octets(), &to.port().to_be_bytes()].concat()
+}
+
+struct Pair {
+    client: Node,
+    exit: Node,
+    /// One in so many cells is lost; 0: none.
+    lose_one_in: u64,
+    seed: u64,
+    largest_cell: usize,
+    /// The keys of the rendezvous point between the ends of an end-to-end circuit: the client's, the exit's.
+    rendezvous: Option<[Arc<SessionKeys>; 2]>,
+}
+
+/// Take the layer of one end off, and put that of the other on.
+fn turned(mut cell: Vec<u8>, from: &SessionKeys, to: &SessionKeys) -> Vec<u8> {
+    let sealed = 0..cell.len() - 29;
+    let text = from.open(Direction::Forward, &mut cell[29..], sealed).unwrap();
+    to.seal(Direction::Backward, &mut cell[29..], text).unwrap();
+    cell
+}
+
+impl Pair {
+    fn new(protocols: u8) -> Self {
+        Self {
+            client: Node::client(),
+            exit: Node::exit(protocols),
+            lose_one_in: 0,
+            seed: 1,
+            largest_cell: 0,
+            rendezvous: None,
+        }
+    }
+
+    fn keep(&mut self, cells: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let mut kept = cells;
+        kept.retain(|cell| {
+            self.largest_cell = self.largest_cell.max(cell.len());
+            // Numerical Recipes' generator.
+            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.lose_one_in == 0 || !(self.seed >> 33).is_multiple_of(self.lose_one_in)
+        });
+        kept
+    }
+
+    fn step(&mut self) {
+        let there = self.client.work();
+        let mut there = self.keep(there);
+        if let Some([one, other]) = &self.rendezvous {
+            there = there.into_iter().map(|cell| turned(cell, one, other)).collect();
+        }
+        self.exit.receive("198.51.100.1:1", &there);
+        let back = self.exit.work();
+        let mut back = self.keep(back);
+        if let Some([one, other]) = &self.rendezvous {
+            back = back.into_iter().map(|cell| turned(cell, other, one)).collect();
+        }
+        self.client.receive("198.51.100.2:2", &back);
+    }
+
+    fn until<T>(&mut self, mut is_so: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            self.step();
+            if let Some(value) = is_so(self) {
+                return value;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "it never came");
+        }
+    }
+
+    fn reply(&mut self, client: &mut TcpStream) -> u8 {
+        self.until(|_| {
+            let mut reply = [0; 10];
+            match client.read(&mut reply) {
+                Ok(10) => Some(reply),
+                Ok(count) => panic!("a reply of {count} bytes"),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+                Err(error) => panic!("{error}"),
+            }
+        })[1]
+    }
+
+    /// A client connected through the exit to a server, which has accepted.
+    fn connected(&mut self) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut client = self.client.open(&encoded(listener.local_addr().unwrap()));
+        assert_eq!(self.reply(&mut client), 0);
+        let (server, _) = self.until(|_| listener.accept().ok());
+        server.set_nonblocking(true).unwrap();
+        (client, server)
+    }
+
+    /// Move bytes from one socket to the other until it has all of them.
+    fn moved(&mut self, from: &mut TcpStream, to: &mut TcpStream, data: &[u8]) -> Vec<u8> {
+        let (mut sent, mut got) = (0, Vec::new());
+        let mut buffer = vec![0; 1 << 16];
+        self.until(|_| {
+            if sent < data.len() {
+                match from.write(&data[sent..]) {
+                    Ok(count) => sent += count,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            match to.read(&mut buffer) {
+                Ok(0) => panic!("closed early"),
+                Ok(count) => got.extend_from_slice(&buffer[..count]),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            (got.len() >= data.len()).then_some(())
+        });
+        got
+    }
+
+    /// What a socket's end looks like: None is an orderly one.
+    fn end(&mut self, socket: &mut TcpStream) -> Option<ErrorKind> {
+        self.until(|_| match socket.read(&mut [0; 100]) {
+            Ok(0) => Some(None),
+            Ok(count) => panic!("{count} bytes came"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Err(error) => Some(Some(error.kind())),
+        })
+    }
+}
+
+fn data(bytes: usize) -> Vec<u8> {
+    [&HANDSHAKE[..], &(0..bytes).map(|number| (number % 251) as u8).collect::<Vec<_>>()].concat()
+}
+
+#[test]
+fn bytes_go_both_ways_whole_and_in_order() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, mut server) = pair.connected();
+    let (there, back) = (data(3_000_000), data(5_000_000));
+    assert!(pair.moved(&mut client, &mut server, &there) == there);
+    assert!(pair.moved(&mut server, &mut client, &back) == back);
+    assert!(pair.largest_cell <= 1500 - 28 - 2 * 24, "{}", pair.largest_cell);
+    assert_eq!(pair.client.core.routes.circuits[&ID].stats.read_streams().1, 1);
+    assert_eq!(pair.exit.core.routes.exits[&ID].stats.read_streams().1, 1);
+}
+
+#[test]
+fn lost_cells_cost_time_alone_and_a_narrow_way_costs_halves() {
+    let mut pair = Pair::new(TCP);
+    pair.lose_one_in = 40;
+    for node in [&mut pair.client, &mut pair.exit] {
+        node.core.path_mtu = |_| 1280;
+        node.core.quic.remove(LinkId::ours(ID));
+    }
+    pair.client.core.try_streams(ID);
+    let (mut client, mut server) = pair.connected();
+    let back = data(2_000_000);
+    assert!(pair.moved(&mut client, &mut server, &data(10)) == data(10));
+    assert!(pair.moved(&mut server, &mut client, &back) == back);
+    assert!(pair.largest_cell <= 1280 - 28 - 2 * 24, "{}", pair.largest_cell);
+}
+
+#[test]
+fn a_direction_ends_without_the_other_and_both_leave_nothing() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, mut server) = pair.connected();
+    assert!(pair.moved(&mut client, &mut server, HANDSHAKE) == HANDSHAKE);
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(pair.end(&mut server), None);
+    let back = data(100_000);
+    assert!(pair.moved(&mut server, &mut client, &back) == back);
+    drop(server);
+    assert_eq!(pair.end(&mut client), None);
+    pair.until(|pair| {
+        let open = [
+            pair.client.core.routes.circuits[&ID].stats.read_streams().1,
+            pair.exit.core.routes.exits[&ID].stats.read_streams().1,
+        ];
+        (open == [0, 0]).then_some(())
+    });
+    assert_eq!((pair.client.service.len(), pair.exit.service.len()), (0, 0));
+}
+
+#[test]
+fn a_reset_is_handed_on() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, server) = pair.connected();
+    client.write_all(HANDSHAKE).unwrap();
+    for _ in 0..10 {
+        pair.step();
+    }
+    socket2::SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(server);
+    assert_eq!(pair.end(&mut client), Some(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn what_the_exit_may_not_or_can_not_do_has_its_reply() {
+    let mut pair = Pair::new(TCP);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut client = pair.client.open(&encoded(nobody));
+    assert_eq!(pair.reply(&mut client), 5);
+    assert_eq!(pair.end(&mut client), None);
+    let mut pair = Pair::new(HTTPS);
+    let mut client = pair.client.open(&encoded(nobody));
+    assert_eq!(pair.reply(&mut client), 2);
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamNotOffered), 1);
+}
+
+#[test]
+fn an_exit_without_streams_says_nothing_and_the_client_is_told() {
+    let mut pair = Pair::new(0);
+    let mut client = pair.client.open(&encoded(address("127.0.0.1:9")));
+    for _ in 0..20 {
+        pair.step();
+    }
+    assert_eq!(client.read(&mut [0; 10]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+    assert!(pair.exit.core.counters.get(DropReason::StreamMalformed) > 0);
+    pair.client.core.link_lost(LinkId::ours(ID));
+    let mut client = pair.client.open(&encoded(address("127.0.0.1:9")));
+    client.set_nonblocking(false).unwrap();
+    let mut reply = [0; 10];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[1], 3);
+}
+
+#[test]
+fn content_that_may_not_pass_reaches_nobody() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, mut server) = pair.connected();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert_eq!(pair.end(&mut client), Some(ErrorKind::ConnectionReset));
+    assert_eq!(pair.end(&mut server), Some(ErrorKind::ConnectionReset));
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamContentRefused), 1);
+
+    let (mut client, mut server) = pair.connected();
+    server.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+    assert!(pair.moved(&mut client, &mut server, HANDSHAKE) == HANDSHAKE);
+    assert_eq!(pair.end(&mut client), Some(ErrorKind::ConnectionReset));
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamContentRefused), 2);
+}
+
+#[test]
+fn a_name_is_looked_up_by_python() {
+    let mut pair = Pair::new(TCP);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let name = |name: &[u8]| [&[3, name.len() as u8], name, &port.to_be_bytes()].concat();
+    let mut client = pair.client.open(&name(b"peer.example"));
+    let asked = |pair: &mut Pair| {
+        pair.until(|pair| {
+            pair.exit.core.take_events().find_map(|event| match event {
+                Event::Resolve { number, name } => Some((number, name)),
+                _ => None,
+            })
+        })
+    };
+    let (number, asked_name) = asked(&mut pair);
+    assert_eq!(asked_name, "peer.example");
+    let Node { core, service, watched } = &mut pair.exit;
+    service.resolved(core, watched, number, Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(pair.reply(&mut client), 0);
+    let mut client = pair.client.open(&name(b"nowhere.example"));
+    let (number, _) = asked(&mut pair);
+    let Node { core, service, watched } = &mut pair.exit;
+    service.resolved(core, watched, number, None);
+    assert_eq!(pair.reply(&mut client), 4);
+}
+
+/// Both ends of an end-to-end circuit; only the seeder, in the exit's place, has a listener.
+fn end_to_end(listener: Option<SocketAddr>) -> Pair {
+    let mut pair = Pair::new(0);
+    pair.rendezvous = Some([keys(1), keys(3)]);
+    let ends = [
+        (&mut pair.client, "198.51.100.2:2", 1, Direction::Backward),
+        (&mut pair.exit, "198.51.100.1:1", 3, Direction::Forward),
+    ];
+    for (node, neighbour, seed, sends) in ends {
+        let circuit = Circuit {
+            first_hop: address(neighbour),
+            layers: vec![keys(seed)],
+            end_to_end: Some((keys(9), sends)),
+            lane: LANE,
+            purpose: Purpose::EndToEnd,
+            ready: true,
+            tries_streams: true,
+            relay_early_count: 8.into(),
+            stats: Arc::default(),
+        };
+        node.core.routes.exits.clear();
+        node.core.quic.remove(LinkId::ours(ID));
+        node.core.routes.circuits.insert(ID, circuit);
+        node.core.try_streams(ID);
+    }
+    pair.exit.core.listeners.extend(listener.map(|listener| (LANE, listener)));
+    pair
+}
+
+/// The address that stands for the other end (py-ipv8 tunnel.py).
+fn other_end() -> Vec<u8> {
+    [&[1][..], &ID.to_be_bytes(), &1024u16.to_be_bytes()].concat()
+}
+
+#[test]
+fn the_other_end_of_an_end_to_end_circuit_reaches_our_listener_and_nothing_else() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut pair = end_to_end(Some(listener.local_addr().unwrap()));
+    let mut client = pair.client.open(&other_end());
+    assert_eq!(pair.reply(&mut client), 0);
+    let (mut server, from) = pair.until(|_| listener.accept().ok());
+    server.set_nonblocking(true).unwrap();
+    assert!(from.ip().is_loopback() && from.ip() != Ipv4Addr::LOCALHOST);
+    assert!(pair.moved(&mut client, &mut server, &data(100_000)) == data(100_000));
+    assert!(pair.moved(&mut server, &mut client, &data(100_000)) == data(100_000));
+
+    let mut pair = end_to_end(None);
+    let mut client = pair.client.open(&other_end());
+    assert_eq!(pair.reply(&mut client), 5);
+}
+
+#[test]
+fn a_stream_ends_with_its_circuit_on_both_sides() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, mut server) = pair.connected();
+    for node in [&mut pair.client, &mut pair.exit] {
+        for link in [LinkId::ours(ID), LinkId::exit(ID)] {
+            node.service.link_lost(&mut node.core, link);
+            node.core.quic.remove(link);
+        }
+    }
+    assert_eq!(pair.end(&mut client), Some(ErrorKind::ConnectionReset));
+    assert_eq!(pair.end(&mut server), Some(ErrorKind::ConnectionReset));
+    assert_eq!((pair.client.service.len(), pair.exit.service.len()), (0, 0));
+}
