@@ -72,7 +72,8 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     `hop_choice`, `swarm_keeper`, `http`, `http_exit`, `stream_names` and `dht_names`.
 
     A caller may replace `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed`.
-    `on_changed` is called when a circuit was created, is ready or has failed, and when the first peers are known.
+    `on_changed` is called when a circuit was created, is ready, has failed or carries streams from now on, and when the
+    first peers are known.
     `native` is the endpoint of the native engine, None on the Python engine.
     """
 
@@ -110,6 +111,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             self.native.on_orphans = self._orphaned
             self.native.on_failed = self._engine_failed
             self.native.look_up = self.stream_names.look_up
+            self.native.on_streams = self._streams_changed
         else:
             # It takes 2 MB, which a process on the native engine saves.
             from tunnel_pool.overlay.wire.session_keys import SessionCrypto
@@ -127,6 +129,9 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
 
     def _engine_failed(self, why: str) -> None:
         self._failure = f"the packet engine failed: {why}; please report it"
+
+    def _streams_changed(self) -> None:
+        self.on_changed()
 
     def _orphaned(self, lane: int, destinations: list[bytes]) -> None:
         self.on_orphans(Lane.unpack(lane), destinations)

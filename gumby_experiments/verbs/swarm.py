@@ -26,6 +26,7 @@ PORT = 17_000  # all nodes use the same port, as each has an address of its own
 EXIT, RELAY, SEEDER, DOWNLOADER = "exit", "relay", "seeder", "downloader"
 MB = 1_000_000
 ALL = "all"
+STREAMS = "streams"
 
 
 class SwarmModule:
@@ -70,8 +71,12 @@ class SwarmModule:
         await self._run.links.set(number, delay_ms=delay_ms, jitter_ms=delay_ms / 10, rate_mbit=float(rate_mbit))
 
     @of_a_node
-    async def start_exit(self, number: int, workers: str = "0", engine: str = "auto") -> None:
-        await self._start_node(self._run.node(number), ["--exit"], int(workers), engine)
+    async def start_exit(
+        self, number: int, workers: str = "0", engine: str = "auto", carried_by: str = STREAMS
+    ) -> None:
+        """Start an exit that carries TCP by streams, too, or nothing but datagrams."""
+        protocols = "all" if carried_by == STREAMS else "bittorrent,dht,udp-trackers,ipv8,http"
+        await self._start_node(self._run.node(number), [f"--exit={protocols}"], int(workers), engine)
 
     @of_a_node
     async def start_relay(self, number: int, workers: str = "0", engine: str = "auto") -> None:

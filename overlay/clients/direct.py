@@ -9,7 +9,7 @@ from typing import Any
 from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import that_speak
+from tunnel_pool.overlay.clients.streams import that_reach
 from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association
@@ -53,7 +53,7 @@ class DirectCarrier:
             self._engine.remove_association(association.id)
 
     def has_streams(self, address: Socks5Address) -> bool:
-        return bool(that_speak(self._circuits.values(), self._lane, address))
+        return bool(that_reach(self._circuits.values(), self._lane, address))
 
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
         with sock:

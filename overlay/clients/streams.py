@@ -29,17 +29,24 @@ def streams_of(route: object) -> StreamsState:
     return StreamsState(*getattr(route, "streams", NO_STREAMS))
 
 
-def that_speak(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) -> list[Circuit]:
-    """Return the ready circuits of a lane that can carry a stream to an address."""
+def speaks_streams(circuit: Circuit, lane: Lane) -> bool:
+    """Return whether a circuit is ready to carry streams of a lane, out of an exit or to another end."""
+    is_one = lane_of(circuit) == lane and circuit.state == CIRCUIT_STATE_READY and streams_of(circuit).are_spoken
+    return is_one and circuit.ctype in {CIRCUIT_TYPE_DATA, *END_TO_END}
+
+
+def may_come_to_speak(circuit: Circuit) -> bool:
+    """Return whether a circuit's exit says that it speaks streams, and has not yet been heard to do so."""
+    return circuit.ctype == CIRCUIT_TYPE_DATA and tries_streams(circuit) and not streams_of(circuit).are_spoken
+
+
+def that_reach(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) -> list[Circuit]:
+    """Return the circuits of a lane that can carry a stream to an address."""
     end = end_to_end_circuit_id(address.host, address.port)
-    return [
-        circuit
-        for circuit in circuits
-        if lane_of(circuit) == lane
-        and circuit.state == CIRCUIT_STATE_READY
-        and streams_of(circuit).are_spoken
-        and (circuit.circuit_id == end if end is not None else circuit.ctype == CIRCUIT_TYPE_DATA)
-    ]
+    speaking = [circuit for circuit in circuits if speaks_streams(circuit, lane)]
+    if end is not None:
+        return [circuit for circuit in speaking if circuit.circuit_id == end]
+    return [circuit for circuit in speaking if circuit.ctype == CIRCUIT_TYPE_DATA]
 
 
 def tries_streams(circuit: Circuit) -> bool:

@@ -55,6 +55,8 @@ pub enum Event {
     Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
     /// A stream's destination is a name; the answer is `Command::Resolved`.
     Resolve { number: u32, name: String },
+    /// Whether a circuit of ours carries streams has changed.
+    Streams { circuit_id: u32 },
 }
 
 #[derive(Clone)]

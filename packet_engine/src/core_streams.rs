@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::address;
 use crate::cell::{Header, MESSAGE_AT};
 use crate::clients::Lane;
-use crate::core::{end_to_end_id, finish, headroom, seal_for_circuit, Core, Settings, MAX_PACKET_BYTES};
+use crate::core::{end_to_end_id, finish, headroom, seal_for_circuit, Core, Event, Settings, MAX_PACKET_BYTES};
 use crate::counters::{DropReason, RouteStats};
 use crate::gate::Gate;
 use crate::keys::{Direction, LAYER_BYTES};
@@ -115,12 +115,19 @@ impl Core {
         }
     }
 
+    fn tell_python(&mut self, link: LinkId) {
+        if link.is_ours {
+            self.events.push(Event::Streams { circuit_id: link.circuit_id });
+        }
+    }
+
     /// The connection of a circuit is there.
-    pub fn link_changed(&self, link: LinkId) {
+    pub fn link_changed(&mut self, link: LinkId) {
         if let (Some(stats), Some(state)) = (self.stats_of(link), self.quic.state(link)) {
             stats.streams_spoken(state.is_connected);
             stats.round_trip(u64::try_from(state.round_trip.as_micros()).unwrap_or(u64::MAX));
         }
+        self.tell_python(link);
     }
 
     /// The connection of a circuit has failed: it is not tried again.
@@ -132,6 +139,7 @@ impl Core {
             circuit.tries_streams = false;
         }
         self.quic.remove(link);
+        self.tell_python(link);
     }
 
     // Exits

@@ -380,6 +380,7 @@ impl Engine {
                     events.append(("orphans", lane, list))?;
                 }
                 Notice::Event(Event::Resolve { number, name }) => events.append(("resolve", number, name))?,
+                Notice::Event(Event::Streams { circuit_id }) => events.append(("streams", circuit_id))?,
                 Notice::StreamLost(why) => events.append(("stream_lost", why))?,
                 Notice::Failed(why) => events.append(("failed", why))?,
             }

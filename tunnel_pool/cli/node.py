@@ -66,7 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=NO_PROTOCOL,
         metavar="WHAT",
         help="What leaves from here: all (the same as --exit alone), or some of bittorrent (uTP), dht, udp-trackers, "
-        "ipv8 and http (requests to trackers), with commas between (default: nothing).",
+        "ipv8, http (requests to trackers), tcp (BitTorrent), https (TLS to port 443) and encrypted-tcp (BitTorrent's "
+        "encrypted handshake, which can't be told from anything else, and which all leaves out), with commas between "
+        "(default: nothing).",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with limits, the exit's policy and these options."

@@ -94,6 +94,7 @@ class Exit(Section, frozen=True):
     max_destinations: int = 2000
     max_unanswered: int = 50
     new_destinations_per_s: int = 100
+    https_names: list[str] = msgspec.field(default_factory=list)
 
 
 class NodeConfig(Section, frozen=True):
@@ -173,11 +174,14 @@ def _one_of(value: str, known: tuple[str, ...], key: str) -> None:
 
 
 def protocols(text: str) -> Protocol:
-    """Parse a list of names, or `all`. Raises argparse.ArgumentTypeError."""
+    """Parse a list of names, or `all`, which is all that can be told by its content.
+
+    Raises argparse.ArgumentTypeError.
+    """
     chosen = Protocol(0)
     for name in text.split(","):
         if name == "all":
-            return Protocol(sum(Protocol))
+            return Protocol(sum(Protocol)) & ~Protocol.ENCRYPTED_TCP
         if name not in PROTOCOL_NAMES:
             known = ", ".join(PROTOCOL_NAMES)
             raise argparse.ArgumentTypeError(f"{name!r} is none of {known} and all")
@@ -200,6 +204,7 @@ def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
         max_destinations=exit_.max_destinations,
         max_unanswered=exit_.max_unanswered,
         new_per_s=exit_.new_destinations_per_s,
+        https_names=tuple(exit_.https_names) or None,
     )
 
 

@@ -16,6 +16,9 @@ _WHAT = {
     Protocol.UDP_TRACKERS: "UDP trackers (BEP 15)",
     Protocol.IPV8: "messages of IPv8 overlays",
     Protocol.HTTP: "requests to HTTP trackers; their bencoded answers come back, nothing else",
+    Protocol.TCP: "BitTorrent over TCP, after a plain handshake (BEP 3) of both sides; by streams",
+    Protocol.HTTPS: "TLS to port 443, for HTTPS trackers and web seeds; by streams",
+    Protocol.ENCRYPTED_TCP: "BitTorrent over TCP with encrypted handshakes, which look like anything; by streams",
 }
 
 
@@ -24,7 +27,7 @@ def describe(rules: ExitRules, exit_: Exit, allow_private: bool) -> str:
     lines = ["What leaves from here, told by its content:"]
     let_out = rules.protocols or Protocol(0)
     for name, protocol in PROTOCOL_NAMES.items():
-        lines.append(f"  {'yes' if protocol in let_out else 'no ':3} {name:12} {_WHAT[protocol]}")
+        lines.append(f"  {'yes' if protocol in let_out else 'no ':3} {name:13} {_WHAT[protocol]}")
     lines.append("  yes messages of hidden services between relays, as from every node of the network")
     lines.append("Where to:")
     if allow_private:
@@ -39,6 +42,8 @@ def describe(rules: ExitRules, exit_: Exit, allow_private: bool) -> str:
         lines.append(f"  only to ports {_ports(rules.allowed_ports)}")
     if rules.denied_ports.firsts:
         lines.append(f"  not to ports {_ports(rules.denied_ports)}")
+    if rules.https_names is not None and Protocol.HTTPS in let_out:
+        lines.append(f"  by TLS only to {', '.join(rules.https_names)}, and what ends in a dot and one of these")
     lines.append("How much of it, of one circuit:")
     for text, number in (
         ("destinations at a time", rules.max_destinations),

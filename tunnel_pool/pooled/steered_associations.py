@@ -13,7 +13,7 @@ from typing import Protocol
 from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import that_speak
+from tunnel_pool.overlay.clients.streams import that_reach
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.messages import address_message
 from tunnel_pool.pool.pool import ProcessPool
@@ -108,10 +108,10 @@ class SteeredCarrier:
                     self._pool.tell(slot, "dissociate", message)
 
     def has_streams(self, address: Socks5Address) -> bool:
-        return bool(that_speak(self._children.circuits.values(), self._lane, address))
+        return bool(that_reach(self._children.circuits.values(), self._lane, address))
 
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
-        able = that_speak(self._children.circuits.values(), self._lane, address)
+        able = that_reach(self._children.circuits.values(), self._lane, address)
         with sock:
             try:
                 slot = slot_of(random.choice(able).circuit_id)

@@ -25,7 +25,7 @@ def seeder_settings(host: str, port: int = 0, speed: int = 0) -> dict[str, objec
         "upload_rate_limit": speed,
         "listen_interfaces": f"{host}:{port}",
         "enable_outgoing_tcp": False,
-        "enable_incoming_tcp": False,
+        "enable_incoming_tcp": True,
         "enable_upnp": False,
         "enable_natpmp": False,
         "enable_lsd": False,

@@ -5,6 +5,7 @@ way into BitTorrent's DHT. The commands and the daemon open theirs here; they di
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import speaks_streams
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.socks5.server import Socks5Server
@@ -20,8 +23,37 @@ from tunnel_pool.torrent.dht_bootstrap import DhtEntry
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, new_secret, serve_session
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.readiness import Readiness
+from tunnel_pool.torrent.transport import UTP_ALONE, TransportChoice
+
+CHOOSE_S = 0.25
 
 S = TypeVar("S", bound=LibtorrentSession[Any])
+
+
+class _Transports:
+    """Has a session use TCP or uTP, by what the circuits of its lane carry now."""
+
+    def __init__(self, tunnels: Tunnels, lane: Lane, session: LibtorrentSession[Any]) -> None:
+        self._tunnels = tunnels
+        self._lane = lane
+        self._session = session
+        self._choice = TransportChoice()
+        self._chosen = UTP_ALONE
+
+    def choose(self, now_s: float) -> None:
+        speaking = [circuit for circuit in self._tunnels.circuits.values() if speaks_streams(circuit, self._lane)]
+        is_end = [circuit.ctype in END_TO_END for circuit in speaking]
+        chosen = self._choice.choose(
+            now_s, to_exits=not all(is_end), to_ends=any(is_end), is_lonely=self._session.is_lonely
+        )
+        if chosen != self._chosen:
+            self._chosen = chosen
+            self._session.set_transport(chosen)
+
+    async def keep(self) -> None:
+        while True:
+            self.choose(time.monotonic())
+            await asyncio.sleep(CHOOSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +64,21 @@ class AnonymousSession(Generic[S]):
     server: Socks5Server
     dispatcher: Dispatcher
     readiness: Readiness
+    transports: _Transports
+    choosing: asyncio.Task[None]  # the task that chooses between TCP and uTP
     entering: asyncio.Task[None] | None  # the task that enters the DHT; None where it is off
+
+    def is_ready(self, now_s: float) -> bool:
+        """Return whether torrents that need peers can be started; these are asked in the best way then."""
+        if not self.readiness.is_ready(now_s):
+            return False
+        self.transports.choose(now_s)
+        return True
+
+    def end_tasks(self) -> None:
+        self.choosing.cancel()
+        if self.entering is not None:
+            self.entering.cancel()
 
     def dropped(self) -> Counter[str]:
         """Return how many datagrams were dropped, by reason."""
@@ -86,7 +132,10 @@ class AnonymousSessions(Generic[S]):
         if self._dht_nodes:
             entry = DhtEntry(self._tunnels, lane, session, self._dht_nodes)
             entering = asyncio.get_running_loop().create_task(entry.keep())
-        opened = AnonymousSession(session, server, dispatcher, Readiness(self._tunnels, dispatcher), entering)
+        transports = _Transports(self._tunnels, lane, session)
+        choosing = asyncio.get_running_loop().create_task(transports.keep())
+        readiness = Readiness(self._tunnels, dispatcher)
+        opened = AnonymousSession(session, server, dispatcher, readiness, transports, choosing, entering)
         self._opened[lane] = opened
         self._connect()
         return opened
@@ -97,8 +146,7 @@ class AnonymousSessions(Generic[S]):
         if ended is None:
             return
         self._ending.append(ended)
-        if ended.entering is not None:
-            ended.entering.cancel()
+        ended.end_tasks()
         await ended.session.stop()
         if self._servers.get(lane) is ended.server:  # otherwise it was opened anew meanwhile
             del self._servers[lane]
@@ -112,8 +160,7 @@ class AnonymousSessions(Generic[S]):
     async def close(self) -> None:
         """End all sessions, then their servers; the tunnels are somebody else's to close."""
         for opened in self:
-            if opened.entering is not None:
-                opened.entering.cancel()
+            opened.end_tasks()
         try:
             await asyncio.gather(*(opened.session.stop() for opened in self))
         finally:

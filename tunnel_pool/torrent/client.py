@@ -177,7 +177,7 @@ class TorrentClient:
     def _start_reachable(self) -> bool:
         """Start torrents whose lane reaches anybody; return whether any lane does. Raises UserError."""
         now_s = time.monotonic()
-        reachable = [lane for lane in self._lanes.values() if lane.opened.readiness.is_ready(now_s) or lane.linked]
+        reachable = [lane for lane in self._lanes.values() if lane.opened.is_ready(now_s) or lane.linked]
         for lane in reachable:
             if lane.waiting:
                 for waiting in lane.waiting:

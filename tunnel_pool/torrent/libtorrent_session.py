@@ -13,6 +13,7 @@ from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.session_settings import all_alike
+from tunnel_pool.torrent.transport import Transport
 
 
 def open_session(settings: Mapping[str, Any]) -> lt.session:
@@ -68,6 +69,25 @@ class LibtorrentSession(Generic[T]):
         for torrent in self._torrents.values():
             torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
         drop_and_reconnect(self._session, list(self._torrents), is_lost)
+
+    def set_transport(self, transport: Transport) -> None:
+        """Begin connections to peers by these from now on.
+
+        An exit lets BitTorrent's plain handshake pass alone, so that by TCP no other is tried.
+        """
+        if not self._stopped:
+            self._session.apply_settings(
+                {
+                    "enable_outgoing_tcp": transport.tcp,
+                    "enable_outgoing_utp": transport.utp,
+                    "out_enc_policy": int(lt.enc_policy.disabled if transport.tcp else lt.enc_policy.enabled),
+                }
+            )
+
+    @property
+    def is_lonely(self) -> bool:
+        """Return whether a torrent wants peers and has none."""
+        return any(not torrent.is_finished and not torrent.peer_count for torrent in self._torrents.values())
 
     def connect_peers(self) -> None:
         """Have unfinished torrents connect to their `peers`, if fewer peers than these are connected."""

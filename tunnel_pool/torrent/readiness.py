@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import may_come_to_speak
 
 GATHER_S = 0.5  # how long a first circuit waits for others: a peer stays with the circuit it is met over
+STREAMS_S = 2.0  # how long circuits have to find out whether their exits speak streams: who is met by uTP keeps to it
 ANSWER_S = 0.05  # libtorrent reads that it is associated within this time; what it sends before is lost
 
 
@@ -48,5 +50,8 @@ class Readiness:
         elif self.first_s is None:
             self.first_s = now_s
         if self.first_s is None or self._associated_s is None or now_s < self._associated_s + ANSWER_S:
+            return False
+        circuits = self._tunnels.circuits_for_new_peers(*self._dispatcher.lane)
+        if any(map(may_come_to_speak, circuits)) and now_s < self.first_s + STREAMS_S:
             return False
         return self._tunnels.tunnels_ready(*self._dispatcher.lane) >= 1 or now_s >= self.first_s + GATHER_S

@@ -95,7 +95,7 @@ class Sessions:
     def is_reachable(self, lane: Lane) -> bool:
         """Return whether anybody can be reached over this lane."""
         opened = self._anonymous.get(lane)
-        return lane.hops == PLAIN or (opened is not None and opened.readiness.is_ready(time.monotonic()))
+        return lane.hops == PLAIN or (opened is not None and opened.is_ready(time.monotonic()))
 
     def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
         """Limit each lane's torrents together, down and up in bytes a second; 0 is no limit. Called every second.
