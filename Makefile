@@ -84,7 +84,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The engine is built anew when its source has changed, or when Rust was installed meanwhile.
-ENGINE := $(if $(CARGO),packet_engine/Cargo.toml packet_engine/Cargo.lock $(wildcard packet_engine/src/*.rs) $(CARGO))
+ENGINE := $(if $(CARGO),packet_engine/Cargo.toml packet_engine/Cargo.lock $(wildcard packet_engine/src/*.rs packet_engine/src/*/*.rs) $(CARGO))
 
 # Whatever is installed has a hash that is written down here.
 INSTALL := $(PIP) install --no-build-isolation

@@ -174,6 +174,16 @@ class _Attachment(NamedTuple):
     down: Direction
 
 
+class _OnTheWay(NamedTuple):
+    """Holds a packet that is in the middle, or at its node, when it is `due_s`; in the order of these times."""
+
+    due_s: float
+    number: int  # keeps the order of packets with the same time
+    to: _Attachment
+    packet: bytes
+    is_in_the_middle: bool
+
+
 class TunLinks:
     """Makes links of TUN devices, and carries their packets in this process."""
 
@@ -181,7 +191,7 @@ class TunLinks:
         self.namespaces: dict[int, int] = {}
         self._attachments: dict[int, _Attachment] = {}
         self._by_address: dict[bytes, _Attachment] = {}
-        self._waiting: list[tuple[float, int, int, bytes]] = []  # due, a number that keeps order, device, packet
+        self._waiting: list[_OnTheWay] = []
         self._number = 0
         for node in range(1, nodes + 1):
             self.namespaces[node] = _unshare()
@@ -196,7 +206,7 @@ class TunLinks:
         devices = {attachment.device: attachment for attachment in self._attachments.values()}
         unread = b""
         while True:
-            pause_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
+            pause_s = max(0.0, self._waiting[0].due_s - time.monotonic()) if self._waiting else None
             ready, _, _ = select.select([*devices, 0], [], [], pause_s)
             for device in ready:
                 if device in devices:
@@ -212,7 +222,7 @@ class TunLinks:
             self._deliver(time.monotonic())
 
     def _take(self, attachment: _Attachment) -> None:
-        """Carry a packet that a node sends through its link, and then through that of the node that it is for."""
+        """Carry the packets that a node sends through its link."""
         for _ in range(PACKETS_AT_ONCE):
             try:
                 packet = os.read(attachment.device, MTU_BYTES + 100)
@@ -221,17 +231,23 @@ class TunLinks:
             to = self._by_address.get(packet[16:20])  # RFC 791: destination
             if to is None or packet[0] >> 4 != 4:
                 continue
-            in_the_middle_s = attachment.up.arrival(len(packet), time.monotonic())
-            due_s = None if in_the_middle_s is None else to.down.arrival(len(packet), in_the_middle_s)
-            if due_s is not None:
-                self._number += 1
-                heapq.heappush(self._waiting, (due_s, self._number, to.device, packet))
+            self._send_on(attachment.up.arrival(len(packet), time.monotonic()), to, packet, is_in_the_middle=True)
+
+    def _send_on(self, due_s: float | None, to: _Attachment, packet: bytes, *, is_in_the_middle: bool) -> None:
+        if due_s is not None:
+            self._number += 1
+            heapq.heappush(self._waiting, _OnTheWay(due_s, self._number, to, packet, is_in_the_middle))
 
     def _deliver(self, now_s: float) -> None:
-        while self._waiting and self._waiting[0][0] <= now_s:
-            _, _, device, packet = heapq.heappop(self._waiting)
+        """Carry on what is in the middle by now, and give the nodes what has reached them."""
+        while self._waiting and self._waiting[0].due_s <= now_s:
+            due_s, _, to, packet, is_in_the_middle = heapq.heappop(self._waiting)
+            if is_in_the_middle:
+                # Its link keeps the order in which packets come to the middle, from whatever node.
+                self._send_on(to.down.arrival(len(packet), due_s), to, packet, is_in_the_middle=False)
+                continue
             with contextlib.suppress(BlockingIOError):  # the node takes no more, so the packet is lost
-                os.write(device, packet)
+                os.write(to.device, packet)
 
 
 def _open_tun(own_address: str) -> int:
