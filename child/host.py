@@ -122,6 +122,7 @@ class ChildHost:
         self._data_path = open_data_path(community, self._on_lost)
         community.on_circuit_removed = self._on_circuit_removed
         community.on_orphans = self._on_orphans
+        community.on_guest = self._on_guest
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
@@ -358,6 +359,9 @@ class ChildHost:
         for start in range(0, len(destinations), ORPHANS_PER_EVENT):
             some = destinations[start : start + ORPHANS_PER_EVENT]
             self._control.send_event("orphans", pb.Orphans(**lane._asdict(), destinations=some))
+
+    def _on_guest(self, circuit: Circuit) -> None:
+        self._control.send_event("stream_guest", pb.StreamGuest(circuit_id=circuit.circuit_id))
 
     def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
         if self._data_path is not None:

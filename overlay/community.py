@@ -71,7 +71,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     Each base overrides methods that py-ipv8 calls, for one purpose. Features that py-ipv8 does not have are parts:
     `hop_choice`, `swarm_keeper`, `http`, `http_exit`, `stream_names` and `dht_names`.
 
-    A caller may replace `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans` and `on_changed`.
+    A caller may replace `on_datagram`, `on_raw_data`, `on_circuit_removed`, `on_orphans`, `on_guest` and `on_changed`.
     `on_changed` is called when a circuit was created, is ready, has failed or carries streams from now on, and when the
     first peers are known.
     `native` is the endpoint of the native engine, None on the Python engine.
@@ -89,6 +89,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_changed: Callable[[], None] = lambda: None
+        self.on_guest: Callable[[Circuit], None] = lambda circuit: None
         self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
@@ -112,6 +113,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             self.native.on_failed = self._engine_failed
             self.native.look_up = self.stream_names.look_up
             self.native.on_streams = self._streams_changed
+            self.native.on_guest = self._guest_came
         else:
             # It takes 2 MB, which a process on the native engine saves.
             from tunnel_pool.overlay.wire.session_keys import SessionCrypto
@@ -129,6 +131,10 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
 
     def _engine_failed(self, why: str) -> None:
         self._failure = f"the packet engine failed: {why}; please report it"
+
+    def _guest_came(self, circuit_id: int) -> None:
+        if (circuit := self.circuits.get(circuit_id)) is not None:
+            self.on_guest(circuit)
 
     def _streams_changed(self) -> None:
         self.on_changed()

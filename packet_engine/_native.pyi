@@ -8,6 +8,7 @@ _Event = (
     tuple[Literal["packet"], _Address, bytes]
     | tuple[Literal["orphans"], int, list[bytes]]
     | tuple[Literal["resolve"], int, str]
+    | tuple[Literal["guest"], int]
     | tuple[Literal["streams"], int]
     | tuple[Literal["stream_lost"], str]
     | tuple[Literal["failed"], str]
@@ -141,9 +142,6 @@ class Engine:
 
     def resolved(self, number: int, host: str | None) -> None:
         """Answer the event `resolve` with an IP address, or None where there is none."""
-
-    def set_listener(self, lane: int, listener: _Address | None) -> None:
-        """Lead the streams that come over the lane's end-to-end circuits to this TCP port of ours."""
 
     def set_usual(self, association_id: int) -> None:
         """Give this association what nobody of its lane asked for."""

@@ -85,6 +85,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._reset_at = (0, 0)
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda lane, destinations: None
         self.look_up: Callable[[str], Future[str | None]] | None = None  # finds a name's address, for an exit's streams
+        self.on_guest: Callable[[int], None] = lambda circuit_id: None  # called when a client is to connect to its end
         self.on_streams: Callable[[], None] = lambda: None  # called when a circuit has got, or lost, streams
         self.on_stream_lost: Callable[[str], object] = lambda why: None
         self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
@@ -239,6 +240,8 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
                     self.on_orphans(lane, destinations)
                 case ("resolve", number, name):
                     self._resolve(number, name)
+                case ("guest", circuit_id):
+                    self.on_guest(circuit_id)
                 case ("streams", circuit_id):
                     self.circuits.update_statistics(circuit_id)
                     self.on_streams()

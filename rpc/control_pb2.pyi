@@ -1991,6 +1991,24 @@ class Orphans(google.protobuf.message.Message):
 Global___Orphans: typing_extensions.TypeAlias = Orphans
 
 @typing.final
+class StreamGuest(google.protobuf.message.Message):
+    """The other end of an end-to-end circuit has opened a stream: a client is to connect to its address."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___StreamGuest: typing_extensions.TypeAlias = StreamGuest
+
+@typing.final
 class Request(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2234,6 +2252,7 @@ class Event(google.protobuf.message.Message):
     CIRCUIT_DEAD_FIELD_NUMBER: builtins.int
     NOTIFY_FIELD_NUMBER: builtins.int
     ORPHANS_FIELD_NUMBER: builtins.int
+    STREAM_GUEST_FIELD_NUMBER: builtins.int
     @property
     def sync(self) -> Global___Sync: ...
     @property
@@ -2242,6 +2261,8 @@ class Event(google.protobuf.message.Message):
     def notify(self) -> Global___Notify: ...
     @property
     def orphans(self) -> Global___Orphans: ...
+    @property
+    def stream_guest(self) -> Global___StreamGuest: ...
     def __init__(
         self,
         *,
@@ -2249,12 +2270,13 @@ class Event(google.protobuf.message.Message):
         circuit_dead: Global___CircuitDead | None = ...,
         notify: Global___Notify | None = ...,
         orphans: Global___Orphans | None = ...,
+        stream_guest: Global___StreamGuest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "sync", b"sync"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "stream_guest", b"stream_guest", "sync", b"sync"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "sync", b"sync"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "stream_guest", b"stream_guest", "sync", b"sync"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: typing_extensions.TypeAlias = typing.Literal["sync", "circuit_dead", "notify", "orphans"]
+    _WhichOneofReturnType_event: typing_extensions.TypeAlias = typing.Literal["sync", "circuit_dead", "notify", "orphans", "stream_guest"]
     _WhichOneofArgType_event: typing_extensions.TypeAlias = typing.Literal["event", b"event"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -67,6 +67,10 @@ class Tunnels(Protocol):
     """Called when a circuit is gone that clients met directly: its lane, and the
     destinations (RFC 1928 section 5) that it carried."""
 
+    on_guest: Callable[[Circuit], None]
+    """Called when the other end of a hidden swarm's circuit has opened a stream: a client is
+    to connect to that end's address (`end_to_end_address`), by TCP, within some seconds."""
+
     on_circuit_removed: Callable[[Circuit, str], None]
     """Called once for each circuit that is gone, with the reason."""
 

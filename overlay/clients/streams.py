@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_SEEDER, Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
@@ -29,10 +29,16 @@ def streams_of(route: object) -> StreamsState:
     return StreamsState(*getattr(route, "streams", NO_STREAMS))
 
 
+def may_lead(circuit: Circuit) -> bool:
+    """Return whether a circuit carries what clients send: out of an exit, or to another end that it is linked with."""
+    is_linked = circuit.e2e or circuit.ctype == CIRCUIT_TYPE_RP_SEEDER
+    is_one = circuit.ctype == CIRCUIT_TYPE_DATA or (circuit.ctype in END_TO_END and is_linked)
+    return bool(is_one and circuit.state == CIRCUIT_STATE_READY)
+
+
 def speaks_streams(circuit: Circuit, lane: Lane) -> bool:
-    """Return whether a circuit is ready to carry streams of a lane, out of an exit or to another end."""
-    is_one = lane_of(circuit) == lane and circuit.state == CIRCUIT_STATE_READY and streams_of(circuit).are_spoken
-    return is_one and circuit.ctype in {CIRCUIT_TYPE_DATA, *END_TO_END}
+    """Return whether a circuit carries streams of a lane."""
+    return lane_of(circuit) == lane and may_lead(circuit) and streams_of(circuit).are_spoken
 
 
 def may_come_to_speak(circuit: Circuit) -> bool:

@@ -3,7 +3,6 @@
 //! Datagrams that leave go through `gate`, what Python is to hear into `events`, frames for
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
-use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,6 +54,8 @@ pub enum Event {
     Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
     /// A stream's destination is a name; the answer is `Command::Resolved`.
     Resolve { number: u32, name: String },
+    /// The other end of an end-to-end circuit has opened a stream, which waits for a client of ours to connect to it.
+    Guest { circuit_id: u32 },
     /// Whether a circuit of ours carries streams has changed.
     Streams { circuit_id: u32 },
 }
@@ -89,8 +90,6 @@ pub struct Core {
     pub quic: Quic,
     /// How large a packet to an address may be, headers and all.
     pub path_mtu: fn(SocketAddr) -> usize,
-    /// Where the streams of end-to-end circuits lead to: libtorrent's TCP port.
-    pub listeners: HashMap<Lane, SocketAddr>,
     pub rules: ExitRules,
     /// CREATE and EXTEND.
     pub handshakes: Handshakes,
@@ -203,7 +202,6 @@ impl Core {
             now: Instant::now(),
             quic: Quic::new(MAX_STREAMS),
             path_mtu: |_| MAX_PACKET_BYTES,
-            listeners: HashMap::new(),
             rules: ExitRules::default(),
             handshakes: Handshakes::default(),
             answers: Handshakes::default(),

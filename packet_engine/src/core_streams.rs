@@ -68,6 +68,12 @@ impl Core {
         connected.min_by_key(|(link, circuit)| (circuit.stats.read_streams().1, link.circuit_id)).map(|(link, _)| link)
     }
 
+    /// The end-to-end circuit that a destination stands for, if it is one whose other end opens the streams.
+    pub fn link_that_serves(&self, lane: Lane, destination: &[u8]) -> Option<LinkId> {
+        let mut serving = self.that_may_carry(lane, destination).filter(|(_, circuit)| circuit.serves_streams());
+        serving.next().map(|(id, _)| LinkId::ours(id))
+    }
+
     /// Whether a circuit of the lane may still come to carry streams.
     pub fn may_get_link(&self, lane: Lane, destination: &[u8]) -> bool {
         self.that_may_carry(lane, destination).any(|(id, _)| self.quic.has(LinkId::ours(id)))
@@ -159,12 +165,6 @@ impl Core {
         } else {
             self.exit_protocols()
         }
-    }
-
-    /// The port of ours that the streams of an end-to-end circuit lead to.
-    pub fn listener_of(&self, link: LinkId) -> Option<SocketAddr> {
-        let circuit = self.routes.circuits.get(&link.circuit_id).filter(|_| link.is_ours)?;
-        self.listeners.get(&circuit.lane).copied()
     }
 
     /// Whether an exit looks up this name for a stream.

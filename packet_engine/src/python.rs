@@ -353,13 +353,6 @@ impl Engine {
         Ok(())
     }
 
-    #[pyo3(signature = (lane, listener))]
-    fn set_listener(&self, lane: u32, listener: Option<Address>) -> PyResult<()> {
-        let listener = listener.as_ref().map(address).transpose()?;
-        self.command(Command::SetListener { lane, listener });
-        Ok(())
-    }
-
     fn set_usual(&self, association_id: u32) {
         self.command(Command::SetUsual(association_id));
     }
@@ -380,6 +373,7 @@ impl Engine {
                     events.append(("orphans", lane, list))?;
                 }
                 Notice::Event(Event::Resolve { number, name }) => events.append(("resolve", number, name))?,
+                Notice::Event(Event::Guest { circuit_id }) => events.append(("guest", circuit_id))?,
                 Notice::Event(Event::Streams { circuit_id }) => events.append(("streams", circuit_id))?,
                 Notice::StreamLost(why) => events.append(("stream_lost", why))?,
                 Notice::Failed(why) => events.append(("failed", why))?,

@@ -62,11 +62,6 @@ pub enum Command {
         number: u32,
         ip: Option<IpAddr>,
     },
-    /// Where the streams of a lane's end-to-end circuits lead to.
-    SetListener {
-        lane: Lane,
-        listener: Option<SocketAddr>,
-    },
     /// This association gets what nobody of its lane asked for.
     SetUsual(u32),
     /// A datagram of an association's client that did not come by the association's socket.

@@ -366,12 +366,6 @@ impl Worker {
                 self.streams.open(core, &self.epoll, Client { socket: socket.into(), lane, destination, early });
             }
             Command::Resolved { number, ip } => self.streams.resolved(core, &self.epoll, number, ip),
-            Command::SetListener { lane, listener } => {
-                match listener {
-                    Some(listener) => core.listeners.insert(lane, listener),
-                    None => core.listeners.remove(&lane),
-                };
-            }
             Command::SetUsual(id) => core.routes.clients.set_usual(id),
             Command::ClientDatagram { association, datagram } => {
                 match core.routes.clients.get(association).map(|known| known.client) {

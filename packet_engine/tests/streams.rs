@@ -396,8 +396,8 @@ fn a_name_is_looked_up_by_python() {
     assert_eq!(pair.reply(&mut client), 4);
 }
 
-/// Both ends of an end-to-end circuit; only the seeder, in the exit's place, has a listener.
-fn end_to_end(listener: Option<SocketAddr>) -> Pair {
+/// Both ends of an end-to-end circuit; the seeder is in the exit's place.
+fn end_to_end() -> Pair {
     let mut pair = Pair::new(0);
     pair.rendezvous = Some([keys(1), keys(3)]);
     let ends = [
@@ -421,7 +421,6 @@ fn end_to_end(listener: Option<SocketAddr>) -> Pair {
         node.core.routes.circuits.insert(ID, circuit);
         node.core.try_streams(ID);
     }
-    pair.exit.core.listeners.extend(listener.map(|listener| (LANE, listener)));
     pair
 }
 
@@ -431,21 +430,35 @@ fn other_end() -> Vec<u8> {
 }
 
 #[test]
-fn the_other_end_of_an_end_to_end_circuit_reaches_our_listener_and_nothing_else() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let mut pair = end_to_end(Some(listener.local_addr().unwrap()));
-    let mut client = pair.client.open(&other_end());
-    assert_eq!(pair.reply(&mut client), 0);
-    let (mut server, from) = pair.until(|_| listener.accept().ok());
-    server.set_nonblocking(true).unwrap();
-    assert!(from.ip().is_loopback() && from.ip() != Ipv4Addr::LOCALHOST);
-    assert!(pair.moved(&mut client, &mut server, &data(100_000)) == data(100_000));
-    assert!(pair.moved(&mut server, &mut client, &data(100_000)) == data(100_000));
+fn the_ends_of_an_end_to_end_circuit_meet_when_both_connect() {
+    let mut pair = end_to_end();
+    let mut downloader = pair.client.open(&other_end());
+    let circuit_id = pair.until(|pair| {
+        pair.exit.core.take_events().find_map(|event| match event {
+            Event::Guest { circuit_id } => Some(circuit_id),
+            _ => None,
+        })
+    });
+    assert_eq!(circuit_id, ID);
+    let mut seeder = pair.exit.open(&other_end());
+    assert_eq!(pair.reply(&mut downloader), 0);
+    assert_eq!(pair.reply(&mut seeder), 0);
+    assert!(pair.moved(&mut downloader, &mut seeder, &data(100_000)) == data(100_000));
+    assert!(pair.moved(&mut seeder, &mut downloader, &data(100_000)) == data(100_000));
+    // The seeder opens no stream itself.
+    let mut seeder = pair.exit.open(&other_end());
+    assert_eq!(pair.reply(&mut seeder), 4);
+}
 
-    let mut pair = end_to_end(None);
-    let mut client = pair.client.open(&other_end());
-    assert_eq!(pair.reply(&mut client), 5);
+#[test]
+fn a_guest_may_send_nothing_but_bittorrent() {
+    let mut pair = end_to_end();
+    let mut downloader = pair.client.open(&other_end());
+    pair.until(|pair| pair.exit.core.take_events().find(|event| matches!(event, Event::Guest { .. })));
+    let mut seeder = pair.exit.open(&other_end());
+    assert_eq!((pair.reply(&mut downloader), pair.reply(&mut seeder)), (0, 0));
+    downloader.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert_eq!(pair.end(&mut seeder), Some(ErrorKind::ConnectionReset));
 }
 
 #[test]

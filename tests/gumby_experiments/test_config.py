@@ -63,7 +63,7 @@ def test_the_plan_is_the_seeds_and_every_round_has_every_combination():
     assert runs != config.plan(config.with_options(experiment, 3, 8, 2))
     rounds = [{tuple(run.factors.items()) for run in runs if run.number == number} for number in range(3)]
     assert rounds[0] == rounds[1] == rounds[2]
-    assert len(rounds[0]) == 16
+    assert len(rounds[0]) == 32
 
 
 def test_workers_go_with_the_machine():

@@ -21,6 +21,9 @@ PEER = encode_address("1.2.3.4", 6881)
 NO_ADDRESS = b"\x01\x00\x00\x00\x00\x00\x00"
 
 
+STREAM_PORT = 443
+
+
 class Consumer:
     def __init__(self):
         self.associations = []
@@ -29,6 +32,7 @@ class Consumer:
         self.usual = []
         self.requests = []
         self.refusal = None
+        self.streams = []
 
     def association_opened(self, association):
         self.associations.append(association)
@@ -41,6 +45,12 @@ class Consumer:
 
     def usual_known(self, association):
         self.usual.append(association)
+
+    def is_for_streams(self, address):
+        return address.port == STREAM_PORT
+
+    def open_stream(self, sock, address, early):
+        self.streams.append((sock, address, early))
 
     def why_no_connection(self, address):
         return self.refusal

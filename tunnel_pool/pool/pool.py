@@ -71,6 +71,8 @@ class PoolListener(Protocol):
 
     def orphaned(self, slot: int, message: pb.Orphans) -> None: ...
 
+    def guest_came(self, message: pb.StreamGuest) -> None: ...
+
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
 
@@ -355,6 +357,8 @@ class ProcessPool:
             self._listener.circuit_died(child.slot, message)
         elif name == "orphans":
             self._listener.orphaned(child.slot, message)
+        elif name == "stream_guest":
+            self._listener.guest_came(message)
         elif name == "notify":
             level = logging.WARNING if message.level == pb.Notify.WARNING else logging.INFO
             logger.log(level, "child %d: %s", child.slot, message.text)

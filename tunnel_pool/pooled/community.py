@@ -110,6 +110,7 @@ class PooledTunnelCommunity(
         self.candidates: dict[Peer, list[int]] = {}
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
+        self.on_guest: Callable[[Circuit], None] = lambda circuit: None
         self._peers: dict[bytes, Peer] = {}
         self._presumed_address = UDPv4Address(*NOWHERE)
         self.port: SharedPort | None = None
@@ -241,6 +242,10 @@ class PooledTunnelCommunity(
 
     def orphaned(self, slot: int, message: pb.Orphans) -> None:
         self.on_orphans(Lane(message.hops, message.group), list(message.destinations))
+
+    def guest_came(self, message: pb.StreamGuest) -> None:
+        if (circuit := self.circuits.get(message.circuit_id)) is not None:
+            self.on_guest(circuit)
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None:
         circuit = self.circuits.get(message.circuit_id)

@@ -5,17 +5,25 @@ the system's resolver, a STUN server and plain TCP, the DHT nodes of a torrent b
 only what is known to go through the tunnels is let in, by scheme, and all else is left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 import libtorrent as lt
 
-# HTTPS is not among them: an exit makes a single request for us, and reads the answer (overlay/requests/http.py).
 TRACKER_SCHEMES = ("http", "udp")
+# By streams. Nobody but libtorrent reads what comes back, so that a tracker could give a peer's name to be looked up by
+# the system's resolver: only a session that is locked down, which has no resolver, speaks TLS.
+LOCKED_DOWN_SCHEMES = (*TRACKER_SCHEMES, "https")
+HTTP_PORT, HTTPS_PORT = 80, 443
 MAX_URL_CHARACTERS = 2048
 
 
-def is_allowed_tracker(url: str) -> bool:
+def schemes_for(is_locked_down: bool) -> tuple[str, ...]:
+    """Return the schemes of trackers that an anonymous session may have."""
+    return LOCKED_DOWN_SCHEMES if is_locked_down else TRACKER_SCHEMES
+
+
+def is_allowed_tracker(url: str, schemes: Collection[str] = TRACKER_SCHEMES) -> bool:
     """Return whether an announce URL names a tracker that is asked through the tunnels."""
     if len(url) > MAX_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
         return False
@@ -25,27 +33,36 @@ def is_allowed_tracker(url: str) -> bool:
     except ValueError:
         return False
     # libtorrent asks names in .i2p by a proxy of their own.
-    return parts.scheme in TRACKER_SCHEMES and bool(host) and port != 0 and not str(host).endswith(".i2p")
+    return parts.scheme in schemes and bool(host) and port != 0 and not str(host).endswith(".i2p")
 
 
-def allowed_trackers(tiers: Iterable[Iterable[str]]) -> list[list[str]]:
+def http_host(url: str) -> tuple[str, int] | None:
+    """Return the host and port of an HTTP tracker, None of all others."""
+    if not is_allowed_tracker(url, ["http"]):
+        return None
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or HTTP_PORT
+
+
+def allowed_trackers(tiers: Iterable[Iterable[str]], schemes: Collection[str] = TRACKER_SCHEMES) -> list[list[str]]:
     """Return the tiers with those trackers alone that `is_allowed_tracker` lets in."""
-    kept = ([url for url in urls if is_allowed_tracker(url)] for urls in tiers)
+    kept = ([url for url in urls if is_allowed_tracker(url, schemes)] for urls in tiers)
     return [urls for urls in kept if urls]
 
 
-def strip(parameters: lt.add_torrent_params) -> int:
+def strip(parameters: lt.add_torrent_params, schemes: Collection[str] = TRACKER_SCHEMES) -> int:
     """Remove from the parameters what an anonymous session may not have; return how many trackers that were.
 
-    Trackers stay by their scheme. Web seeds (BEP 17 and 19) and DHT nodes (BEP 5) are named by whoever made
-    the torrent, and are removed. Peers are IP addresses already.
+    Trackers stay by their scheme, and so do web seeds of BEP 19, but by HTTPS alone. Other web seeds (BEP 17) and DHT
+    nodes (BEP 5) are removed. Peers are IP addresses already.
     """
     tiers = list(parameters.tracker_tiers) + [0] * len(parameters.trackers)
     entries = list(zip(parameters.trackers, tiers, strict=False))
-    kept = [(url, tier) for url, tier in entries if is_allowed_tracker(url)]
+    kept = [(url, tier) for url, tier in entries if is_allowed_tracker(url, schemes)]
     parameters.trackers = [url for url, _ in kept]
     parameters.tracker_tiers = [tier for _, tier in kept]
-    parameters.url_seeds = []
+    by_https = [scheme for scheme in schemes if scheme == "https"]
+    parameters.url_seeds = [url for url in parameters.url_seeds if is_allowed_tracker(url, by_https)]
     parameters.http_seeds = []
     parameters.dht_nodes = []
     # PEX would tell other peers the addresses of a hidden swarm's peers.
@@ -55,7 +72,8 @@ def strip(parameters: lt.add_torrent_params) -> int:
     return len(entries) - len(kept)
 
 
-def left_out_trackers(count: int) -> str:
+def left_out_trackers(count: int, schemes: Collection[str] = TRACKER_SCHEMES) -> str:
     """Return what the log says of trackers that `strip` removed."""
-    schemes = " and ".join(f"{scheme}://" for scheme in TRACKER_SCHEMES)
-    return f"A torrent's trackers that can't be asked through the tunnels are left out: {count} (only {schemes} can be)"
+    *others, last = (f"{scheme}://" for scheme in schemes)
+    only = f"{', '.join(others)} and {last}"
+    return f"A torrent's trackers that can't be asked through the tunnels are left out: {count} (only {only} can be)"

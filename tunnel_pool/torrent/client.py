@@ -172,7 +172,8 @@ class TorrentClient:
 
     def _on_linked(self, lane: Lane, infohash: str, peer: Address) -> None:
         self._lanes[lane].linked.setdefault(infohash, set()).add(peer)
-        self._lanes[lane].session.add_peer(infohash, peer)
+        session = self._lanes[lane].session
+        self._lanes[lane].opened.add_end(peer, partial(session.add_peer, infohash))
 
     def _start_reachable(self) -> bool:
         """Start torrents whose lane reaches anybody; return whether any lane does. Raises UserError."""

@@ -5,7 +5,7 @@ import logging
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 
@@ -27,10 +27,8 @@ from tunnel_pool.socks5.carrier import Carrier, OnLost
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
+from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
 from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
-
-HTTP_PORT = 80
-HTTPS_PORT = 443
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +50,8 @@ class Dispatcher:
         self._associations: list[Association] = []
         self._clients = Clients()
         self._on_lost = on_lost
+        self.is_http_tracker: Callable[[str, int], bool] = lambda host, port: False
+        self.on_guest: Callable[[Circuit], None] = lambda circuit: None  # as in Tunnels, for circuits of this lane
         self._carrier = carrier
 
     @property
@@ -96,9 +96,11 @@ class Dispatcher:
 
         What else names a host, or goes to HTTP's port, asks an HTTP tracker, whose answer is looked at.
         """
-        is_http = address.port == HTTP_PORT or (address.kind is AddressType.DOMAIN and address.port != HTTPS_PORT)
-        carrier = self._carrier
-        return not is_http and carrier is not None and carrier.has_streams(address)
+        is_name = address.kind is AddressType.DOMAIN
+        if address.port == HTTP_PORT or (is_name and address.port != HTTPS_PORT):
+            return False
+        has_streams = self._carrier is not None and self._carrier.has_streams(address)
+        return has_streams and not self.is_http_tracker(address.host, address.port)
 
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
         assert self._carrier is not None
@@ -106,6 +108,8 @@ class Dispatcher:
 
     def why_no_connection(self, address: Socks5Address) -> tuple[ReplyCode, str] | None:
         """Return why a CONNECT is refused, None if it is not: only HTTP trackers are asked, by exits that offer it."""
+        if address.port == HTTPS_PORT:
+            return ReplyCode.NETWORK_UNREACHABLE, "no circuit that carries TLS is known"
         if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
         if address.port == 0:
@@ -211,6 +215,12 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
         if dispatcher is not None:
             dispatcher.orphaned(destinations)
 
+    def on_guest(circuit: Circuit) -> None:
+        dispatcher = by_lane.get(lane_of(circuit))
+        if dispatcher is not None:
+            dispatcher.on_guest(circuit)
+
+    tunnels.on_guest = on_guest
     tunnels.on_orphans = on_orphans
     tunnels.on_datagram = on_datagram
     tunnels.on_circuit_removed = on_circuit_removed

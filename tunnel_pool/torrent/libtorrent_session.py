@@ -2,18 +2,24 @@
 
 import asyncio
 import ipaddress
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
+from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
+from tunnel_pool.torrent.anonymous_torrents import http_host, schemes_for
 from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
+from tunnel_pool.torrent.metainfo import hidden_hashes_of
 from tunnel_pool.torrent.session_settings import all_alike
 from tunnel_pool.torrent.transport import Transport
+
+HTTP_HOSTS_S = 0.1
 
 
 def open_session(settings: Mapping[str, Any]) -> lt.session:
@@ -47,6 +53,9 @@ class LibtorrentSession(Generic[T]):
     def __init__(self, settings: dict[str, Any], nice: int = 0, lockdown: Lockdown | None = None) -> None:
         """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""
         open_in = open_here if lockdown is None else lockdown.call
+        self.schemes = schemes_for(lockdown is not None)  # of trackers that its torrents may have
+        self._http_hosts: set[Address] = set()
+        self._http_hosts_s = 0.0  # when these were looked up
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
         self._torrents: dict[lt.torrent_handle, T] = {}
         self._poller: asyncio.Task[None] | None = None
@@ -83,6 +92,24 @@ class LibtorrentSession(Generic[T]):
                     "out_enc_policy": int(lt.enc_policy.disabled if transport.tcp else lt.enc_policy.enabled),
                 }
             )
+
+    def connect_to_end(self, peer: Address, swarm: bytes) -> None:
+        """Connect to the other end of a circuit, for the torrents of this hidden swarm."""
+        if self._stopped:
+            return
+        for torrent in self._torrents.values():
+            hidden_hashes = hidden_hashes_of(torrent.handle.info_hashes())
+            if swarm in map(lookup_hash, hidden_hashes):
+                torrent.handle.connect_peer(peer)
+
+    def is_http_tracker(self, host: str, port: int) -> bool:
+        """Return whether a torrent has an HTTP tracker at this address, or had a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._http_hosts_s > HTTP_HOSTS_S and not self._stopped:
+            self._http_hosts_s = now_s
+            urls = [tracker["url"] for torrent in self._torrents.values() for tracker in torrent.handle.trackers()]
+            self._http_hosts = set(filter(None, map(http_host, urls)))
+        return (host, port) in self._http_hosts
 
     @property
     def is_lonely(self) -> bool:

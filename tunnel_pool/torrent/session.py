@@ -105,8 +105,8 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         else:
             parameters = self._resumed(infohash, parameters, save_dir)
         parameters.save_path = str(save_dir)
-        if left_out := strip(parameters):
-            logger.warning("%s", left_out_trackers(left_out))
+        if left_out := strip(parameters, self.schemes):
+            logger.warning("%s", left_out_trackers(left_out, self.schemes))
         # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
         parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
         parameters.flags |= lt.torrent_flags.paused

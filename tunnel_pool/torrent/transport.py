@@ -18,6 +18,16 @@ class Transport(NamedTuple):
     utp: bool
 
 
+class Ways(NamedTuple):
+    """Says what circuits a lane has: out of exits and to the other ends of hidden swarms, with and without streams."""
+
+    to_exits: bool = False
+    to_silent_exits: bool = False
+    to_ends: bool = False
+    to_silent_ends: bool = False
+    has_guests: bool = False  # other ends that wait for us to connect to them, by TCP
+
+
 UTP_ALONE = Transport(tcp=False, utp=True)
 
 
@@ -27,18 +37,16 @@ class TransportChoice:
     def __init__(self) -> None:
         self._lonely_since_s: float | None = None
 
-    def choose(self, now_s: float, *, to_exits: bool, to_ends: bool, is_lonely: bool) -> Transport:
-        """Return the choice for now.
-
-        `to_exits` and `to_ends` say whether circuits out, and to the other ends of hidden swarms, carry streams;
-        `is_lonely`, whether a torrent that wants peers has none.
-        """
-        if not to_exits:
+    def choose(self, now_s: float, ways: Ways, *, is_lonely: bool) -> Transport:
+        """Return the choice for now; `is_lonely` says whether a torrent that wants peers has none."""
+        if ways.has_guests:
+            return Transport(tcp=True, utp=False)
+        if not ways.to_exits:
             self._lonely_since_s = None
-            return Transport(tcp=to_ends, utp=True)
+            return Transport(tcp=ways.to_ends, utp=not ways.to_ends or ways.to_silent_exits)
         if not is_lonely:
             self._lonely_since_s = None
         elif self._lonely_since_s is None:
             self._lonely_since_s = now_s
         lonely_s = 0.0 if self._lonely_since_s is None else now_s - self._lonely_since_s
-        return Transport(tcp=True, utp=lonely_s % (LONELY_S + UTP_S) >= LONELY_S)
+        return Transport(tcp=True, utp=ways.to_silent_ends or lonely_s % (LONELY_S + UTP_S) >= LONELY_S)

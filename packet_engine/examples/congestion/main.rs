@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::time::{clock_gettime, ClockId};
+use packet_engine::streams::delay_target::DelayTargetConfig;
 use quinn_proto::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 
 use link::Path;

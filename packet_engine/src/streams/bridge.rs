@@ -112,6 +112,22 @@ impl Bridge {
         bridge
     }
 
+    /// Between a client of ours and the other end of its end-to-end circuit, which has opened the stream: both have sent
+    /// something early, and both wait for a reply.
+    pub fn of_guest(
+        key: StreamKey,
+        socket: TcpStream,
+        inspection: Inspection,
+        from_stream: &[u8],
+        from_client: &[u8],
+        now: Instant,
+    ) -> Self {
+        let mut bridge = Self::of_exit(key, socket, inspection, from_stream, now);
+        bridge.to_stream.bytes = Bytes::from([&[Reply::Succeeded as u8], from_client].concat());
+        bridge.to_socket.bytes = Bytes::copy_from_slice(&Reply::Succeeded.to_client());
+        bridge
+    }
+
     /// How many bytes the socket has sent and received since this was called before.
     pub fn take_bytes(&mut self) -> (usize, usize) {
         (std::mem::take(&mut self.sent_bytes), std::mem::take(&mut self.received_bytes))

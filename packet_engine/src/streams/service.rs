@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -69,6 +69,8 @@ enum Step {
         socket: TcpStream,
         to: SocketAddr,
     },
+    /// It came over an end-to-end circuit: a client of ours has to connect to the circuit's other end, too.
+    Guest,
 }
 
 enum Entry {
@@ -141,6 +143,10 @@ impl Service {
 
     /// Open a stream for a client, or let it wait for a circuit that may come to carry streams.
     fn place(&mut self, core: &mut Core, watch: &impl Watch, client: Client, since: Instant) {
+        if let Some(link) = core.link_that_serves(client.lane, &client.destination) {
+            self.meet_guest(core, watch, client, link);
+            return;
+        }
         let link = core.link_for(client.lane, &client.destination);
         let Some(key) = link.and_then(|link| core.quic.open(link)) else {
             if core.may_get_link(client.lane, &client.destination) {
@@ -158,6 +164,29 @@ impl Service {
         let is_watched = watch.watch(bridge.socket(), number).is_ok();
         self.add(Entry::Joined(Box::new(bridge)));
         self.by_key.insert(key, number);
+        if is_watched {
+            self.turn(core, number);
+        } else {
+            self.end(core, number, true);
+        }
+    }
+
+    /// Join a client with a stream that the other end of its circuit has opened.
+    fn meet_guest(&mut self, core: &mut Core, watch: &impl Watch, client: Client, link: LinkId) {
+        let guest = self.entries.iter().find(|(_, entry)| match entry {
+            Entry::Opening(opening) => opening.key.link == link && matches!(opening.step, Step::Guest),
+            _ => false,
+        });
+        let Some(number) = guest.map(|(number, _)| *number) else {
+            turn_away(client.socket, Reply::HostUnreachable);
+            return;
+        };
+        let Some(Entry::Opening(opening)) = self.entries.remove(&number) else { return };
+        let inspection = Inspection::new(core.stream_protocols(link), 0);
+        let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
+        let bridge = Bridge::of_guest(opening.key, client.socket, inspection, early, &client.early, core.now);
+        let is_watched = watch.watch(bridge.socket(), number).is_ok();
+        self.entries.insert(number, Entry::Joined(Box::new(bridge)));
         if is_watched {
             self.turn(core, number);
         } else {
@@ -355,10 +384,8 @@ impl Service {
                 opening.request_bytes = request_bytes;
                 let link = opening.key.link;
                 if link.is_ours {
-                    match core.listener_of(link) {
-                        Some(listener) => self.dial(core, watch, number, listener, own_end(link)),
-                        None => self.refuse(core, number, Reply::Refused),
-                    }
+                    opening.step = Step::Guest;
+                    core.events.push(Notice::Guest { circuit_id: link.circuit_id });
                     return;
                 }
                 match destination {
@@ -406,8 +433,7 @@ impl Service {
     fn dial(&mut self, core: &mut Core, watch: &impl Watch, number: u32, to: SocketAddr, from: SocketAddr) {
         let Some(Entry::Opening(opening)) = self.entries.get_mut(&number) else { return };
         let link = opening.key.link;
-        let device = if link.is_ours { None } else { self.from.device.as_deref() };
-        let outcome = connect(from, device, to).and_then(|socket| {
+        let outcome = connect(from, self.from.device.as_deref(), to).and_then(|socket| {
             watch.watch(&socket, number)?;
             Ok(socket)
         });
@@ -464,13 +490,6 @@ impl Service {
             }
         }
     }
-}
-
-/// Where connections to a listener of our own come from: an address of loopback for each circuit, so that libtorrent
-/// tells its peers apart.
-fn own_end(link: LinkId) -> SocketAddr {
-    let [a, b, c, d] = link.circuit_id.to_be_bytes();
-    SocketAddr::from((Ipv4Addr::new(127, a ^ b, c, d.max(1)), 0))
 }
 
 /// Begin a connection.

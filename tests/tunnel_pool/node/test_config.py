@@ -223,5 +223,5 @@ def test_ranges_are_the_networks(some, address):
 
 
 def test_protocols_by_name():
-    assert protocols("all") == Protocol(31)
+    assert protocols("all") == Protocol(127)
     assert protocols("dht,http") == Protocol.DHT | Protocol.HTTP

@@ -1,11 +1,23 @@
 """When a session can reach peers: libtorrent has its association, and there are enough circuits."""
 
+from ipv8.keyvault.crypto import default_eccrypto
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit, Hop
+from ipv8.peer import Peer
+
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, Readiness
+from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS, StreamsState
+from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, STREAMS_S, Readiness
+
+
+def circuit(*flags):
+    """Return a circuit of one hop, whose exit has these peer flags."""
+    made = Circuit(1, 1, CIRCUIT_TYPE_DATA)
+    made.add_hop(Hop(Peer(default_eccrypto.generate_key("curve25519").pub()), flags=list(flags)))
+    return made
 
 
 class Way:
-    """Stands in for the tunnels and the dispatcher; circuits are numbers, and `wanted` of them are wanted."""
+    """Stands in for the tunnels and the dispatcher; `wanted` circuits are wanted."""
 
     lane = Lane(2, 5)
 
@@ -36,41 +48,54 @@ def way_and_readiness(wanted):
 
 def test_all_that_are_wanted_are_enough_at_once():
     way, there = way_and_readiness(wanted=2)
-    way.circuits = [1, 2]
+    way.circuits = [circuit(), circuit()]
     assert there.is_ready(KNOWN_S)
     assert there.first_s == KNOWN_S
 
 
 def test_a_first_circuit_waits_a_moment_for_the_others():
     way, there = way_and_readiness(wanted=2)
-    way.circuits = [1]
+    way.circuits = [circuit()]
     assert not there.is_ready(KNOWN_S)
     assert not there.is_ready(KNOWN_S + 0.9 * GATHER_S)
     assert there.is_ready(KNOWN_S + 1.1 * GATHER_S)
-    way.circuits = [1, 2]
+    way.circuits = [circuit(), circuit()]
     way.circuits.pop()  # one that dies later is not waited for
     assert there.is_ready(KNOWN_S + 1.1 * GATHER_S)
 
 
 def test_it_begins_anew_when_all_are_gone():
     way, there = way_and_readiness(wanted=2)
-    way.circuits = [1, 2]
+    way.circuits = [circuit(), circuit()]
     assert there.is_ready(KNOWN_S)
     way.circuits = []
     assert not there.is_ready(KNOWN_S)
     assert there.first_s is None
-    way.circuits = [3]
+    way.circuits = [circuit()]
     assert not there.is_ready(KNOWN_S + 10)
 
 
 def test_libtorrent_must_have_had_its_association_and_know_it():
     way = Way(wanted=1, is_associated=False)
     there = Readiness(way, way)
-    way.circuits = [1]
+    way.circuits = [circuit()]
     assert not there.is_ready(BEGUN_S - 10)
     assert not there.is_ready(BEGUN_S)
     way.is_associated = True
     assert not there.is_ready(BEGUN_S)
     assert there.is_ready(KNOWN_S)
     way.is_associated = False  # what runs goes on, and libtorrent opens another
+    assert there.is_ready(KNOWN_S)
+
+
+def test_a_circuit_finds_out_first_whether_its_exit_speaks_streams_but_not_for_long():
+    way, there = way_and_readiness(wanted=1)
+    way.circuits = [circuit(PEER_FLAG_EXIT_STREAMS)]
+    assert not there.is_ready(KNOWN_S)
+    assert not there.is_ready(KNOWN_S + 0.9 * STREAMS_S)
+    assert there.is_ready(KNOWN_S + 1.1 * STREAMS_S)
+    way, there = way_and_readiness(wanted=1)
+    way.circuits = [circuit(PEER_FLAG_EXIT_STREAMS)]
+    assert not there.is_ready(KNOWN_S)
+    way.circuits[0].streams = StreamsState(are_spoken=True)
     assert there.is_ready(KNOWN_S)

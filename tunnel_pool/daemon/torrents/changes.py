@@ -263,9 +263,10 @@ class Changes:
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
         """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
         if torrent.record.hops != PLAIN:
-            allowed = allowed_trackers(tiers)
+            schemes = self._library.sessions.schemes
+            allowed = allowed_trackers(tiers, schemes)
             if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
-                logger.warning("%s", left_out_trackers(left_out))
+                logger.warning("%s", left_out_trackers(left_out, schemes))
             tiers = allowed
         entries = []
         for tier, urls in enumerate(tiers):

@@ -119,8 +119,8 @@ class Library:
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
         if record.hops == PLAIN:
             parameters.flags &= ~flags.disable_pex
-        elif left_out := strip(parameters):
-            logger.warning("%s", left_out_trackers(left_out))
+        elif left_out := strip(parameters, self.sessions.schemes):
+            logger.warning("%s", left_out_trackers(left_out, self.sessions.schemes))
         parameters.file_priorities = record.file_priorities
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)

@@ -149,6 +149,9 @@ class Scheduler:
             torrent.peers = frozenset()
 
     def _on_linked(self, torrent: Torrent, peer: Address) -> None:
+        self._sessions.add_end(torrent.lane, peer, partial(self._add_end, torrent))
+
+    def _add_end(self, torrent: Torrent, peer: Address) -> None:
         torrent.peers |= {peer}
         torrent.handle.connect_peer(peer)
         self.apply_activity(torrent)

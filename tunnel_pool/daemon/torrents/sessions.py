@@ -12,6 +12,7 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.torrent.anonymous_session import AnonymousSessions
+from tunnel_pool.torrent.anonymous_torrents import schemes_for
 from tunnel_pool.torrent.isolation import PLAIN, Isolation
 from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.session_settings import anonymous_settings, plain_settings
@@ -57,6 +58,16 @@ class Sessions:
             lockdown=self._lockdown,
             dht_nodes=options.dht_nodes,
         )
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """Return the schemes of trackers that torrents with hops may have."""
+        return schemes_for(self._lockdown is not None)
+
+    def add_end(self, lane: Lane, peer: Address, add: Callable[[Address], object]) -> None:
+        """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""
+        if (opened := self._anonymous.get(lane)) is not None:
+            opened.add_end(peer, add)
 
     def ensure_open(self, lane: Lane) -> DaemonSession:
         """Return the session of a lane; it is opened now where there is none."""
