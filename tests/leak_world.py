@@ -40,6 +40,7 @@ TRACKER, DHT = f"{NET}.4.1", [f"{NET}.5.{number}" for number in range(1, 5)]
 SEEDER = f"{NET}.6.1"  # hidden
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
 ICMPV6, HOP_BY_HOP = 58, 0
+TCP, TCP_RESET = 6, 4  # RFC 9293, 3.1
 OF_NEIGHBOURS = {*range(130, 138), 143}  # types of ICMPv6: who is there, and who listens
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 SOL_PACKET, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING = 263, 6, 23  # linux/if_packet.h
@@ -151,11 +152,18 @@ class Wire:
         length = (header[0] & 15) * 4
         protocol, destination = header[9], socket.inet_ntoa(header[16:20])
         port = struct.unpack_from("!H", header, length + 2)[0] if protocol in (6, 17) else 0
-        return f"{ {6: 'tcp', 17: 'udp'}.get(protocol, protocol) } {destination}:{port}"
+        return f"{_protocol_name(protocol, header[length:])} {destination}:{port}"
 
     def dropped(self):
         """Return how many frames the kernel dropped before we read them (packet(7), PACKET_STATISTICS)."""
         return struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1]
+
+
+def _protocol_name(protocol, above):
+    """Name a protocol; "reset" is what the kernel answers by TCP to who connects to a port that nobody listens at."""
+    if protocol == TCP and above[13] & TCP_RESET:
+        return "reset"
+    return {TCP: "tcp", 17: "udp"}.get(protocol, protocol)
 
 
 def _destination_6(header):
@@ -165,9 +173,7 @@ def _destination_6(header):
     if protocol == ICMPV6 and above[0] in OF_NEIGHBOURS:
         return "neighbours"
     port = struct.unpack_from("!H", above, 2)[0] if protocol in (6, 17) else 0
-    return (
-        f"{ {6: 'tcp', 17: 'udp'}.get(protocol, protocol) } [{socket.inet_ntop(socket.AF_INET6, header[24:40])}]:{port}"
-    )
+    return f"{_protocol_name(protocol, above)} [{socket.inet_ntop(socket.AF_INET6, header[24:40])}]:{port}"
 
 
 async def find_seeder(source, swarm, stack):

@@ -16,6 +16,7 @@ from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, until
 from tests.test_cli import fails
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.packet_engine import is_built
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
@@ -88,6 +89,8 @@ async def test_a_hidden_seed_and_a_hidden_download_with_no_exit_between(hops, tm
         end_to_end = [circuit for circuit in report["circuits"] if circuit["type"] == "RP_DOWNLOADER"]
         assert {circuit["hops"] for circuit in end_to_end} == {hops + 1}
         assert sum(circuit["bytes"] for circuit in end_to_end) > swarm.file.stat().st_size
+        if is_built():  # the native engine carries streams
+            assert sum(circuit["streams"] for circuit in end_to_end) > 0
         seed.process.terminate()
         await asyncio.wait_for(seed.process.wait(), 20)
         assert seed.process.returncode == 0

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.torrent.client import TorrentClient
 
 LINE_INTERVAL_S = 2.0
@@ -90,7 +91,7 @@ class ProgressDisplay:
     def _table(self, client: TorrentClient) -> Group:
         done = sum(status.done_bytes for status in client.statuses)
         wanted = sum(status.wanted_bytes for status in client.statuses)
-        circuits = Table("circuit", "child", "hops", "state", "MB", box=None, pad_edge=False)
+        circuits = Table("circuit", "child", "hops", "state", "streams", "MB", box=None, pad_edge=False)
         for circuit in circuit_rows(client)[:MAX_CIRCUIT_ROWS]:
             child = client.child_of(circuit)
             circuits.add_row(
@@ -98,6 +99,7 @@ class ProgressDisplay:
                 "main" if child is None else str(child),
                 f"{len(circuit.hops)}/{circuit.goal_hops}",
                 "ready" if circuit.state == CIRCUIT_STATE_READY else circuit.state.lower(),
+                str(streams_of(circuit).open),
                 f"{(circuit.bytes_up + circuit.bytes_down) / 1e6:.1f}",
             )
         processes = Text("CPU  ")

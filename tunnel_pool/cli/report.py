@@ -4,6 +4,7 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
+from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.packet_engine import choose
 from tunnel_pool.system.measure import Meter
 from tunnel_pool.torrent.client import TorrentClient
@@ -30,4 +31,5 @@ def _circuit_report(circuit: Circuit, client: TorrentClient) -> dict[str, Any]:
         "child": client.child_of(circuit),
         "hops": len(circuit.hops),
         "bytes": circuit.bytes_up + circuit.bytes_down,
+        "streams": streams_of(circuit).all,
     }

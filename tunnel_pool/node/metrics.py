@@ -27,6 +27,8 @@ class NodeCollector(Collector):
         yield family(CounterMetricFamily, "tunnel_pool_dropped", refused, ["reason"], status["dropped"])
         opened = "Open now, by what we do for them."
         yield family(GaugeMetricFamily, "tunnel_pool_circuits", opened, ["role"], by_role)
+        streams = "TCP connections that circuits carry now, by whose they are."
+        yield family(GaugeMetricFamily, "tunnel_pool_streams", streams, ["role"], status["streams"])
         yield CounterMetricFamily("tunnel_pool_circuits_joined", "Handshakes that ended well.", circuits["joined"])
         yield GaugeMetricFamily("tunnel_pool_candidates", "Nodes known.", status["candidates"])
         yield GaugeMetricFamily("tunnel_pool_uptime_seconds", "Since the start.", status["uptime_s"])

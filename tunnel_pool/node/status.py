@@ -9,6 +9,7 @@ import psutil
 from tunnel_pool import __version__
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.node.keeper import LimitsKeeper
+from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.serving.limits import CLASSES, LimitsMemory
 from tunnel_pool.system.measure import cpu_seconds
 
@@ -40,6 +41,10 @@ def status_of(node: Watched) -> dict[str, Any]:
             "relayed": carried.relays,
             "exits": carried.exits,
             "own": len(node.tunnels.circuits),
+        },
+        "streams": {
+            "exits": sum(streams_of(end).open for end in node.tunnels.exit_sockets.values()),
+            "own": sum(streams_of(circuit).open for circuit in node.tunnels.circuits.values()),
         },
         "candidates": len(node.tunnels.candidates),
         "dropped": dict(sorted(node.tunnels.dropped().items())),
@@ -81,6 +86,7 @@ def describe(status: dict[str, Any]) -> str:
         f"carried: {carried}",
         f"circuits: {circuits['relayed']} relayed, {circuits['exits']} exits, {circuits['own']} own, "
         f"{circuits['joined']} joined in all; {status['candidates']} nodes known",
+        f"streams: {status['streams']['exits']} of exits, {status['streams']['own']} own",
         f"waiting for a limit: {', '.join(f'{count} {name}' for name, count in status['waiting'].items())}",
         f"dropped: {', '.join(f'{name} {count}' for name, count in status['dropped'].items()) or 'nothing'}",
     ]

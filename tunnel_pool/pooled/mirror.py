@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from ipv8.messaging.anonymization.tunnel import Circuit, Hop, IntroductionPoint, RelayRoute, RoutingObject, Swarm
 from ipv8.peer import Peer
 
+from tunnel_pool.overlay.clients.streams import StreamsState
 from tunnel_pool.overlay.messages import introduction_point
 from tunnel_pool.rpc.sync import ExitState, PeerState, RelayState, SwarmState, SyncState
 
@@ -18,6 +19,7 @@ class MirroredExit(RoutingObject):
         super().__init__(state.circuit_id)
         self.hop = _hop(state, peer_of)
         self.enabled = state.enabled
+        self.streams = StreamsState(open=state.streams)
         _bring_statistics(self, state)
 
 

@@ -138,6 +138,9 @@ class Circuit(Model):
     down_bytes: int
     created_s: float
     swarm: Annotated[str | None, msgspec.Meta(description="by what is looked up, of a hidden service's")]
+    speaks_streams: Annotated[bool, msgspec.Meta(description="whether its other end carries TCP")]
+    streams: Annotated[int, msgspec.Meta(description="TCP connections that it carries now")]
+    all_streams: Annotated[int, msgspec.Meta(description="those that it has carried")]
 
 
 class Swarm(Model):
@@ -164,6 +167,7 @@ class Exit(Model):
     up_bytes: int
     down_bytes: int
     created_s: float
+    streams: Annotated[int, msgspec.Meta(description="TCP connections that it has now")]
 
 
 class Status(Model):
@@ -173,6 +177,7 @@ class Status(Model):
     down_bytes_per_s: int
     up_bytes_per_s: int
     circuits_ready: int
+    streams: Annotated[int, msgspec.Meta(description="TCP connections that our circuits carry now")]
     candidates: Annotated[int, msgspec.Meta(description="nodes known")]
 
 

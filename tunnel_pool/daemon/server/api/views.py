@@ -11,6 +11,7 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.config import slot_of
 
 NODE_DIGITS = 8
@@ -106,11 +107,18 @@ def _circuit(circuit: TunnelCircuit, is_pooled: bool) -> model.Circuit:
         down_bytes=circuit.bytes_down,
         created_s=circuit.creation_time,
         swarm=circuit.info_hash.hex() if circuit.info_hash else None,
+        speaks_streams=streams_of(circuit).are_spoken,
+        streams=streams_of(circuit).open,
+        all_streams=streams_of(circuit).all,
     )
 
 
 def ready_circuits(tunnels: Tunnels) -> int:
     return sum(circuit.state == CIRCUIT_STATE_READY for circuit in tunnels.circuits.values())
+
+
+def open_streams(tunnels: Tunnels) -> int:
+    return sum(streams_of(circuit).open for circuit in tunnels.circuits.values())
 
 
 def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
@@ -150,6 +158,7 @@ def exits_view(tunnels: Tunnels) -> list[model.Exit]:
             up_bytes=exit_socket.bytes_up,
             down_bytes=exit_socket.bytes_down,
             created_s=exit_socket.creation_time,
+            streams=streams_of(exit_socket).open,
         )
         for circuit_id, exit_socket in tunnels.exit_sockets.items()
     ]

@@ -94,6 +94,7 @@ class Watcher:
             down_bytes_per_s=down,
             up_bytes_per_s=up,
             circuits_ready=views.ready_circuits(self.tunnels),
+            streams=views.open_streams(self.tunnels),
             candidates=len(self.tunnels.candidates),
         )
 

@@ -85,7 +85,8 @@ function makeLine() {
     while (hops.length < circuit.goal_hops) hops.push(make("b", { class: "wanted" }, "…"));
     const text = hops.map((hop) => hop.textContent).join(" → ");
     if (path.textContent !== text) path.replaceChildren(...hops.flatMap((hop, place) => (place ? [" → ", hop] : [hop])));
-    setText(kind, circuit.state === "READY" ? circuit.type.toLowerCase().replaceAll("_", " ") : circuit.state.toLowerCase());
+    const type = circuit.state === "READY" ? circuit.type.toLowerCase().replaceAll("_", " ") : circuit.state.toLowerCase();
+    setText(kind, circuit.streams ? `${type}, ${plural(circuit.streams, "stream")}` : type);
     kind.className = circuit.state === "CLOSING" ? "closing" : "";
     setText(speed, rate(perSecond));
   }
