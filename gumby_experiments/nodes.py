@@ -51,6 +51,16 @@ class Node:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
+    async def run_there(self, *command: str) -> str:
+        """Run a short command where the node is, and return what it wrote. Raises RunError."""
+        process = await asyncio.create_subprocess_exec(
+            *self._enter, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await process.communicate()
+        if process.returncode != 0:
+            raise RunError(f"{command[0]} failed at node {self.number}: {output.decode(errors='replace').strip()}")
+        return output.decode()
+
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, ends: bool = False
     ) -> None:

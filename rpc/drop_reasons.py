@@ -39,6 +39,7 @@ class DropReason(StrEnum):
     DATA_OUT_FULL = "data_out_full"
     DATA_STREAM_FULL = "data_stream_full"
     DATAGRAM_MALFORMED = "datagram_malformed"
+    DATAGRAM_TOO_LARGE = "datagram_too_large"
     DHT_CRAWL_TOO_OFTEN = "dht_crawl_too_often"
     DHT_REQUEST_DROPPED = "dht_request_dropped"
     DHT_REQUEST_TOO_OFTEN = "dht_request_too_often"

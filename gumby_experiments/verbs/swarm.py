@@ -9,6 +9,7 @@ from typing import Any
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.gumby_experiments.progress import PROGRESS, Progress
+from tunnel_pool.gumby_experiments.router import DEVICE
 from tunnel_pool.gumby_experiments.run import Run
 from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
 from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
@@ -170,6 +171,17 @@ class SwarmModule:
             "all_cpu_s_per_gb": round(sum(used.values()) / self.size_bytes * 1e9, 2),
         }
 
+    @of_a_node
+    async def set_mtu(self, number: int, mtu: str) -> None:
+        """Have the node's link take packets of so many bytes at most."""
+        await self._run.node(number).run_there("ip", "link", "set", "dev", DEVICE, "mtu", mtu)
+
+    @of_the_run
+    async def count_fragments(self) -> None:
+        """Set the metric `fragments`: how many the kernels of all nodes have made of what was too large (RFC 4293)."""
+        counts = [await self._run.node(number).run_there("cat", "/proc/net/snmp") for number in self._run.roles]
+        self._run.metrics["fragments"] = sum(map(_fragments_made, counts))
+
     def add_progress(self, number: int, progress: Progress) -> None:
         for row in progress.rows():
             self._run.add_row(PROGRESS, node=number, **row)
@@ -195,3 +207,9 @@ class SwarmModule:
     @of_a_node
     async def stop(self, number: int) -> None:
         await self._run.node(number).stop()
+
+
+def _fragments_made(snmp: str) -> int:
+    """Return FragCreates of /proc/net/snmp (proc(5)), in which a line of names comes before one of values."""
+    names, values = (line.split() for line in snmp.splitlines() if line.startswith("Ip:"))
+    return int(dict(zip(names, values, strict=True))["FragCreates"])

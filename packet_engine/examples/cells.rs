@@ -15,6 +15,7 @@ use packet_engine::counters::Counters;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES};
 use packet_engine::outbox::trains;
 use packet_engine::policy::ExitPolicy;
+use packet_engine::probes::Probes;
 use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
@@ -56,6 +57,8 @@ fn core(to: &Addresses) -> Outcome<Core> {
         lane: 1,
         purpose: Purpose::Data,
         ready: true,
+        largest_message: 1347,
+        probes: Probes::default(),
         tries_streams: false,
         relay_early_count: 8.into(),
         stats: Arc::default(),

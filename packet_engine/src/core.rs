@@ -20,7 +20,8 @@ use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::limits::Class;
 use crate::outbox::{Egress, Via, MAX_DATAGRAM_BYTES};
-use crate::policy::ExitPolicy;
+use crate::policy::{could_be_utp, ExitPolicy};
+use crate::probes::Probes;
 use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
 use crate::shaper::Cost;
@@ -41,8 +42,6 @@ const CIRCUIT_ID_PORT: u16 = 1024;
 
 /// Streams that the other end of a circuit may have at a time.
 const MAX_STREAMS: u32 = 256;
-/// Where nothing is known of a path, it takes what Ethernet takes.
-pub const MAX_PACKET_BYTES: usize = 1500;
 
 const SOCKS5_UDP_START: [u8; 3] = [0, 0, 0];
 
@@ -88,8 +87,6 @@ pub struct Core {
     pub now_ms: u64,
     pub now: Instant,
     pub quic: Quic,
-    /// How large a packet to an address may be, headers and all.
-    pub path_mtu: fn(SocketAddr) -> usize,
     pub rules: ExitRules,
     /// CREATE and EXTEND.
     pub handshakes: Handshakes,
@@ -101,6 +98,13 @@ pub struct Core {
 struct Envelope<'a> {
     destination: Destination<'a>,
     origin: Destination<'a>,
+}
+
+/// Whether a data message's cell fits one packet. Only uTP is held to that (probes.rs); what else is too large travels as
+/// fragments.
+fn fits(message_bytes: usize, largest: usize, probes: &Probes, payload: &[u8]) -> Result<(), DropReason> {
+    let is_dropped = message_bytes > largest && could_be_utp(payload) && probes.drops(payload);
+    (!is_dropped).then_some(()).ok_or(DropReason::DatagramTooLarge)
 }
 
 /// The layers around a message, from the outermost in.
@@ -201,7 +205,6 @@ impl Core {
             now_ms: 0,
             now: Instant::now(),
             quic: Quic::new(MAX_STREAMS),
-            path_mtu: |_| MAX_PACKET_BYTES,
             rules: ExitRules::default(),
             handshakes: Handshakes::default(),
             answers: Handshakes::default(),
@@ -401,7 +404,7 @@ impl Core {
             return Err(DropReason::CircuitNotReady);
         }
         if id == STREAM_ID {
-            let largest_message = circuit.serves_streams().then(|| self.largest_message(circuit.first_hop));
+            let largest_message = circuit.serves_streams().then_some(circuit.largest_message);
             self.gate.pay(Cost::inwards(Class::Own, header.circuit_id, 0, received_bytes))?;
             let is_known = self.quic.received(LinkId::ours(header.circuit_id), text, largest_message, self.now);
             return is_known.then_some(()).ok_or(DropReason::StreamMalformed);
@@ -508,6 +511,7 @@ impl Core {
         let around = Envelope { destination, origin: NOWHERE };
         let slot = self.gate.outbox.slot();
         let message = place_data(slot, headroom(circuit_layers(circuit).count()), &around, payload)?;
+        fits(message.len(), circuit.largest_message, &circuit.probes, payload)?;
         let (to, packet) = seal_for_circuit(slot, &self.settings, circuit_id, circuit, message, false)?;
         let cost = Cost::outwards(Class::Own, circuit_id, packet.len(), 0);
         self.gate.send(cost, Egress::tunnel(to, circuit_id), packet);
@@ -530,7 +534,7 @@ impl Core {
         let id = *text.first().ok_or(DropReason::CellNotDecrypted)?;
         check_relay_early(&self.settings, header, id)?;
         if id == STREAM_ID {
-            let largest_message = self.offers_streams().then(|| self.largest_message(exit.previous_hop));
+            let largest_message = self.offers_streams().then_some(exit.largest_message);
             self.gate.pay(Cost::inwards(Class::Exited, header.circuit_id, text.len(), received_bytes))?;
             exit.stats.active(self.now_ms);
             let is_known = self.quic.received(LinkId::exit(header.circuit_id), text, largest_message, self.now);
@@ -634,6 +638,7 @@ impl Core {
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
         let slot = self.gate.outbox.slot();
         let message = place_data(slot, headroom(1), &around, payload)?;
+        fits(message.len(), exit.largest_message, &exit.probes, payload)?;
         let layer = exit.keys.seal(Direction::Backward, slot, message).ok_or(DropReason::CellTooLarge)?;
         let header = Header { circuit_id, plaintext: false, relay_early: false };
         let packet = finish(slot, &self.settings.prefix, header, &layer)?;

@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crate::address;
-use crate::cell::{Header, MESSAGE_AT};
+use crate::cell::Header;
 use crate::clients::Lane;
-use crate::core::{end_to_end_id, finish, headroom, seal_for_circuit, Core, Event, Settings, MAX_PACKET_BYTES};
+use crate::core::{end_to_end_id, finish, headroom, seal_for_circuit, Core, Event, Settings};
 use crate::counters::{DropReason, RouteStats};
 use crate::gate::Gate;
-use crate::keys::{Direction, LAYER_BYTES};
+use crate::keys::Direction;
 use crate::limits::Class;
 use crate::outbox::Egress;
 use crate::routes::{Circuit, Purpose, Routes};
@@ -19,26 +19,13 @@ use crate::streams::inspection;
 use crate::streams::parts::Message;
 use crate::streams::quic::LinkId;
 
-/// The layers that a cell has at most on its way: three hops, and the two ends of an end-to-end circuit.
-const MAX_LAYERS: usize = 4;
-const IPV4_UDP_BYTES: usize = 20 + 8;
-const IPV6_UDP_BYTES: usize = 40 + 8;
-
 impl Core {
-    /// The most bytes of a message whose cell fits one packet on its whole way, if that is no narrower than its start.
-    pub fn largest_message(&self, neighbour: SocketAddr) -> usize {
-        let headers = if neighbour.is_ipv4() { IPV4_UDP_BYTES } else { IPV6_UDP_BYTES };
-        let packet_bytes = (self.path_mtu)(neighbour).min(MAX_PACKET_BYTES);
-        packet_bytes.saturating_sub(headers + MESSAGE_AT + MAX_LAYERS * LAYER_BYTES)
-    }
-
     /// Begin a connection over a circuit of ours that may carry streams and has none.
     pub fn try_streams(&mut self, circuit_id: u32) {
         let Some(circuit) = self.routes.circuits.get(&circuit_id) else { return };
         let link = LinkId::ours(circuit_id);
         if circuit.tries_streams && circuit.may_carry() && !circuit.serves_streams() && !self.quic.has(link) {
-            let largest_message = self.largest_message(circuit.first_hop);
-            self.quic.connect(link, largest_message, self.now);
+            self.quic.connect(link, circuit.largest_message, self.now);
         }
     }
 

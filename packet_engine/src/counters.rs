@@ -60,6 +60,7 @@ reasons! {
     Socks5ForeignSource = "socks5_foreign_source",
     Socks5Malformed = "socks5_malformed",
     NoCircuit = "no_circuit",
+    DatagramTooLarge = "datagram_too_large",
     DataInMalformed = "data_in_malformed",
     DataInUnknownCircuit = "data_in_unknown_circuit",
     DataOutFull = "data_out_full",

@@ -12,6 +12,7 @@ pub mod keys;
 pub mod limits;
 pub mod outbox;
 pub mod policy;
+pub mod probes;
 pub mod replay;
 pub mod routes;
 pub mod rules;

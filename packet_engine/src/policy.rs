@@ -7,7 +7,7 @@ use crate::counters::DropReason;
 use crate::rules::{BITTORRENT, DHT, FLAG_EXIT_BT, FLAG_EXIT_IPV8, FLAG_RELAY, IPV8, UDP_TRACKERS};
 
 /// uTP, BEP 29: type 0-4, version 1, extension 0-3, 20 bytes of header.
-fn could_be_utp(data: &[u8]) -> bool {
+pub fn could_be_utp(data: &[u8]) -> bool {
     match data {
         [first, extension, ..] => data.len() >= 20 && first >> 4 <= 4 && first & 15 == 1 && *extension <= 3,
         _ => false,

@@ -18,6 +18,7 @@ use crate::counters::RouteStats;
 use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
 use crate::policy::ExitPolicy;
+use crate::probes::Probes;
 use crate::routes::{Circuit, Exit, Purpose, Relay};
 use crate::rules::{ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
@@ -271,6 +272,8 @@ impl Engine {
             lane,
             purpose,
             ready,
+            largest_message: 0, // the engine asks the kernel
+            probes: Probes::default(),
             tries_streams,
             relay_early_count: 0.into(),
             stats: stats.0.clone(),

@@ -6,10 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::address::{self, Destination};
+use crate::cell::MESSAGE_AT;
 use crate::clients::{Clients, Lane};
 use crate::counters::RouteStats;
-use crate::keys::{Direction, SessionKeys};
+use crate::keys::{Direction, SessionKeys, LAYER_BYTES};
 use crate::limits::OwnBucket;
+use crate::probes::Probes;
 use crate::rules::Contacts;
 use crate::sticky::StickyMap;
 use crate::streams::dials::Dials;
@@ -35,6 +37,9 @@ pub struct Circuit {
     pub purpose: Purpose,
     /// All hops are there, and it is not closing.
     pub ready: bool,
+    /// The most bytes of a message that travel in one packet.
+    pub largest_message: usize,
+    pub probes: Probes,
     /// The last node may speak streams, so that a connection is tried.
     pub tries_streams: bool,
     pub relay_early_count: Cell<u32>,
@@ -74,6 +79,9 @@ pub struct Relay {
 pub struct Exit {
     pub previous_hop: SocketAddr,
     pub keys: Arc<SessionKeys>,
+    /// As in `Circuit`.
+    pub largest_message: usize,
+    pub probes: Probes,
     /// Its sockets are open, or about to be.
     pub enabled: bool,
     pub contacts: Contacts,
@@ -87,6 +95,8 @@ impl Exit {
         Self {
             previous_hop,
             keys,
+            largest_message: largest_message(previous_hop, MAX_PACKET_BYTES),
+            probes: Probes::default(),
             enabled: false,
             contacts: Contacts::default(),
             messages: OwnBucket::default(),
@@ -94,6 +104,20 @@ impl Exit {
             stats,
         }
     }
+}
+
+/// Where nothing is known of a path, it takes what Ethernet takes.
+pub const MAX_PACKET_BYTES: usize = 1500;
+/// The layers that a cell has at most on its way: three hops, and the two ends of an end-to-end circuit.
+const MAX_LAYERS: usize = 4;
+const IPV4_UDP_BYTES: usize = 20 + 8;
+const IPV6_UDP_BYTES: usize = 40 + 8;
+
+/// The most bytes of a message whose cell fits one packet on its whole way, if that is no narrower than its start, where
+/// a packet may have so many.
+pub fn largest_message(neighbour: SocketAddr, packet_bytes: usize) -> usize {
+    let headers = if neighbour.is_ipv4() { IPV4_UDP_BYTES } else { IPV6_UDP_BYTES };
+    packet_bytes.min(MAX_PACKET_BYTES).saturating_sub(headers + MESSAGE_AT + MAX_LAYERS * LAYER_BYTES)
 }
 
 #[derive(Default)]

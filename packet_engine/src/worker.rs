@@ -9,10 +9,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::core::{Core, Event, Settings, MAX_PACKET_BYTES};
+use crate::core::{Core, Event, Settings};
 use crate::counters::DropReason;
 use crate::limits::Limits;
 use crate::outbox::Via;
+use crate::routes::{largest_message, MAX_PACKET_BYTES};
 use crate::sender::Sender;
 use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
@@ -148,8 +149,7 @@ impl Worker {
         }
         let device = exit_from.device.as_deref().map(|device| device.to_bytes().to_vec());
         let streams = Service::new(DialFrom { ip: exit_from.ip, device });
-        let mut core = Core::new(settings, shared.counters.clone());
-        core.path_mtu = |to| path_mtu(to).unwrap_or(MAX_PACKET_BYTES);
+        let core = Core::new(settings, shared.counters.clone());
         Ok(Self {
             core,
             shared,
@@ -314,8 +314,10 @@ impl Worker {
                 core.send_cell(to, circuit_id, plaintext, &message);
             }
             Command::ExitSend { circuit_id, to, payload } => core.exit_send(circuit_id, to, &payload),
-            Command::SetCircuit(id, circuit) => {
-                if let Some(before) = core.routes.circuits.get(&id) {
+            Command::SetCircuit(id, mut circuit) => {
+                circuit.largest_message = largest_message_to(circuit.first_hop);
+                if let Some(before) = core.routes.circuits.get_mut(&id) {
+                    circuit.probes = std::mem::take(&mut before.probes);
                     circuit.relay_early_count.set(before.relay_early_count.get());
                 }
                 core.routes.circuits.insert(id, circuit);
@@ -343,6 +345,7 @@ impl Worker {
                 if let Some(before) = core.routes.exits.remove(&id) {
                     (exit.contacts, exit.dials) = (before.contacts, before.dials);
                 }
+                exit.largest_message = largest_message_to(exit.previous_hop);
                 exit.enabled = self.exits.contains_key(&id);
                 core.routes.exits.insert(id, exit);
             }
@@ -521,6 +524,11 @@ impl Worker {
             out.waiting = true;
         }
     }
+}
+
+/// The most bytes of a message that travel in one packet, by what the kernel knows of the way to a neighbour.
+fn largest_message_to(neighbour: SocketAddr) -> usize {
+    largest_message(neighbour, path_mtu(neighbour).unwrap_or(MAX_PACKET_BYTES))
 }
 
 fn now_ms() -> u64 {

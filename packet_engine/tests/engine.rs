@@ -10,6 +10,7 @@ use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
 use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
+use packet_engine::probes::Probes;
 use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
 use proptest::prelude::*;
 
@@ -46,6 +47,8 @@ fn circuit(seeds: &[u8]) -> Circuit {
         lane: 1,
         purpose: Purpose::Data,
         ready: true,
+        largest_message: 1347,
+        probes: Probes::default(),
         tries_streams: false,
         relay_early_count: 0.into(),
         stats: Arc::default(),
@@ -147,6 +150,8 @@ fn end(sends: Direction, linked: bool) -> Core {
         lane: 1,
         purpose: Purpose::EndToEnd,
         ready: true,
+        largest_message: 1347,
+        probes: Probes::default(),
         tries_streams: false,
         relay_early_count: 8.into(),
         stats: Arc::default(),
@@ -263,6 +268,28 @@ fn what_may_not_leave_does_not_and_is_named() {
         assert!(passed(&mut exit, "198.51.100.1:1", &cell).is_empty());
         assert_eq!(exit.counters.get(reason), 1);
     }
+}
+
+#[test]
+fn the_first_packet_of_utp_that_would_travel_as_fragments_does_not() {
+    let utp = |bytes: usize| [&[0x01, 0][..], &vec![0; bytes - 2]].concat();
+    for (bytes, left) in [(1332, 1), (1333, 0)] {
+        let (mut client, mut exit) = (client(), exit());
+        client.client_received(1, address("127.0.0.1:5"), &request(&utp(bytes)));
+        assert_eq!(sent(&mut client).len(), left);
+        exit.exit_received(THEIRS, address("8.8.8.8:80"), &utp(bytes));
+        assert_eq!(sent(&mut exit).len(), left);
+        let dropped = 1 - left as u64;
+        assert_eq!(client.counters.get(DropReason::DatagramTooLarge), dropped);
+        assert_eq!(exit.counters.get(DropReason::DatagramTooLarge), dropped);
+        // uTP sends the same packet again.
+        client.client_received(1, address("127.0.0.1:5"), &request(&utp(bytes)));
+        exit.exit_received(THEIRS, address("8.8.8.8:80"), &utp(bytes));
+        assert_eq!((sent(&mut client).len(), sent(&mut exit).len()), (1, 1));
+    }
+    let mut client = client();
+    client.client_received(1, address("127.0.0.1:5"), &request(&[b"d1:y", &[b'x'; 1400][..], b"e"].concat()));
+    assert_eq!(sent(&mut client).len(), 1);
 }
 
 #[test]

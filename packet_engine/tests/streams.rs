@@ -11,6 +11,7 @@ use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys};
 use packet_engine::policy::ExitPolicy;
+use packet_engine::probes::Probes;
 use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
@@ -21,6 +22,9 @@ const ID: u32 = 0x0100_0001;
 const BIT_TORRENT: u16 = 2;
 const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
 const LANE: u32 = 1;
+/// The messages that fit a packet where it may have 1,500 bytes, and 1,280.
+const WIDE: usize = 1347;
+const NARROW: usize = 1127;
 
 /// Takes part in nobody's epoll: whoever was watched is told that something has changed, each time.
 #[derive(Default)]
@@ -70,6 +74,8 @@ impl Node {
             lane: LANE,
             purpose: Purpose::Data,
             ready: true,
+            largest_message: WIDE,
+            probes: Probes::default(),
             tries_streams: true,
             relay_early_count: 8.into(),
             stats: Arc::default(),
@@ -277,10 +283,9 @@ fn bytes_go_both_ways_whole_and_in_order() {
 fn lost_cells_cost_time_alone_and_a_narrow_way_costs_halves() {
     let mut pair = Pair::new(TCP);
     pair.lose_one_in = 40;
-    for node in [&mut pair.client, &mut pair.exit] {
-        node.core.path_mtu = |_| 1280;
-        node.core.quic.remove(LinkId::ours(ID));
-    }
+    pair.client.core.routes.circuits.get_mut(&ID).unwrap().largest_message = NARROW;
+    pair.exit.core.routes.exits.get_mut(&ID).unwrap().largest_message = NARROW;
+    pair.client.core.quic.remove(LinkId::ours(ID));
     pair.client.core.try_streams(ID);
     let (mut client, mut server) = pair.connected();
     let back = data(2_000_000);
@@ -412,6 +417,8 @@ fn end_to_end() -> Pair {
             lane: LANE,
             purpose: Purpose::EndToEnd,
             ready: true,
+            largest_message: WIDE,
+            probes: Probes::default(),
             tries_streams: true,
             relay_early_count: 8.into(),
             stats: Arc::default(),
