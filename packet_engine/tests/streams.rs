@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use packet_engine::cell::STREAM_ID;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys};
@@ -16,6 +17,7 @@ use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
 use packet_engine::streams::service::{Client, DialFrom, Service, Watch};
+use proptest::prelude::*;
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
 const ID: u32 = 0x0100_0001;
@@ -41,6 +43,8 @@ struct Node {
     core: Core,
     service: Service,
     watched: Everyone,
+    /// How much later it is for the node's limits than by the clock.
+    later_ns: u64,
 }
 
 fn keys(seed: u8) -> Arc<SessionKeys> {
@@ -62,6 +66,7 @@ impl Node {
             core: Core::new(settings, Arc::new(Counters::default())),
             service: Service::new(DialFrom { ip: Ipv4Addr::UNSPECIFIED.into(), device: None }),
             watched: Everyone::default(),
+            later_ns: 0,
         }
     }
 
@@ -97,9 +102,13 @@ impl Node {
     /// Let everything go on, and return the cells that leave.
     fn work(&mut self) -> Vec<Vec<u8>> {
         self.core.now = Instant::now();
-        self.core.gate.now_ns = packet_engine::sys::monotonic_ns();
-        for number in self.watched.0.borrow().clone() {
+        self.core.gate.now_ns = packet_engine::sys::monotonic_ns() + self.later_ns;
+        let watched = std::mem::take(&mut *self.watched.0.borrow_mut());
+        for number in watched {
             self.service.ready(&mut self.core, number);
+            if self.service.has(number) {
+                self.watched.0.borrow_mut().push(number);
+            }
         }
         self.service.work(&mut self.core, &self.watched);
         self.core.transmit_streams();
@@ -391,12 +400,12 @@ fn a_name_is_looked_up_by_python() {
     };
     let (number, asked_name) = asked(&mut pair);
     assert_eq!(asked_name, "peer.example");
-    let Node { core, service, watched } = &mut pair.exit;
+    let Node { core, service, watched, .. } = &mut pair.exit;
     service.resolved(core, watched, number, Some(Ipv4Addr::LOCALHOST.into()));
     assert_eq!(pair.reply(&mut client), 0);
     let mut client = pair.client.open(&name(b"nowhere.example"));
     let (number, _) = asked(&mut pair);
-    let Node { core, service, watched } = &mut pair.exit;
+    let Node { core, service, watched, .. } = &mut pair.exit;
     service.resolved(core, watched, number, None);
     assert_eq!(pair.reply(&mut client), 4);
 }
@@ -468,6 +477,107 @@ fn a_guest_may_send_nothing_but_bittorrent() {
     assert_eq!(pair.end(&mut seeder), Some(ErrorKind::ConnectionReset));
 }
 
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn ten_thousand_streams_leave_nothing_behind() {
+    let mut pair = Pair::new(TCP);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let to = encoded(listener.local_addr().unwrap());
+    let mut before = 0;
+    for number in 0..10_000 {
+        pair.exit.later_ns += 1_000_000_000; // its limits are another test's
+        let mut client = pair.client.open(&to);
+        assert_eq!(pair.reply(&mut client), 0);
+        let (mut server, _) = pair.until(|_| listener.accept().ok());
+        server.set_nonblocking(true).unwrap();
+        assert!(pair.moved(&mut client, &mut server, HANDSHAKE) == HANDSHAKE);
+        // One side or the other ends it, in order or not.
+        if number % 3 == 0 {
+            socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        let (first, mut second) = if number % 2 == 0 { (client, server) } else { (server, client) };
+        drop(first);
+        pair.end(&mut second);
+        drop(second);
+        if number == 100 {
+            before = descriptors();
+        }
+    }
+    pair.until(|pair| (pair.client.service.is_empty() && pair.exit.service.is_empty()).then_some(()));
+    assert!(descriptors() <= before + 4, "{before}, {}", descriptors());
+    let stats = pair.exit.core.routes.exits[&ID].stats.read_streams();
+    assert_eq!((stats.1, stats.2), (0, 10_000));
+}
+
+#[test]
+fn refusals_use_no_streams_up() {
+    let mut pair = Pair::new(TCP);
+    for _ in 0..600 {
+        pair.exit.later_ns += 60_000_000_000;
+        let mut client = pair.client.open(&encoded(address("224.0.0.1:80")));
+        assert_eq!(pair.reply(&mut client), 2);
+    }
+}
+
+/// What this process has in memory, in bytes.
+fn memory() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn a_client_that_opens_as_many_streams_as_it_can_has_some_and_no_more() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, mut server) = pair.connected();
+    let link = LinkId::ours(ID);
+    let before = memory();
+    let (mut opened, mut most) = (0, 0);
+    let mut keys = Vec::new();
+    while opened < 100_000 {
+        for key in keys.drain(..) {
+            pair.client.core.quic.reset(key);
+        }
+        while let Some(key) = pair.client.core.quic.open(link) {
+            // A request that is never whole, a malformed one, one that may not be granted.
+            let requests: [&'static [u8]; 3] = [&[1, 3, 200], &[9], &[1, 1, 224, 0, 0, 1, 0, 80]];
+            let mut request = bytes::Bytes::from_static(requests[opened % 3]);
+            pair.client.core.quic.write(key, &mut request);
+            keys.push(key);
+            opened += 1;
+        }
+        pair.step();
+        most = most.max(pair.exit.service.len());
+    }
+    assert!(most <= 257, "{most}");
+    assert!(memory() < before + (64 << 20), "{before} {}", memory());
+    assert!(pair.exit.core.counters.get(DropReason::StreamMalformed) > 0);
+    // Who was there goes on.
+    assert!(pair.moved(&mut client, &mut server, &data(100_000)) == data(100_000));
+}
+
+#[test]
+fn a_client_that_never_reads_holds_up_its_server_and_nobody_else() {
+    let mut pair = Pair::new(TCP);
+    let (mut client, mut server) = pair.connected();
+    assert!(pair.moved(&mut client, &mut server, HANDSHAKE) == HANDSHAKE);
+    let block = vec![7; 1 << 16];
+    let mut sent = server.write(HANDSHAKE).unwrap();
+    for _ in 0..2_000 {
+        while let Ok(count) = server.write(&block) {
+            sent += count;
+        }
+        pair.step();
+    }
+    // A stream's window, and what the sockets keep.
+    assert!(sent < 40 << 20, "{sent}");
+    let (mut another, mut other_server) = pair.connected();
+    assert!(pair.moved(&mut another, &mut other_server, &data(500_000)) == data(500_000));
+}
+
 #[test]
 fn a_stream_ends_with_its_circuit_on_both_sides() {
     let mut pair = Pair::new(TCP);
@@ -481,4 +591,41 @@ fn a_stream_ends_with_its_circuit_on_both_sides() {
     assert_eq!(pair.end(&mut client), Some(ErrorKind::ConnectionReset));
     assert_eq!(pair.end(&mut server), Some(ErrorKind::ConnectionReset));
     assert_eq!((pair.client.service.len(), pair.exit.service.len()), (0, 0));
+}
+
+/// A message that the client sends in a cell of its own making.
+fn forged(pair: &mut Pair, message: &[u8]) {
+    pair.client.core.send_cell(address("198.51.100.2:2"), ID, false, message);
+    let cells = pair.client.work();
+    pair.exit.receive("198.51.100.1:1", &cells);
+    pair.exit.work();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_stream_message_panics_or_ends_others(
+        messages in prop::collection::vec((0u8..4, prop::collection::vec(any::<u8>(), 0..60)), 1..20),
+        valid in prop::collection::vec((0usize..1200, any::<u8>()), 0..6),
+    ) {
+        let mut pair = Pair::new(TCP);
+        for (kind, rest) in messages {
+            forged(&mut pair, &[&[STREAM_ID, kind][..], &rest].concat());
+        }
+        // A packet of a real client, bent.
+        pair.client.core.quic.remove(LinkId::ours(ID));
+        pair.client.core.try_streams(ID);
+        for cell in pair.client.work() {
+            let mut cell = cell;
+            let sealed = 0..cell.len() - 29;
+            let text = keys(1).open(Direction::Forward, &mut cell[29..], sealed).unwrap();
+            let mut message = cell[29..][text].to_vec();
+            for (at, byte) in &valid {
+                if let Some(place) = message.get_mut(*at + 2) { *place = *byte; }
+            }
+            forged(&mut pair, &message);
+        }
+        prop_assert!(pair.exit.service.len() <= 256);
+    }
 }

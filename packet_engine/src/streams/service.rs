@@ -110,6 +110,11 @@ impl Service {
         self.entries.len()
     }
 
+    /// Whether there is a connection of this number.
+    pub fn has(&self, number: u32) -> bool {
+        self.entries.contains_key(&number)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
