@@ -2,8 +2,11 @@
 
 import asyncio
 import ipaddress
+import os
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import libtorrent as lt
@@ -20,10 +23,22 @@ from tunnel_pool.torrent.session_settings import all_alike
 from tunnel_pool.torrent.transport import Transport
 
 HTTP_HOSTS_S = 0.1
+AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
+
+
+def trust_the_systems_authorities() -> None:
+    """Have libtorrent trust the system's authorities: the OpenSSL in its wheel does not know where these are."""
+    if "SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ:
+        return
+    known = [ssl.get_default_verify_paths().cafile, *AUTHORITIES]
+    found = next((path for path in known if path is not None and Path(path).is_file()), None)
+    if found is not None:
+        os.environ["SSL_CERT_FILE"] = found
 
 
 def open_session(settings: Mapping[str, Any]) -> lt.session:
     """Open a session whose limits hold for peers with private addresses, too."""
+    trust_the_systems_authorities()
     session: lt.session = lt.session(dict(settings))  # type: ignore[call-overload]
     session.set_peer_class_filter(all_alike())
     return session

@@ -146,6 +146,11 @@ impl Bridge {
         (self.can_read, self.can_write) = (true, true);
     }
 
+    /// The other end of the stream wants no more; what it has sent may still come, as a refusal's code.
+    pub fn is_stopped(&mut self) {
+        self.to_stream = Pending { bytes: Bytes::new(), has_ended: true, is_closed: true };
+    }
+
     /// Move what can be moved.
     pub fn turn(&mut self, quic: &mut Quic, scratch: &mut [u8], now: Instant) -> Turn {
         let outcome = self.outwards(quic, now).and_then(|goes| Ok(goes | self.inwards(quic, scratch, now)?));

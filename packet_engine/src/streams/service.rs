@@ -250,7 +250,11 @@ impl Service {
                 }
             }
             Event::Stopped(key) => {
-                if let Some(number) = self.by_key.get(&key).copied() {
+                let Some(number) = self.by_key.get(&key).copied() else { return };
+                if let Some(Entry::Joined(bridge)) = self.entries.get_mut(&number) {
+                    bridge.is_stopped();
+                    self.turn(core, number);
+                } else {
                     self.end(core, number, true);
                 }
             }
