@@ -148,7 +148,8 @@ impl Worker {
             enable_gro(&tunnel);
         }
         let device = exit_from.device.as_deref().map(|device| device.to_bytes().to_vec());
-        let streams = Service::new(DialFrom { ip: exit_from.ip, device });
+        let streams =
+            Service::new(DialFrom { ip: exit_from.ip, ports: (exit_from.first_port, exit_from.last_port), device });
         let core = Core::new(settings, shared.counters.clone());
         Ok(Self {
             core,

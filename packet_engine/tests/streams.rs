@@ -64,7 +64,7 @@ impl Node {
         };
         Self {
             core: Core::new(settings, Arc::new(Counters::default())),
-            service: Service::new(DialFrom { ip: Ipv4Addr::UNSPECIFIED.into(), device: None }),
+            service: Service::new(DialFrom { ip: Ipv4Addr::UNSPECIFIED.into(), ports: (0, 0), device: None }),
             watched: Everyone::default(),
             later_ns: 0,
         }

@@ -111,7 +111,10 @@ class SteeredCarrier:
         return bool(that_reach(self._children.circuits.values(), self._lane, address))
 
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
-        able = that_reach(self._children.circuits.values(), self._lane, address)
+        reaching = that_reach(self._children.circuits.values(), self._lane, address)
+        running = set(self._pool.running())
+        # A child that is being drained carries what nobody else can: the other end of its circuit.
+        able = [circuit for circuit in reaching if slot_of(circuit.circuit_id) in running] or reaching
         with sock:
             try:
                 slot = slot_of(random.choice(able).circuit_id)

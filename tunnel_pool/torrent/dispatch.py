@@ -40,9 +40,18 @@ class Dispatcher:
     """
 
     def __init__(
-        self, tunnels: Tunnels, lane: Lane, on_lost: OnLost = lambda is_lost: None, carrier: Carrier | None = None
+        self,
+        tunnels: Tunnels,
+        lane: Lane,
+        on_lost: OnLost = lambda is_lost: None,
+        carrier: Carrier | None = None,
+        *,
+        may_speak_tls: bool = False,
     ) -> None:
-        """`carrier` may take datagrams first."""
+        """`carrier` may take datagrams first.
+
+        `may_speak_tls`: libtorrent can't do harm by what it is told where nobody else can read it (docs/THREATS.md).
+        """
         self.lane = lane
         self.drops: Counter[str] = Counter()
         self._tunnels = tunnels
@@ -53,6 +62,7 @@ class Dispatcher:
         self.is_http_tracker: Callable[[str, int], bool] = lambda host, port: False
         self.on_guest: Callable[[Circuit], None] = lambda circuit: None  # as in Tunnels, for circuits of this lane
         self._carrier = carrier
+        self._may_speak_tls = may_speak_tls
 
     @property
     def is_associated(self) -> bool:
@@ -98,6 +108,8 @@ class Dispatcher:
         """
         is_name = address.kind is AddressType.DOMAIN
         if address.port == HTTP_PORT or (is_name and address.port != HTTPS_PORT):
+            return False
+        if address.port == HTTPS_PORT and not self._may_speak_tls:
             return False
         has_streams = self._carrier is not None and self._carrier.has_streams(address)
         return has_streams and not self.is_http_tracker(address.host, address.port)
@@ -191,7 +203,7 @@ def serve_session(
     there alone.
     """
     carrier = tunnels.carrier(lane, on_lost) if steering else None
-    dispatcher = Dispatcher(tunnels, lane, on_lost, carrier)
+    dispatcher = Dispatcher(tunnels, lane, on_lost, carrier, may_speak_tls=lockdown is not None)
     open_in = open_here if lockdown is None else lockdown.call
     return dispatcher, Socks5Server(own_network(), dispatcher, steering, secret, open_in)
 

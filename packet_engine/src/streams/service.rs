@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -23,6 +23,8 @@ const OPENING_TIME: Duration = Duration::from_secs(20);
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// BitTorrent's peers say something every two minutes (BEP 3).
 const IDLE_TIME: Duration = Duration::from_secs(300);
+/// How many ports are tried before a connection is not made.
+const PORT_TRIES: u64 = 64;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What a client may send before its connection is there.
 const MAX_EARLY_BYTES: usize = 64 << 10;
@@ -30,6 +32,8 @@ const MAX_EARLY_BYTES: usize = 64 << 10;
 /// Where connections of exits come from.
 pub struct DialFrom {
     pub ip: IpAddr,
+    /// 0 to 0 are any.
+    pub ports: (u16, u16),
     pub device: Option<Vec<u8>>,
 }
 
@@ -430,7 +434,7 @@ impl Service {
     fn dial_out(&mut self, core: &mut Core, watch: &impl Watch, number: u32, to: SocketAddr, by_name: bool) {
         let Some(Entry::Opening(opening)) = self.entries.get(&number) else { return };
         match core.may_dial(opening.key.link.circuit_id, to, by_name) {
-            Ok(to) => self.dial(core, watch, number, to, SocketAddr::new(self.from.ip, 0)),
+            Ok(to) => self.dial(core, watch, number, to),
             Err(reason) => {
                 core.counters.count(reason);
                 self.refuse(core, number, Reply::NotAllowed);
@@ -439,10 +443,10 @@ impl Service {
     }
 
     /// Begin a connection.
-    fn dial(&mut self, core: &mut Core, watch: &impl Watch, number: u32, to: SocketAddr, from: SocketAddr) {
+    fn dial(&mut self, core: &mut Core, watch: &impl Watch, number: u32, to: SocketAddr) {
         let Some(Entry::Opening(opening)) = self.entries.get_mut(&number) else { return };
         let link = opening.key.link;
-        let outcome = connect(from, self.from.device.as_deref(), to).and_then(|socket| {
+        let outcome = connect(&self.from, core.gate.now_ns, to).and_then(|socket| {
             watch.watch(&socket, number)?;
             Ok(socket)
         });
@@ -501,23 +505,40 @@ impl Service {
     }
 }
 
-/// Begin a connection.
-fn connect(from: SocketAddr, device: Option<&[u8]>, to: SocketAddr) -> io::Result<TcpStream> {
+/// Begin a connection; `turn` chooses the first port of the range that is tried.
+fn connect(from: &DialFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    if device.is_some() {
-        socket.bind_device(device)?;
+    if from.device.is_some() {
+        socket.bind_device(from.device.as_deref())?;
     }
-    if !from.ip().is_unspecified() {
-        if from.is_ipv4() != to.is_ipv4() {
-            return Err(io::ErrorKind::NetworkUnreachable.into());
-        }
-        socket.bind(&from.into())?;
+    let is_any = from.ip.is_unspecified();
+    if !is_any && from.ip.is_ipv4() != to.is_ipv4() {
+        return Err(io::ErrorKind::NetworkUnreachable.into());
+    }
+    if !is_any || from.ports.1 > 0 {
+        let ip = if from.ip.is_ipv4() == to.is_ipv4() { from.ip } else { Ipv6Addr::UNSPECIFIED.into() };
+        socket.set_reuse_address(true)?; // connections that have ended hold their ports for a minute
+        bind_to_one(&socket, ip, from.ports, turn)?;
     }
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket.into()),
     }
+}
+
+/// Bind to a free port of a range.
+fn bind_to_one(socket: &Socket, ip: IpAddr, (first, last): (u16, u16), turn: u64) -> io::Result<()> {
+    let count = u64::from(last.saturating_sub(first)) + 1;
+    let mut outcome = Err(io::ErrorKind::AddrInUse.into());
+    for attempt in 0..PORT_TRIES.min(count) {
+        let port = first.saturating_add(u16::try_from((turn + attempt) % count).unwrap_or(0));
+        outcome = socket.bind(&SocketAddr::new(ip, port).into());
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// Answer a SOCKS5 client that gets no stream.
