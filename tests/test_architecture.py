@@ -43,6 +43,8 @@ PURE = [
     "tunnel_pool/torrent/anonymous_torrents.py",
     "tunnel_pool/torrent/tracker_answers.py",
     "tunnel_pool/torrent/readiness.py",
+    "tunnel_pool/torrent/transport.py",
+    "overlay/clients/streams.py",
     "rpc/calls.py",
     "rpc/data.py",
     "rpc/descriptors.py",

@@ -78,6 +78,7 @@ async def world(kind="plain", hops=1, protocols=Protocol.TCP | Protocol.HTTPS, s
             async with tunnels(kind, known, allow_private=True) as tunnel:
                 lane = Lane(hops)
                 dispatcher, server = serve_session(tunnel, lane, lambda is_lost: None, steering=True)
+                dispatcher.may_speak_tls = True
                 connect(tunnel, [dispatcher])
                 port = server.listen()
                 tunnel.build_tunnels(hops)

@@ -176,6 +176,26 @@ async def test_connect_takes_one_http_request_and_gives_its_answer():
         writer.close()
 
 
+async def test_a_connection_that_is_for_a_stream_is_handed_over_with_what_the_client_has_sent_and_goes_on():
+    async with serving() as (consumer, server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        peer = encode_address("1.2.3.4", STREAM_PORT)
+        # All at once, so that what the server has answered is not sent yet when it gives the connection away.
+        writer.write(b"\x05\x01\x00\x05\x01\x00" + peer + b"early")
+        await until(lambda: consumer.streams)
+        ((sock, address, early),) = consumer.streams
+        assert (address, early) == (decode_address(peer), b"early")
+        assert not server.connections
+        with sock:
+            sock.setblocking(True)
+            sock.sendall(b"reply")
+            writer.write(b"more")
+            assert await reader.readexactly(7) == b"\x05\x00reply"
+            assert await asyncio.to_thread(sock.recv, 100) == b"more"
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_connect_is_refused_with_the_reason_that_the_consumer_gives():
     async with serving() as (consumer, server, port):
         consumer.refusal = ReplyCode.NETWORK_UNREACHABLE, "no exit"

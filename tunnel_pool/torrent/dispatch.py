@@ -62,7 +62,7 @@ class Dispatcher:
         self.is_http_tracker: Callable[[str, int], bool] = lambda host, port: False
         self.on_guest: Callable[[Circuit], None] = lambda circuit: None  # as in Tunnels, for circuits of this lane
         self._carrier = carrier
-        self._may_speak_tls = may_speak_tls
+        self.may_speak_tls = may_speak_tls
 
     @property
     def is_associated(self) -> bool:
@@ -109,7 +109,7 @@ class Dispatcher:
         is_name = address.kind is AddressType.DOMAIN
         if address.port == HTTP_PORT or (is_name and address.port != HTTPS_PORT):
             return False
-        if address.port == HTTPS_PORT and not self._may_speak_tls:
+        if address.port == HTTPS_PORT and not self.may_speak_tls:
             return False
         has_streams = self._carrier is not None and self._carrier.has_streams(address)
         return has_streams and not self.is_http_tracker(address.host, address.port)

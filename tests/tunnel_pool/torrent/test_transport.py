@@ -1,0 +1,45 @@
+"""Whether peers are met by TCP, as streams, or by uTP."""
+
+from tunnel_pool.torrent.transport import LONELY_S, UTP_ALONE, UTP_S, Transport, TransportChoice, Ways
+
+NOW_S = 1000.0
+TCP_ALONE = Transport(tcp=True, utp=False)
+BOTH = Transport(tcp=True, utp=True)
+
+
+def chosen(**ways):
+    return TransportChoice().choose(NOW_S, Ways(**ways), is_lonely=False)
+
+
+def test_without_streams_it_is_utp():
+    assert chosen() == UTP_ALONE
+    assert chosen(to_silent_exits=True, to_silent_ends=True) == UTP_ALONE
+
+
+def test_where_an_exit_carries_streams_it_is_tcp():
+    assert chosen(to_exits=True) == TCP_ALONE
+    assert chosen(to_exits=True, to_silent_exits=True) == TCP_ALONE
+
+
+def test_other_ends_without_streams_are_met_by_utp_and_those_with_by_tcp():
+    assert chosen(to_exits=True, to_silent_ends=True) == BOTH
+    assert chosen(to_ends=True) == TCP_ALONE
+    assert chosen(to_ends=True, to_silent_exits=True) == BOTH
+
+
+def test_a_guest_is_met_by_tcp_whatever_else_there_is():
+    assert chosen(has_guests=True, to_silent_exits=True, to_silent_ends=True) == TCP_ALONE
+
+
+def test_a_torrent_that_finds_nobody_tries_utp_now_and_then():
+    choice = TransportChoice()
+
+    def at(seconds, *, is_lonely=True):
+        return choice.choose(NOW_S + seconds, Ways(to_exits=True), is_lonely=is_lonely)
+
+    assert at(0) == at(LONELY_S - 1) == TCP_ALONE
+    assert at(LONELY_S) == at(LONELY_S + UTP_S - 1) == BOTH
+    assert at(LONELY_S + UTP_S) == TCP_ALONE
+    assert at(2 * LONELY_S + UTP_S) == BOTH
+    assert at(2 * LONELY_S + UTP_S + 1, is_lonely=False) == TCP_ALONE
+    assert at(2 * LONELY_S + UTP_S + 2) == TCP_ALONE
