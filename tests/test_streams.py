@@ -64,6 +64,16 @@ async def socks_connect(port, host, target_port):
     return reader, writer, reply[1]
 
 
+async def echoes(port, server):
+    """Send the server a megabyte, and compare what comes back."""
+    reader, writer, reply = await socks_connect(port, *server.address)
+    assert reply == ReplyCode.SUCCEEDED
+    writer.write(HANDSHAKE + MEGABYTE)
+    writer.write_eof()
+    assert await reader.read(-1) == HANDSHAKE + MEGABYTE
+    writer.close()
+
+
 @contextlib.asynccontextmanager
 async def world(kind="plain", hops=1, protocols=Protocol.TCP | Protocol.HTTPS, streams=True, relays=()):
     """Yield tunnels that know an exit, the port of a SOCKS5 server, and the exit; these `relays` are others'."""
@@ -100,12 +110,7 @@ async def spoken(tunnel, hops):
 async def test_a_peer_is_reached_by_tcp_and_what_both_send_arrives_whole(kind, hops):
     async with world(kind, hops) as (tunnel, port, exit_node), Server() as server:
         await spoken(tunnel, hops)
-        reader, writer, reply = await socks_connect(port, *server.address)
-        assert reply == ReplyCode.SUCCEEDED
-        writer.write(HANDSHAKE + MEGABYTE)
-        writer.write_eof()
-        assert await reader.read(-1) == HANDSHAKE + MEGABYTE
-        writer.close()
+        await echoes(port, server)
         assert len(server.connections) == 1
         await until(lambda: not any(streams_of(end).open for end in exit_node.exit_sockets.values()))
 
@@ -165,12 +170,7 @@ async def test_streams_run_through_relays_of_others_to_exits_of_ours(endpoint, m
     monkeypatch.setenv("PLAIN_ENDPOINT", endpoint)
     async with foreign_relays(2) as relays, world(hops=2, relays=relays) as (tunnel, port, _), Server() as server:
         await spoken(tunnel, 2)
-        reader, writer, reply = await socks_connect(port, *server.address)
-        assert reply == ReplyCode.SUCCEEDED
-        writer.write(HANDSHAKE + MEGABYTE)
-        writer.write_eof()
-        assert await reader.read(-1) == HANDSHAKE + MEGABYTE
-        writer.close()
+        await echoes(port, server)
 
 
 async def test_a_child_that_is_killed_takes_its_streams_along_and_others_take_its_place():

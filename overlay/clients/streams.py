@@ -13,7 +13,7 @@ PEER_FLAG_EXIT_STREAMS = 8192  # of ours; nodes that don't know it keep it, and 
 
 
 class StreamsState(NamedTuple):
-    """What a circuit has of streams."""
+    """Holds what a circuit has of streams."""
 
     are_spoken: bool = False  # whether the other end has answered
     open: int = 0

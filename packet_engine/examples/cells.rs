@@ -15,7 +15,6 @@ use packet_engine::counters::Counters;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES};
 use packet_engine::outbox::trains;
 use packet_engine::policy::ExitPolicy;
-use packet_engine::probes::Probes;
 use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
@@ -50,19 +49,7 @@ fn core(to: &Addresses) -> Outcome<Core> {
         mask: 0,
     };
     let mut core = Core::new(settings, Arc::new(Counters::default()));
-    let circuit = Circuit {
-        first_hop: to.first,
-        layers: vec![keys()?],
-        end_to_end: None,
-        lane: 1,
-        purpose: Purpose::Data,
-        ready: true,
-        largest_message: 1347,
-        probes: Probes::default(),
-        tries_streams: false,
-        relay_early_count: 8.into(),
-        stats: Arc::default(),
-    };
+    let circuit = Circuit { relay_early_count: 8.into(), ..Circuit::new(to.first, vec![keys()?], 1, Purpose::Data) };
     core.routes.circuits.insert(OURS, circuit);
     core.routes.clients.add(1, Association { lane: 1, client: to.client });
     let exit = Exit { enabled: true, ..Exit::new(to.first, keys()?, Arc::default()) };

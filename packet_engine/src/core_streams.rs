@@ -19,6 +19,10 @@ use crate::streams::inspection;
 use crate::streams::parts::Message;
 use crate::streams::quic::LinkId;
 
+/// Streams a second that the other end of an end-to-end circuit may open, with a burst of ten seconds' worth.
+const GUESTS_PER_S: u64 = 1;
+const GUESTS_BURST_NS: u64 = 10_000_000_000;
+
 impl Core {
     /// Begin a connection over a circuit of ours that may carry streams and has none.
     pub fn try_streams(&mut self, circuit_id: u32) {
@@ -154,10 +158,27 @@ impl Core {
         }
     }
 
-    /// Whether an exit looks up this name for a stream.
-    pub fn may_resolve(&self, name: &str, port: u16) -> Result<(), DropReason> {
+    /// How many streams a circuit has.
+    pub fn open_streams(&self, link: LinkId) -> u64 {
+        self.stats_of(link).map_or(0, |stats| stats.read_streams().1)
+    }
+
+    /// Whether the other end of an end-to-end circuit may have our client connect to it; it is counted then.
+    pub fn may_have_guest(&mut self, circuit_id: u32) -> Result<(), DropReason> {
+        let circuit = self.routes.circuits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        if !circuit.guests.permits(self.gate.now_ns) {
+            return Err(DropReason::StreamTooFast);
+        }
+        circuit.guests.take(1, GUESTS_PER_S, GUESTS_BURST_NS, self.gate.now_ns);
+        Ok(())
+    }
+
+    /// Whether an exit looks up this name for a stream; it is counted then.
+    pub fn may_resolve(&mut self, circuit_id: u32, name: &str, port: u16) -> Result<(), DropReason> {
         inspection::may_connect(self.exit_protocols(), port)?;
-        self.rules.stream_name(name, port)
+        self.rules.stream_name(name, port)?;
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        exit.dials.may_ask(self.gate.now_ns)
     }
 
     /// Whether an exit connects to an address, and to which; it is counted then.

@@ -18,7 +18,6 @@ use crate::counters::RouteStats;
 use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
 use crate::policy::ExitPolicy;
-use crate::probes::Probes;
 use crate::routes::{Circuit, Exit, Purpose, Relay};
 use crate::rules::{ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
@@ -265,18 +264,13 @@ impl Engine {
             Some((keys, outwards)) => Some((keys.get().0.clone(), direction(outwards)?)),
             None => None,
         };
+        let layers = layers.iter().map(|keys| keys.get().0.clone()).collect();
         let circuit = Circuit {
-            first_hop: address(&first_hop)?,
-            layers: layers.iter().map(|keys| keys.get().0.clone()).collect(),
             end_to_end,
-            lane,
-            purpose,
             ready,
-            largest_message: 0, // the engine asks the kernel
-            probes: Probes::default(),
             tries_streams,
-            relay_early_count: 0.into(),
             stats: stats.0.clone(),
+            ..Circuit::new(address(&first_hop)?, layers, lane, purpose)
         };
         self.command(Command::SetCircuit(circuit_id, circuit));
         Ok(())

@@ -40,6 +40,8 @@ pub struct Circuit {
     /// The most bytes of a message that travel in one packet.
     pub largest_message: usize,
     pub probes: Probes,
+    /// Streams that its other end opens.
+    pub guests: OwnBucket,
     /// The last node may speak streams, so that a connection is tried.
     pub tries_streams: bool,
     pub relay_early_count: Cell<u32>,
@@ -47,6 +49,24 @@ pub struct Circuit {
 }
 
 impl Circuit {
+    /// A circuit that is ready, to an exit or to nobody in particular, and tries no streams.
+    pub fn new(first_hop: SocketAddr, layers: Vec<Arc<SessionKeys>>, lane: Lane, purpose: Purpose) -> Self {
+        Self {
+            first_hop,
+            layers,
+            end_to_end: None,
+            lane,
+            purpose,
+            ready: true,
+            largest_message: largest_message(first_hop, MAX_PACKET_BYTES),
+            probes: Probes::default(),
+            guests: OwnBucket::default(),
+            tries_streams: false,
+            relay_early_count: 0.into(),
+            stats: Arc::default(),
+        }
+    }
+
     /// Whether the other end of an end-to-end circuit may begin a connection: it is the downloader's.
     pub fn serves_streams(&self) -> bool {
         self.is_linked() && matches!(self.end_to_end, Some((_, Direction::Forward)))

@@ -319,6 +319,7 @@ impl Worker {
                 circuit.largest_message = largest_message_to(circuit.first_hop);
                 if let Some(before) = core.routes.circuits.get_mut(&id) {
                     circuit.probes = std::mem::take(&mut before.probes);
+                    circuit.guests = before.guests;
                     circuit.relay_early_count.set(before.relay_early_count.get());
                 }
                 core.routes.circuits.insert(id, circuit);

@@ -10,7 +10,6 @@ use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
 use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
-use packet_engine::probes::Probes;
 use packet_engine::routes::{Circuit, Exit, Purpose, Relay};
 use proptest::prelude::*;
 
@@ -40,19 +39,8 @@ fn core(peer_flags: u16) -> Core {
 }
 
 fn circuit(seeds: &[u8]) -> Circuit {
-    Circuit {
-        first_hop: address("198.51.100.1:1"),
-        layers: seeds.iter().map(|seed| keys(*seed)).collect(),
-        end_to_end: None,
-        lane: 1,
-        purpose: Purpose::Data,
-        ready: true,
-        largest_message: 1347,
-        probes: Probes::default(),
-        tries_streams: false,
-        relay_early_count: 0.into(),
-        stats: Arc::default(),
-    }
+    let layers = seeds.iter().map(|seed| keys(*seed)).collect();
+    Circuit::new(address("198.51.100.1:1"), layers, 1, Purpose::Data)
 }
 
 fn client() -> Core {
@@ -144,17 +132,9 @@ fn a_datagram_goes_there_and_back() {
 fn end(sends: Direction, linked: bool) -> Core {
     let mut core = core(0);
     let circuit = Circuit {
-        first_hop: address("198.51.100.1:1"),
-        layers: vec![keys(1)],
         end_to_end: linked.then(|| (keys(9), sends)),
-        lane: 1,
-        purpose: Purpose::EndToEnd,
-        ready: true,
-        largest_message: 1347,
-        probes: Probes::default(),
-        tries_streams: false,
         relay_early_count: 8.into(),
-        stats: Arc::default(),
+        ..Circuit::new(address("198.51.100.1:1"), vec![keys(1)], 1, Purpose::EndToEnd)
     };
     core.routes.circuits.insert(OURS, circuit);
     core.routes.clients.add(1, Association { lane: 1, client: address("127.0.0.1:5") });

@@ -12,7 +12,6 @@ use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys};
 use packet_engine::policy::ExitPolicy;
-use packet_engine::probes::Probes;
 use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
@@ -73,17 +72,9 @@ impl Node {
     fn client() -> Self {
         let mut node = Self::new(0);
         let circuit = Circuit {
-            first_hop: address("198.51.100.2:2"),
-            layers: vec![keys(1)],
-            end_to_end: None,
-            lane: LANE,
-            purpose: Purpose::Data,
-            ready: true,
-            largest_message: WIDE,
-            probes: Probes::default(),
             tries_streams: true,
             relay_early_count: 8.into(),
-            stats: Arc::default(),
+            ..Circuit::new(address("198.51.100.2:2"), vec![keys(1)], LANE, Purpose::Data)
         };
         node.core.routes.circuits.insert(ID, circuit);
         node.core.try_streams(ID);
@@ -420,17 +411,10 @@ fn end_to_end() -> Pair {
     ];
     for (node, neighbour, seed, sends) in ends {
         let circuit = Circuit {
-            first_hop: address(neighbour),
-            layers: vec![keys(seed)],
             end_to_end: Some((keys(9), sends)),
-            lane: LANE,
-            purpose: Purpose::EndToEnd,
-            ready: true,
-            largest_message: WIDE,
-            probes: Probes::default(),
             tries_streams: true,
             relay_early_count: 8.into(),
-            stats: Arc::default(),
+            ..Circuit::new(address(neighbour), vec![keys(seed)], LANE, Purpose::EndToEnd)
         };
         node.core.routes.exits.clear();
         node.core.quic.remove(LinkId::ours(ID));
@@ -464,6 +448,23 @@ fn the_ends_of_an_end_to_end_circuit_meet_when_both_connect() {
     // The seeder opens no stream itself.
     let mut seeder = pair.exit.open(&other_end());
     assert_eq!(pair.reply(&mut seeder), 4);
+}
+
+#[test]
+fn guests_come_at_a_rate() {
+    let mut pair = end_to_end();
+    let mut guests = 0;
+    for _ in 0..40 {
+        let mut downloader = pair.client.open(&other_end());
+        for _ in 0..3 {
+            pair.step();
+        }
+        guests += pair.exit.core.take_events().filter(|event| matches!(event, Event::Guest { .. })).count();
+        socket2::SockRef::from(&downloader).set_linger(Some(Duration::ZERO)).unwrap();
+        let _ = downloader.read(&mut [0; 10]);
+    }
+    assert!((9..=12).contains(&guests), "{guests}");
+    assert!(pair.exit.core.counters.get(DropReason::StreamTooFast) > 0);
 }
 
 #[test]

@@ -128,6 +128,11 @@ impl Bridge {
         bridge
     }
 
+    /// Whether what both sides begin with has been judged, or need not be.
+    pub fn is_judged(&self) -> bool {
+        self.inspection.is_none()
+    }
+
     /// How many bytes the socket has sent and received since this was called before.
     pub fn take_bytes(&mut self) -> (usize, usize) {
         (std::mem::take(&mut self.sent_bytes), std::mem::take(&mut self.received_bytes))

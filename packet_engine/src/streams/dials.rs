@@ -31,6 +31,11 @@ impl Dials {
         {
             return Err(DropReason::StreamFailedTooOften);
         }
+        self.may_ask(now_ns)
+    }
+
+    /// Whether a name may be looked up for one more connection; it is counted as one.
+    pub fn may_ask(&mut self, now_ns: u64) -> Result<(), DropReason> {
         if !self.new.permits(now_ns) {
             return Err(DropReason::StreamTooFast);
         }

@@ -26,8 +26,12 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 /// How many ports are tried before a connection is not made.
 const PORT_TRIES: u64 = 64;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long an exit's client has to begin, and its server to answer, in a way that may pass.
+const JUDGING_TIME: Duration = Duration::from_secs(30);
 /// What a client may send before its connection is there.
-const MAX_EARLY_BYTES: usize = 64 << 10;
+const MAX_EARLY_BYTES: usize = 4 << 10;
+/// Once half of all connections are taken, a circuit gets no more than so many.
+const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
 
 /// Where connections of exits come from.
 pub struct DialFrom {
@@ -343,7 +347,7 @@ impl Service {
                 Step::Connecting { .. } => now - opening.since > CONNECT_TIME,
                 _ => now - opening.since > OPENING_TIME,
             },
-            Entry::Joined(bridge) => now - bridge.active > IDLE_TIME,
+            Entry::Joined(bridge) => now - bridge.active > if bridge.is_judged() { IDLE_TIME } else { JUDGING_TIME },
         });
         let late: Vec<u32> = late.map(|(number, _)| *number).collect();
         for number in late {
@@ -363,7 +367,9 @@ impl Service {
         core.stream_opened(key.link);
         let number = self.add(Entry::Opening(opening));
         self.by_key.insert(key, number);
-        if self.entries.len() > MAX_CONNECTIONS {
+        let is_greedy =
+            self.entries.len() > MAX_CONNECTIONS / 2 && core.open_streams(key.link) > MAX_OF_CIRCUIT_WHEN_FULL;
+        if self.entries.len() > MAX_CONNECTIONS || is_greedy {
             core.counters.count(DropReason::StreamTooMany);
             self.refuse(core, number, Reply::GeneralFailure);
             return;
@@ -398,7 +404,13 @@ impl Service {
                 let link = opening.key.link;
                 if link.is_ours {
                     opening.step = Step::Guest;
-                    core.events.push(Notice::Guest { circuit_id: link.circuit_id });
+                    match core.may_have_guest(link.circuit_id) {
+                        Ok(()) => core.events.push(Notice::Guest { circuit_id: link.circuit_id }),
+                        Err(reason) => {
+                            core.counters.count(reason);
+                            self.refuse(core, number, Reply::GeneralFailure);
+                        }
+                    }
                     return;
                 }
                 match destination {
@@ -406,7 +418,7 @@ impl Service {
                     Destination::Name(name, port) => {
                         let name = String::from_utf8_lossy(name).into_owned();
                         opening.step = Step::Resolving { port };
-                        match core.may_resolve(&name, port) {
+                        match core.may_resolve(link.circuit_id, &name, port) {
                             Ok(()) => core.events.push(Notice::Resolve { number, name }),
                             Err(reason) => {
                                 core.counters.count(reason);
