@@ -23,8 +23,7 @@ const ID: u32 = 0x0100_0001;
 const BIT_TORRENT: u16 = 2;
 const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
 const LANE: u32 = 1;
-/// The messages that fit a packet where it may have 1,500 bytes, and 1,280.
-const WIDE: usize = 1347;
+/// The messages that fit a packet where it may have 1,280 bytes.
 const NARROW: usize = 1127;
 
 /// Takes part in nobody's epoll: whoever was watched is told that something has changed, each time.
