@@ -28,7 +28,6 @@ def _hop_state(hop: Hop) -> PeerState:
 
 
 def circuit_state(circuit: Circuit) -> CircuitState:
-    streams = streams_of(circuit)
     return CircuitState(
         circuit_id=circuit.circuit_id,
         goal_hops=circuit.goal_hops,
@@ -43,10 +42,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
         infohash=circuit.info_hash or b"",
         e2e=circuit.e2e,
         group=group_of(circuit),
-        streams_spoken=streams.are_spoken,
-        streams_open=streams.open,
-        streams_all=streams.all,
-        streams_round_trip_s=streams.round_trip_s,
+        streams=streams_of(circuit),
     )
 
 

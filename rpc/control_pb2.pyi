@@ -1455,6 +1455,36 @@ class HopList(google.protobuf.message.Message):
 Global___HopList: typing_extensions.TypeAlias = HopList
 
 @typing.final
+class Streams(google.protobuf.message.Message):
+    """The streams of a circuit (docs/WIRE.md)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ARE_SPOKEN_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    ALL_FIELD_NUMBER: builtins.int
+    ROUND_TRIP_S_FIELD_NUMBER: builtins.int
+    are_spoken: builtins.bool
+    """the other end has answered"""
+    open: builtins.int
+    all: builtins.int
+    """since the circuit began"""
+    round_trip_s: builtins.float
+    """when the other end answered"""
+    def __init__(
+        self,
+        *,
+        are_spoken: builtins.bool = ...,
+        open: builtins.int = ...,
+        all: builtins.int = ...,
+        round_trip_s: builtins.float = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["all", b"all", "are_spoken", b"are_spoken", "open", b"open", "round_trip_s", b"round_trip_s"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Streams: typing_extensions.TypeAlias = Streams
+
+@typing.final
 class CircuitDelta(google.protobuf.message.Message):
     """The changed fields of one circuit; absent means unchanged."""
 
@@ -1473,10 +1503,7 @@ class CircuitDelta(google.protobuf.message.Message):
     INFOHASH_FIELD_NUMBER: builtins.int
     E2E_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
-    STREAMS_SPOKEN_FIELD_NUMBER: builtins.int
-    STREAMS_OPEN_FIELD_NUMBER: builtins.int
-    STREAMS_ALL_FIELD_NUMBER: builtins.int
-    STREAMS_ROUND_TRIP_S_FIELD_NUMBER: builtins.int
+    STREAMS_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     goal_hops: builtins.int
     ctype: builtins.str
@@ -1490,15 +1517,12 @@ class CircuitDelta(google.protobuf.message.Message):
     infohash: builtins.bytes
     e2e: builtins.bool
     group: builtins.int
-    streams_spoken: builtins.bool
-    """the other end speaks streams (overlay/clients/streams.py)"""
-    streams_open: builtins.int
-    streams_all: builtins.int
-    streams_round_trip_s: builtins.float
     @property
     def hops(self) -> Global___HopList: ...
     @property
     def unverified_hop(self) -> Global___Hop: ...
+    @property
+    def streams(self) -> Global___Streams: ...
     def __init__(
         self,
         *,
@@ -1515,14 +1539,11 @@ class CircuitDelta(google.protobuf.message.Message):
         infohash: builtins.bytes | None = ...,
         e2e: builtins.bool | None = ...,
         group: builtins.int | None = ...,
-        streams_spoken: builtins.bool | None = ...,
-        streams_open: builtins.int | None = ...,
-        streams_all: builtins.int | None = ...,
-        streams_round_trip_s: builtins.float | None = ...,
+        streams: Global___Streams | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams_all", b"_streams_all", "_streams_open", b"_streams_open", "_streams_round_trip_s", b"_streams_round_trip_s", "_streams_spoken", b"_streams_spoken", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams_all", b"streams_all", "streams_open", b"streams_open", "streams_round_trip_s", b"streams_round_trip_s", "streams_spoken", b"streams_spoken", "unverified_hop", b"unverified_hop"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams_all", b"_streams_all", "_streams_open", b"_streams_open", "_streams_round_trip_s", b"_streams_round_trip_s", "_streams_spoken", b"_streams_spoken", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams_all", b"streams_all", "streams_open", b"streams_open", "streams_round_trip_s", b"streams_round_trip_s", "streams_spoken", b"streams_spoken", "unverified_hop", b"unverified_hop"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_down: typing_extensions.TypeAlias = typing.Literal["bytes_down"]
     _WhichOneofArgType__bytes_down: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down"]
@@ -1546,14 +1567,8 @@ class CircuitDelta(google.protobuf.message.Message):
     _WhichOneofArgType__infohash: typing_extensions.TypeAlias = typing.Literal["_infohash", b"_infohash"]
     _WhichOneofReturnType__last_activity: typing_extensions.TypeAlias = typing.Literal["last_activity"]
     _WhichOneofArgType__last_activity: typing_extensions.TypeAlias = typing.Literal["_last_activity", b"_last_activity"]
-    _WhichOneofReturnType__streams_all: typing_extensions.TypeAlias = typing.Literal["streams_all"]
-    _WhichOneofArgType__streams_all: typing_extensions.TypeAlias = typing.Literal["_streams_all", b"_streams_all"]
-    _WhichOneofReturnType__streams_open: typing_extensions.TypeAlias = typing.Literal["streams_open"]
-    _WhichOneofArgType__streams_open: typing_extensions.TypeAlias = typing.Literal["_streams_open", b"_streams_open"]
-    _WhichOneofReturnType__streams_round_trip_s: typing_extensions.TypeAlias = typing.Literal["streams_round_trip_s"]
-    _WhichOneofArgType__streams_round_trip_s: typing_extensions.TypeAlias = typing.Literal["_streams_round_trip_s", b"_streams_round_trip_s"]
-    _WhichOneofReturnType__streams_spoken: typing_extensions.TypeAlias = typing.Literal["streams_spoken"]
-    _WhichOneofArgType__streams_spoken: typing_extensions.TypeAlias = typing.Literal["_streams_spoken", b"_streams_spoken"]
+    _WhichOneofReturnType__streams: typing_extensions.TypeAlias = typing.Literal["streams"]
+    _WhichOneofArgType__streams: typing_extensions.TypeAlias = typing.Literal["_streams", b"_streams"]
     _WhichOneofReturnType__unverified_hop: typing_extensions.TypeAlias = typing.Literal["unverified_hop"]
     _WhichOneofArgType__unverified_hop: typing_extensions.TypeAlias = typing.Literal["_unverified_hop", b"_unverified_hop"]
     @typing.overload
@@ -1579,13 +1594,7 @@ class CircuitDelta(google.protobuf.message.Message):
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_activity) -> _WhichOneofReturnType__last_activity | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_all) -> _WhichOneofReturnType__streams_all | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_open) -> _WhichOneofReturnType__streams_open | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_round_trip_s) -> _WhichOneofReturnType__streams_round_trip_s | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams_spoken) -> _WhichOneofReturnType__streams_spoken | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams) -> _WhichOneofReturnType__streams | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__unverified_hop) -> _WhichOneofReturnType__unverified_hop | None: ...
 

@@ -25,6 +25,18 @@ class PeerState(NamedTuple):
     flags: tuple[int, ...]
 
 
+class StreamsState(NamedTuple):
+    """Streams in control.proto."""
+
+    are_spoken: bool = False
+    open: int = 0
+    all: int = 0
+    round_trip_s: float = 0.0
+
+
+NO_STREAMS = StreamsState()
+
+
 @dataclass(frozen=True, slots=True)
 class CircuitState:
     """One circuit as its child sees it; the fields of CircuitDelta in control.proto."""
@@ -42,10 +54,7 @@ class CircuitState:
     infohash: bytes = b""
     e2e: bool = False
     group: int = 0
-    streams_spoken: bool = False
-    streams_open: int = 0
-    streams_all: int = 0
-    streams_round_trip_s: float = 0.0
+    streams: StreamsState = NO_STREAMS
 
 
 class CarriedState(NamedTuple):
@@ -160,7 +169,8 @@ class Snapshot:
     routes: Routes | None = None  # None: not looked at this time
 
 
-_PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in ("circuit_id", "hops", "unverified_hop"))
+_OTHER_FIELDS = ("circuit_id", "hops", "unverified_hop", "streams")
+_PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in _OTHER_FIELDS)
 
 
 def _hop_message(hop: PeerState) -> pb.Hop:
@@ -226,6 +236,8 @@ class SyncEncoder:
         if now.unverified_hop != before.unverified_hop:
             # An empty hop says that there is none any more.
             delta.unverified_hop.CopyFrom(_hop_message(now.unverified_hop) if now.unverified_hop else pb.Hop())
+        if now.streams != before.streams:
+            delta.streams.CopyFrom(pb.Streams(**now.streams._asdict()))
         return delta
 
 
@@ -284,7 +296,8 @@ class SyncState:
         unverified = before.unverified_hop
         if delta.HasField("unverified_hop"):
             unverified = _hop_state(delta.unverified_hop) if delta.unverified_hop.public_key else None
-        return CircuitState(delta.circuit_id, hops=hops, unverified_hop=unverified, **values)
+        streams = _state(StreamsState, delta.streams) if delta.HasField("streams") else before.streams
+        return CircuitState(delta.circuit_id, hops=hops, unverified_hop=unverified, streams=streams, **values)
 
 
 def _apply(known: dict[Key, State], new: Mapping[Key, State], lost: Iterable[Key]) -> None:

@@ -1,27 +1,15 @@
 """Streams over circuits, as they are seen: who may speak them, and what a circuit has of them (docs/WIRE.md). Pure."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_SEEDER, Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
+from tunnel_pool.rpc.sync import NO_STREAMS, StreamsState
 from tunnel_pool.socks5.address import Socks5Address
 
 PEER_FLAG_EXIT_STREAMS = 8192  # of ours; nodes that don't know it keep it, and do nothing with it
-
-
-class StreamsState(NamedTuple):
-    """Holds what a circuit has of streams."""
-
-    are_spoken: bool = False  # whether the other end has answered
-    open: int = 0
-    all: int = 0  # since the circuit began
-    round_trip_s: float = 0.0  # when the other end answered
-
-
-NO_STREAMS = StreamsState()
 
 
 def streams_of(route: object) -> StreamsState:

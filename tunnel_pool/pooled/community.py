@@ -23,7 +23,6 @@ from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
-from tunnel_pool.overlay.clients.streams import StreamsState
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
@@ -280,9 +279,7 @@ class PooledTunnelCommunity(
             self.circuits[state.circuit_id] = circuit
         circuit.bytes_up, circuit.bytes_down = state.bytes_up, state.bytes_down
         circuit.creation_time, circuit.last_activity = state.creation_time, state.last_activity
-        circuit.streams = StreamsState(
-            state.streams_spoken, state.streams_open, state.streams_all, state.streams_round_trip_s
-        )
+        circuit.streams = state.streams
         was_linked, circuit.e2e = circuit.e2e, state.e2e
         circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
         for hop in state.hops[len(circuit.hops) :]:
