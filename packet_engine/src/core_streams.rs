@@ -28,7 +28,12 @@ impl Core {
     pub fn try_streams(&mut self, circuit_id: u32) {
         let Some(circuit) = self.routes.circuits.get(&circuit_id) else { return };
         let link = LinkId::ours(circuit_id);
-        if circuit.tries_streams && circuit.may_carry() && !circuit.serves_streams() && !self.quic.has(link) {
+        if circuit.tries_streams
+            && !circuit.is_silent
+            && circuit.may_carry()
+            && !circuit.serves_streams()
+            && !self.quic.has(link)
+        {
             self.quic.connect(link, circuit.largest_message, self.now);
         }
     }
@@ -120,9 +125,9 @@ impl Core {
 
     /// The connection of a circuit is there.
     pub fn link_changed(&mut self, link: LinkId) {
-        if let (Some(stats), Some(state)) = (self.stats_of(link), self.quic.state(link)) {
-            stats.streams_spoken(state.is_connected);
-            stats.round_trip(u64::try_from(state.round_trip.as_micros()).unwrap_or(u64::MAX));
+        if let (Some(stats), Some(round_trip)) = (self.stats_of(link), self.quic.round_trip(link)) {
+            stats.streams_spoken(true);
+            stats.round_trip(u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX));
         }
         self.tell_python(link);
     }
@@ -133,9 +138,8 @@ impl Core {
             stats.streams_spoken(false);
         }
         if let (true, Some(circuit)) = (link.is_ours, self.routes.circuits.get_mut(&link.circuit_id)) {
-            circuit.tries_streams = false;
+            circuit.is_silent = true;
         }
-        self.quic.remove(link);
         self.tell_python(link);
     }
 

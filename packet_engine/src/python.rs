@@ -15,6 +15,7 @@ use crate::cell::{Prefix, PREFIX_BYTES};
 use crate::clients::Association;
 use crate::core::{Event, Settings};
 use crate::counters::RouteStats;
+use crate::exit_from::ExitFrom;
 use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
 use crate::policy::ExitPolicy;
@@ -22,7 +23,7 @@ use crate::routes::{Circuit, Exit, Purpose, Relay};
 use crate::rules::{ExitRules, Ranges};
 use crate::shared::{Command, Notice, Shared};
 use crate::sys::{duplicate, SharedWords};
-use crate::worker::{ExitFrom, Worker};
+use crate::worker::Worker;
 
 type Address = (String, u16);
 type HalfArguments = (Vec<u8>, Vec<u8>, u64);

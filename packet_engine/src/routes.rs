@@ -44,6 +44,8 @@ pub struct Circuit {
     pub guests: OwnBucket,
     /// The last node may speak streams, so that a connection is tried.
     pub tries_streams: bool,
+    /// It does not, or not any more.
+    pub is_silent: bool,
     pub relay_early_count: Cell<u32>,
     pub stats: Arc<RouteStats>,
 }
@@ -62,6 +64,7 @@ impl Circuit {
             probes: Probes::default(),
             guests: OwnBucket::default(),
             tries_streams: false,
+            is_silent: false,
             relay_early_count: 0.into(),
             stats: Arc::default(),
         }

@@ -1,7 +1,6 @@
 //! The engine's thread: it owns the sockets and the tables, and does all the I/O around `Core`.
 
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::{Core, Event, Settings};
 use crate::counters::DropReason;
+use crate::exit_from::ExitFrom;
 use crate::limits::Limits;
 use crate::outbox::Via;
 use crate::routes::{largest_message, MAX_PACKET_BYTES};
@@ -19,7 +19,7 @@ use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
 use crate::stream::FrameReader;
 use crate::streams::quic::LinkId;
-use crate::streams::service::{Client, DialFrom, Service, Watch};
+use crate::streams::service::{Client, Service, Watch};
 use crate::sys::{bind_udp, enable_gro, has_gso, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
@@ -75,22 +75,11 @@ impl Token {
     }
 }
 
-/// Where what exits leaves from; ports from 0 to 0 are any, no device is any.
-pub struct ExitFrom {
-    pub ip: IpAddr,
-    pub first_port: u16,
-    pub last_port: u16,
-    pub device: Option<CString>,
-}
-
 impl Watch for Epoll {
     fn watch(&self, socket: &TcpStream, number: u32) -> io::Result<()> {
         self.add_changes(socket, Token::Tcp(number).pack())
     }
 }
-
-/// How many ports are tried before an exit goes without a socket.
-const PORT_TRIES: u64 = 64;
 
 struct ExitSockets {
     v4: Option<OwnedFd>,
@@ -119,7 +108,7 @@ pub struct Worker {
     inbox: Inbox,
     sender: Sender,
     tunnel: OwnedFd,
-    exit_from: ExitFrom,
+    exit_from: Arc<ExitFrom>,
     exits: HashMap<u32, ExitSockets>,
     clients: HashMap<u32, OwnedFd>,
     stream_in: Option<FrameReader>,
@@ -147,23 +136,20 @@ impl Worker {
         if takes_trains {
             enable_gro(&tunnel);
         }
-        let device = exit_from.device.as_deref().map(|device| device.to_bytes().to_vec());
-        let streams =
-            Service::new(DialFrom { ip: exit_from.ip, ports: (exit_from.first_port, exit_from.last_port), device });
-        let core = Core::new(settings, shared.counters.clone());
+        let exit_from = Arc::new(exit_from);
         Ok(Self {
-            core,
+            core: Core::new(settings, shared.counters.clone()),
             shared,
             epoll,
             inbox: Inbox::default(),
             sender: Sender::new(may_send_trains && has_gso(&tunnel)),
             tunnel,
-            exit_from,
             exits: HashMap::new(),
             clients: HashMap::new(),
             stream_in: None,
             stream_out: None,
-            streams,
+            streams: Service::new(exit_from.clone()),
+            exit_from,
             served: 0,
             stopped: false,
         })
@@ -319,15 +305,14 @@ impl Worker {
                 circuit.largest_message = largest_message_to(circuit.first_hop);
                 if let Some(before) = core.routes.circuits.get_mut(&id) {
                     circuit.probes = std::mem::take(&mut before.probes);
-                    circuit.guests = before.guests;
+                    (circuit.guests, circuit.is_silent) = (before.guests, before.is_silent);
                     circuit.relay_early_count.set(before.relay_early_count.get());
                 }
                 core.routes.circuits.insert(id, circuit);
                 core.try_streams(id);
             }
             Command::RemoveCircuit(id) => {
-                self.streams.link_lost(core, LinkId::ours(id));
-                core.quic.remove(LinkId::ours(id));
+                self.streams.forget(core, LinkId::ours(id));
                 if let Some((lane, destinations)) = core.routes.remove_circuit(id) {
                     if !destinations.is_empty() {
                         core.events.push(Event::Orphans { lane, destinations });
@@ -353,8 +338,7 @@ impl Worker {
             }
             Command::RemoveExit(id) => {
                 self.flush();
-                self.streams.link_lost(&mut self.core, LinkId::exit(id));
-                self.core.quic.remove(LinkId::exit(id));
+                self.streams.forget(&mut self.core, LinkId::exit(id));
                 self.core.routes.exits.remove(&id);
                 self.exits.remove(&id);
             }
@@ -436,28 +420,14 @@ impl Worker {
     }
 
     fn open_exit(&self, ip: IpAddr, token: Token, reason: DropReason) -> Option<OwnedFd> {
-        let opened = self.bind_exit(ip).and_then(|socket| {
+        let from = &self.exit_from;
+        let bound = from.bind(ip, monotonic_ns(), |address| bind_udp(address, from.device.as_deref()));
+        let opened = bound.and_then(|socket| {
             self.epoll.add_reader(&socket, token.pack())?;
             enable_gro(&socket);
             Ok(socket)
         });
         opened.inspect_err(|_| self.core.counters.count(reason)).ok()
-    }
-
-    /// Bind a socket to a free port of the exits' range.
-    fn bind_exit(&self, ip: IpAddr) -> io::Result<OwnedFd> {
-        let ExitFrom { first_port, last_port, device, .. } = &self.exit_from;
-        let count = u64::from(last_port.saturating_sub(*first_port)) + 1;
-        let start = monotonic_ns() % count;
-        let mut outcome = Err(io::Error::from(ErrorKind::AddrInUse));
-        for attempt in 0..PORT_TRIES.min(count) {
-            let port = first_port.saturating_add(u16::try_from((start + attempt) % count).unwrap_or(0));
-            outcome = bind_udp(SocketAddr::new(ip, port), device.as_deref());
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        outcome
     }
 
     /// Send everything in the outbox.

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use packet_engine::cell::STREAM_ID;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
+use packet_engine::exit_from::ExitFrom;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys};
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
-use packet_engine::streams::service::{Client, DialFrom, Service, Watch};
+use packet_engine::streams::service::{Client, Service, Watch};
 use proptest::prelude::*;
 
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
@@ -62,7 +63,12 @@ impl Node {
         };
         Self {
             core: Core::new(settings, Arc::new(Counters::default())),
-            service: Service::new(DialFrom { ip: Ipv4Addr::UNSPECIFIED.into(), ports: (0, 0), device: None }),
+            service: Service::new(Arc::new(ExitFrom {
+                ip: Ipv4Addr::UNSPECIFIED.into(),
+                first_port: 0,
+                last_port: 0,
+                device: None,
+            })),
             watched: Everyone::default(),
             later_ns: 0,
         }
@@ -350,6 +356,10 @@ fn an_exit_without_streams_says_nothing_and_the_client_is_told() {
     assert_eq!(client.read(&mut [0; 10]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
     assert!(pair.exit.core.counters.get(DropReason::StreamMalformed) > 0);
     pair.client.core.link_lost(LinkId::ours(ID));
+    pair.client.service.forget(&mut pair.client.core, LinkId::ours(ID));
+    assert!(pair.client.core.routes.circuits[&ID].is_silent);
+    pair.client.core.try_streams(ID);
+    assert!(!pair.client.core.quic.has(LinkId::ours(ID)));
     let mut client = pair.client.open(&encoded(address("127.0.0.1:9")));
     client.set_nonblocking(false).unwrap();
     let mut reply = [0; 10];
@@ -584,8 +594,7 @@ fn a_stream_ends_with_its_circuit_on_both_sides() {
     let (mut client, mut server) = pair.connected();
     for node in [&mut pair.client, &mut pair.exit] {
         for link in [LinkId::ours(ID), LinkId::exit(ID)] {
-            node.service.link_lost(&mut node.core, link);
-            node.core.quic.remove(link);
+            node.service.forget(&mut node.core, link);
         }
     }
     assert_eq!(pair.end(&mut client), Some(ErrorKind::ConnectionReset));

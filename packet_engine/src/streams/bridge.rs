@@ -68,7 +68,6 @@ pub struct Bridge {
     /// At an exit: what may pass. Bytes that are not judged yet are kept.
     inspection: Option<Inspection>,
     kept: BytesMut,
-    has_passed: bool,
     pub active: Instant,
     /// What the socket has sent and received since somebody took these.
     sent_bytes: usize,
@@ -87,7 +86,6 @@ impl Bridge {
             awaits_reply: false,
             inspection: None,
             kept: BytesMut::new(),
-            has_passed: true,
             active: now,
             sent_bytes: 0,
             received_bytes: 0,
@@ -107,7 +105,6 @@ impl Bridge {
         let mut bridge = Self::new(key, socket, now);
         bridge.to_stream.bytes = Bytes::from_static(&[Reply::Succeeded as u8]);
         bridge.inspection = Some(inspection);
-        bridge.has_passed = false;
         bridge.kept.extend_from_slice(early);
         bridge
     }
@@ -131,6 +128,11 @@ impl Bridge {
     /// Whether what both sides begin with has been judged, or need not be.
     pub fn is_judged(&self) -> bool {
         self.inspection.is_none()
+    }
+
+    /// Whether what the other end of the stream sends goes on to the socket.
+    fn has_passed(&self) -> bool {
+        self.inspection.as_ref().is_none_or(Inspection::has_spoken)
     }
 
     /// How many bytes the socket has sent and received since this was called before.
@@ -212,7 +214,7 @@ impl Bridge {
             Read::End => {
                 self.to_socket.has_ended = true;
                 // What was never judged may not pass.
-                return if self.has_passed { Ok(true) } else { Err(Stop::Broken) };
+                return if self.has_passed() { Ok(true) } else { Err(Stop::Broken) };
             }
             Read::Reset => return Err(Stop::Broken),
         };
@@ -224,7 +226,7 @@ impl Bridge {
                 (self.to_socket.has_ended, self.to_stream.is_closed) = (true, true);
                 quic.reset(self.key);
             }
-        } else if self.has_passed {
+        } else if self.has_passed() {
             self.to_socket.bytes = data;
         } else {
             self.kept.extend_from_slice(&data);
@@ -235,14 +237,14 @@ impl Bridge {
 
     /// Let what was kept go to the socket, if it may; true if it did.
     fn judge(&mut self) -> Outcome<bool> {
-        let Some(inspection) = self.inspection.as_mut().filter(|_| !self.has_passed && !self.kept.is_empty()) else {
+        let is_kept = !self.kept.is_empty();
+        let Some(inspection) = self.inspection.as_mut().filter(|judge| is_kept && !judge.has_spoken()) else {
             return Ok(false);
         };
         match inspection.of_client(&self.kept) {
             Verdict::Refused => Err(Stop::Refused),
             Verdict::Undecided => Ok(false),
             Verdict::Passes => {
-                self.has_passed = true;
                 self.to_socket.bytes = self.kept.split().freeze();
                 Ok(true)
             }
@@ -276,7 +278,7 @@ impl Bridge {
             }
             // A client that was not answered yet has nothing to say; what comes to an exit's connection waits until the
             // client has spoken.
-            if !self.can_read || self.awaits_reply || self.to_stream.is_closed || !self.has_passed {
+            if !self.can_read || self.awaits_reply || self.to_stream.is_closed || !self.has_passed() {
                 return Ok(false);
             }
             self.read_socket(scratch)?;

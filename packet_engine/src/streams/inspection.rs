@@ -65,7 +65,6 @@ pub struct Inspection {
     protocols: u8,
     port: u16,
     spoken: Option<Spoken>,
-    is_answered: bool,
 }
 
 /// Whether a connection to this port can carry anything that may pass.
@@ -76,7 +75,7 @@ pub fn may_connect(protocols: u8, port: u16) -> Result<(), DropReason> {
 
 impl Inspection {
     pub fn new(protocols: u8, port: u16) -> Self {
-        Self { protocols, port, spoken: None, is_answered: false }
+        Self { protocols, port, spoken: None }
     }
 
     /// Judge what the client has sent so far; not called again once it passes.
@@ -98,19 +97,19 @@ impl Inspection {
         }
     }
 
+    /// Whether what the client has sent passes.
+    pub fn has_spoken(&self) -> bool {
+        self.spoken.is_some()
+    }
+
     /// Judge what the other side has sent so far. Nothing of it passes before the client has spoken.
-    pub fn of_answer(&mut self, bytes: &[u8]) -> Verdict {
-        if self.is_answered {
-            return Verdict::Passes;
-        }
-        let verdict = match self.spoken {
+    pub fn of_answer(&self, bytes: &[u8]) -> Verdict {
+        match self.spoken {
             None => Verdict::Undecided,
             Some(Spoken::BitTorrent) => compare(bytes, HANDSHAKE),
             Some(Spoken::Tls) => is_tls_answer(bytes),
             Some(Spoken::Anything) => Verdict::Passes,
-        };
-        self.is_answered = verdict == Verdict::Passes;
-        verdict
+        }
     }
 }
 

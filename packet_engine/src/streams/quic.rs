@@ -118,16 +118,6 @@ struct Link {
     opened: Instant,
 }
 
-/// What is seen of a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LinkState {
-    pub is_connected: bool,
-    pub round_trip: Duration,
-    pub lost_packets: u64,
-    pub sent_packets: u64,
-    pub window_bytes: u64,
-}
-
 pub struct Quic {
     endpoint: Endpoint,
     token_key: Arc<hkdf::Prk>,
@@ -138,6 +128,8 @@ pub struct Quic {
     by_handle: HashMap<ConnectionHandle, LinkId>,
     dirty: Vec<LinkId>,
     timers: BTreeSet<(Instant, LinkId)>,
+    /// What each connection may keep now.
+    window: u64,
     buffer: Vec<u8>,
 }
 
@@ -184,6 +176,7 @@ impl Quic {
             by_handle: HashMap::new(),
             dirty: Vec::new(),
             timers: BTreeSet::new(),
+            window: MAX_WINDOW_BYTES,
             buffer: Vec::new(),
         };
         let server = quic.server_config(MIN_PACKET_BYTES);
@@ -206,16 +199,8 @@ impl Quic {
         self.links.get(&link).is_some_and(|link| link.is_connected)
     }
 
-    pub fn state(&self, link: LinkId) -> Option<LinkState> {
-        let known = self.links.get(&link)?;
-        let path = known.connection.stats().path;
-        Some(LinkState {
-            is_connected: known.is_connected,
-            round_trip: path.rtt,
-            lost_packets: path.lost_packets,
-            sent_packets: path.sent_packets,
-            window_bytes: path.cwnd,
-        })
+    pub fn round_trip(&self, link: LinkId) -> Option<Duration> {
+        self.links.get(&link).map(|known| known.connection.rtt())
     }
 
     /// Begin a connection over a circuit, whose messages may have so many bytes.
@@ -235,10 +220,12 @@ impl Quic {
         &mut self,
         link: LinkId,
         handle: ConnectionHandle,
-        connection: Connection,
+        mut connection: Connection,
         largest_message: usize,
         now: Instant,
     ) {
+        connection.set_send_window(self.window);
+        connection.set_receive_window(VarInt::from_u32(self.window as u32));
         let new = Link {
             handle,
             connection,
@@ -260,6 +247,10 @@ impl Quic {
     fn share_memory(&mut self) {
         let share = ALL_WINDOWS_BYTES / (self.links.len() as u64).max(1);
         let window = share.clamp(MIN_WINDOW_BYTES, MAX_WINDOW_BYTES);
+        if window == self.window {
+            return;
+        }
+        self.window = window;
         for link in self.links.values_mut() {
             link.connection.set_send_window(window);
             link.connection.set_receive_window(VarInt::from_u32(window as u32));

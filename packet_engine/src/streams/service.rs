@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use socket2::{Domain, Socket, Type};
 use crate::address::Destination;
 use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
+use crate::exit_from::ExitFrom;
 use crate::streams::bridge::{Bridge, Turn, SCRATCH_BYTES};
 use crate::streams::inspection::Inspection;
 use crate::streams::opening::{self, Reply};
@@ -23,8 +25,6 @@ const OPENING_TIME: Duration = Duration::from_secs(20);
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// BitTorrent's peers say something every two minutes (BEP 3).
 const IDLE_TIME: Duration = Duration::from_secs(300);
-/// How many ports are tried before a connection is not made.
-const PORT_TRIES: u64 = 64;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long an exit's client has to begin, and its server to answer, in a way that may pass.
 const JUDGING_TIME: Duration = Duration::from_secs(30);
@@ -32,14 +32,6 @@ const JUDGING_TIME: Duration = Duration::from_secs(30);
 const MAX_EARLY_BYTES: usize = 4 << 10;
 /// Once half of all connections are taken, a circuit gets no more than so many.
 const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
-
-/// Where connections of exits come from.
-pub struct DialFrom {
-    pub ip: IpAddr,
-    /// 0 to 0 are any.
-    pub ports: (u16, u16),
-    pub device: Option<Vec<u8>>,
-}
 
 /// What the sockets are watched by: reports of changes, under the connection's number.
 pub trait Watch {
@@ -96,11 +88,11 @@ pub struct Service {
     events: Vec<Event>,
     scratch: Box<[u8]>,
     looked: Instant,
-    from: DialFrom,
+    from: Arc<ExitFrom>,
 }
 
 impl Service {
-    pub fn new(from: DialFrom) -> Self {
+    pub fn new(from: Arc<ExitFrom>) -> Self {
         Self {
             entries: HashMap::new(),
             by_key: HashMap::new(),
@@ -173,10 +165,15 @@ impl Service {
         let request = Bytes::from([opening::request(&client.destination), client.early].concat());
         let bridge = Bridge::of_client(key, client.socket, request, core.now);
         core.stream_opened(key.link);
-        let number = self.next_number.wrapping_add(1);
+        self.next_number = self.next_number.wrapping_add(1);
+        self.by_key.insert(key, self.next_number);
+        self.watch_and_join(core, watch, self.next_number, bridge);
+    }
+
+    /// Let a client's connection go on under its number.
+    fn watch_and_join(&mut self, core: &mut Core, watch: &impl Watch, number: u32, bridge: Bridge) {
         let is_watched = watch.watch(bridge.socket(), number).is_ok();
-        self.add(Entry::Joined(Box::new(bridge)));
-        self.by_key.insert(key, number);
+        self.entries.insert(number, Entry::Joined(Box::new(bridge)));
         if is_watched {
             self.turn(core, number);
         } else {
@@ -198,13 +195,7 @@ impl Service {
         let inspection = Inspection::new(core.stream_protocols(link), 0);
         let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
         let bridge = Bridge::of_guest(opening.key, client.socket, inspection, early, &client.early, core.now);
-        let is_watched = watch.watch(bridge.socket(), number).is_ok();
-        self.entries.insert(number, Entry::Joined(Box::new(bridge)));
-        if is_watched {
-            self.turn(core, number);
-        } else {
-            self.end(core, number, true);
-        }
+        self.watch_and_join(core, watch, number, bridge);
     }
 
     /// The kernel reports a change of a connection.
@@ -243,8 +234,8 @@ impl Service {
                 self.place_waiting(core, watch);
             }
             Event::Lost(link) => {
-                self.link_lost(core, link);
                 core.link_lost(link);
+                self.forget(core, link);
                 self.place_waiting(core, watch);
             }
             Event::Opened(key) => self.asked(core, watch, key),
@@ -279,13 +270,14 @@ impl Service {
         }
     }
 
-    /// A circuit, or its connection, is gone: so are its streams.
-    pub fn link_lost(&mut self, core: &mut Core, link: LinkId) {
+    /// Forget a circuit's connection, and end its streams.
+    pub fn forget(&mut self, core: &mut Core, link: LinkId) {
         let lost: Vec<u32> =
             self.by_key.iter().filter(|(key, _)| key.link == link).map(|(_, number)| *number).collect();
         for number in lost {
             self.end(core, number, true);
         }
+        core.quic.remove(link);
     }
 
     fn turn(&mut self, core: &mut Core, number: u32) {
@@ -518,39 +510,25 @@ impl Service {
 }
 
 /// Begin a connection; `turn` chooses the first port of the range that is tried.
-fn connect(from: &DialFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> {
+fn connect(from: &ExitFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    if from.device.is_some() {
-        socket.bind_device(from.device.as_deref())?;
+    if let Some(device) = &from.device {
+        socket.bind_device(Some(device.to_bytes()))?;
     }
     let is_any = from.ip.is_unspecified();
     if !is_any && from.ip.is_ipv4() != to.is_ipv4() {
         return Err(io::ErrorKind::NetworkUnreachable.into());
     }
-    if !is_any || from.ports.1 > 0 {
+    if !is_any || from.last_port > 0 {
         let ip = if from.ip.is_ipv4() == to.is_ipv4() { from.ip } else { Ipv6Addr::UNSPECIFIED.into() };
         socket.set_reuse_address(true)?; // connections that have ended hold their ports for a minute
-        bind_to_one(&socket, ip, from.ports, turn)?;
+        from.bind(ip, turn, |address| socket.bind(&address.into()))?;
     }
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket.into()),
     }
-}
-
-/// Bind to a free port of a range.
-fn bind_to_one(socket: &Socket, ip: IpAddr, (first, last): (u16, u16), turn: u64) -> io::Result<()> {
-    let count = u64::from(last.saturating_sub(first)) + 1;
-    let mut outcome = Err(io::ErrorKind::AddrInUse.into());
-    for attempt in 0..PORT_TRIES.min(count) {
-        let port = first.saturating_add(u16::try_from((turn + attempt) % count).unwrap_or(0));
-        outcome = socket.bind(&SocketAddr::new(ip, port).into());
-        if outcome.is_ok() {
-            break;
-        }
-    }
-    outcome
 }
 
 /// Answer a SOCKS5 client that gets no stream.
