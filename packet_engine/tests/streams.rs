@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
 const LANE: u32 = 1;
 /// The messages that fit a packet where it may have 1,280 bytes.
 const NARROW: usize = 1127;
+const HELD: Duration = Duration::from_millis(3);
 
 /// Takes part in nobody's epoll: whoever was watched is told that something has changed, each time.
 #[derive(Default)]
@@ -150,6 +152,9 @@ struct Pair {
     exit: Node,
     /// One in so many cells is lost; 0: none.
     lose_one_in: u64,
+    /// One in so many cells comes HELD later, and so out of order; 0: none.
+    hold_one_in: u64,
+    held: [VecDeque<(Instant, Vec<u8>)>; 2],
     seed: u64,
     largest_cell: usize,
     /// The keys of the rendezvous point between the ends of an end-to-end circuit: the client's, the exit's.
@@ -170,32 +175,48 @@ impl Pair {
             client: Node::client(),
             exit: Node::exit(protocols),
             lose_one_in: 0,
+            hold_one_in: 0,
+            held: Default::default(),
             seed: 1,
             largest_cell: 0,
             rendezvous: None,
         }
     }
 
-    fn keep(&mut self, cells: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        let mut kept = cells;
-        kept.retain(|cell| {
+    /// Whether what happens to one in so many happens now.
+    fn is_hit(&mut self, one_in: u64) -> bool {
+        // Numerical Recipes' generator.
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        one_in != 0 && (self.seed >> 33).is_multiple_of(one_in)
+    }
+
+    /// Return the cells that arrive now of those that were sent in this direction.
+    fn carried(&mut self, direction: usize, cells: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let mut arrived = Vec::new();
+        for cell in cells {
             self.largest_cell = self.largest_cell.max(cell.len());
-            // Numerical Recipes' generator.
-            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            self.lose_one_in == 0 || !(self.seed >> 33).is_multiple_of(self.lose_one_in)
-        });
-        kept
+            if self.is_hit(self.lose_one_in) {
+            } else if self.is_hit(self.hold_one_in) {
+                self.held[direction].push_back((Instant::now() + HELD, cell));
+            } else {
+                arrived.push(cell);
+            }
+        }
+        while self.held[direction].front().is_some_and(|(due, _)| *due <= Instant::now()) {
+            arrived.extend(self.held[direction].pop_front().map(|(_, cell)| cell));
+        }
+        arrived
     }
 
     fn step(&mut self) {
         let there = self.client.work();
-        let mut there = self.keep(there);
+        let mut there = self.carried(0, there);
         if let Some([one, other]) = &self.rendezvous {
             there = there.into_iter().map(|cell| turned(cell, one, other)).collect();
         }
         self.exit.receive("198.51.100.1:1", &there);
         let back = self.exit.work();
-        let mut back = self.keep(back);
+        let mut back = self.carried(1, back);
         if let Some([one, other]) = &self.rendezvous {
             back = back.into_iter().map(|cell| turned(cell, other, one)).collect();
         }
@@ -297,6 +318,16 @@ fn lost_cells_cost_time_alone_and_a_narrow_way_costs_halves() {
     assert!(pair.moved(&mut client, &mut server, &data(10)) == data(10));
     assert!(pair.moved(&mut server, &mut client, &back) == back);
     assert!(pair.largest_cell <= 1280 - 28 - 2 * 24, "{}", pair.largest_cell);
+}
+
+#[test]
+fn cells_out_of_order_cost_time_alone() {
+    let mut pair = Pair::new(TCP);
+    pair.hold_one_in = 20;
+    let (mut client, mut server) = pair.connected();
+    let back = data(5_000_000);
+    assert!(pair.moved(&mut client, &mut server, &data(10)) == data(10));
+    assert!(pair.moved(&mut server, &mut client, &back) == back);
 }
 
 #[test]

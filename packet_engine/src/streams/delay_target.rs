@@ -20,6 +20,8 @@ const TARGET_S: f64 = 0.015;
 const UTP_TARGET_S: f64 = 0.1;
 const LEAST_TARGET_S: f64 = 0.003;
 const LEAST_WINDOW_PACKETS: f64 = 4.0;
+/// More than any connection may have on its way (quic.rs).
+const MOST_WINDOW_BYTES: f64 = (64 << 20) as f64;
 const INITIAL_WINDOW_PACKETS: f64 = 32.0;
 const STEP_PACKETS: f64 = 4.0;
 const MOST_STEP_PACKETS: f64 = 32.0;
@@ -116,7 +118,7 @@ impl DelayTarget {
         if queue_s < self.target_s / 2.0 && loss < MOST_RANDOM_LOSS {
             self.random_loss += (loss - self.random_loss) / 8.0;
         }
-        self.window = self.window.max(LEAST_WINDOW_PACKETS * self.packet);
+        self.window = self.window.clamp(LEAST_WINDOW_PACKETS * self.packet, MOST_WINDOW_BYTES);
     }
 
     /// Leave the start, in which the window doubles, once the queue or the rate says that the way is full.

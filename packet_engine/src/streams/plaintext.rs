@@ -1,10 +1,13 @@
 //! QUIC without its own encryption, for connections whose packets travel in sealed cells.
 //!
 //! The handshake carries a greeting and the transport parameters (RFC 9000, 18) of both sides, bare, and nothing else:
-//! the client's in its first CRYPTO frame, the server's in its answer. Packets have neither header protection nor a tag.
+//! the client's in its first CRYPTO frame, the server's in its answer. Packets have no header protection. Their tag proves
+//! nothing to anybody but tells what a real one would: a header has the last bits of the packet's number alone, from which a
+//! late packet's is guessed wrongly, and one bit of the keys' generation (RFC 9000, A.3; RFC 9001, 6).
 //!
 //! ```text
 //! greeting:  version (1) | bytes that follow (1) | largest message (2, big endian) | fields of later versions
+//! tag:       the packet's number modulo 2^24 (3, big endian) | the generation of the keys modulo 256 (1)
 //! ```
 
 use std::any::Any;
@@ -60,15 +63,40 @@ impl HeaderKey for NoProtection {
     }
 }
 
-impl PacketKey for NoProtection {
-    fn encrypt(&self, _packet: u64, _buf: &mut [u8], _header_len: usize) {}
+const TAG_BYTES: usize = 4;
 
-    fn decrypt(&self, _packet: u64, _header: &[u8], _payload: &mut BytesMut) -> Result<(), CryptoError> {
+/// How often the keys were updated before these came.
+#[derive(Clone, Copy)]
+struct Generation(u8);
+
+impl Generation {
+    fn tag(self, packet: u64) -> [u8; TAG_BYTES] {
+        let [.., high, middle, low] = packet.to_be_bytes();
+        [high, middle, low, self.0]
+    }
+
+    fn pair(self) -> KeyPair<Box<dyn PacketKey>> {
+        KeyPair { local: Box::new(self), remote: Box::new(self) }
+    }
+}
+
+impl PacketKey for Generation {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], _header_len: usize) {
+        if let Some(tag) = buf.last_chunk_mut() {
+            *tag = self.tag(packet);
+        }
+    }
+
+    fn decrypt(&self, packet: u64, _header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
+        if payload.last_chunk() != Some(&self.tag(packet)) {
+            return Err(CryptoError);
+        }
+        payload.truncate(payload.len() - TAG_BYTES);
         Ok(())
     }
 
     fn tag_len(&self) -> usize {
-        0
+        TAG_BYTES
     }
 
     fn confidentiality_limit(&self) -> u64 {
@@ -80,13 +108,9 @@ impl PacketKey for NoProtection {
     }
 }
 
-fn packet_keys() -> KeyPair<Box<dyn PacketKey>> {
-    KeyPair { local: Box::new(NoProtection), remote: Box::new(NoProtection) }
-}
-
 fn keys() -> Keys {
     let header = KeyPair { local: Box::new(NoProtection) as _, remote: Box::new(NoProtection) as _ };
-    Keys { header, packet: packet_keys() }
+    Keys { header, packet: Generation(0).pair() }
 }
 
 /// How many of the two sets of keys (of the handshake, and of the data) the connection has taken.
@@ -104,11 +128,20 @@ struct PlaintextSession {
     theirs: Option<(Greeting, TransportParameters)>,
     has_written: bool,
     taken: Taken,
+    generation: Generation,
 }
 
 impl PlaintextSession {
     fn new(side: Side, greeting: Greeting, ours: TransportParameters) -> Self {
-        Self { side, greeting, ours, theirs: None, has_written: false, taken: Taken::Neither }
+        Self {
+            side,
+            greeting,
+            ours,
+            theirs: None,
+            has_written: false,
+            taken: Taken::Neither,
+            generation: Generation(0),
+        }
     }
 
     fn write_parameters(&mut self, buf: &mut Vec<u8>) {
@@ -175,7 +208,8 @@ impl Session for PlaintextSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        Some(packet_keys())
+        self.generation.0 = self.generation.0.wrapping_add(1);
+        Some(self.generation.pair())
     }
 
     fn is_valid_retry(&self, _orig_dst_cid: &ConnectionId, _header: &[u8], _payload: &[u8]) -> bool {
@@ -235,6 +269,20 @@ mod tests {
         assert_eq!(Greeting::read(&later), Some((Greeting { version: 2, largest_message: 1371 }, &[9][..])));
         assert_eq!(Greeting::read(&[0, 2, 5, 91]), None);
         assert_eq!(Greeting::read(&[1, 1, 5, 91]), None);
+    }
+
+    #[test]
+    fn a_packet_opens_under_its_number_and_its_keys_alone() {
+        let mut packet = *b"headerpayload....";
+        Generation(3).encrypt(0x1_0203_0405, &mut packet, 6);
+        let opened = |generation, number| {
+            let mut payload = BytesMut::from(&packet[6..]);
+            Generation(generation).decrypt(number, b"header", &mut payload).ok().map(|()| payload)
+        };
+        assert_eq!(opened(3, 0x1_0203_0405).unwrap(), b"payload"[..]);
+        assert_eq!(opened(3, 0x1_0203_0305), None);
+        assert_eq!(opened(4, 0x1_0203_0405), None);
+        assert!(Generation(0).decrypt(0, b"", &mut BytesMut::from(&b"\0\0"[..])).is_err());
     }
 
     proptest! {
