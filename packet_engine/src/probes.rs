@@ -1,41 +1,62 @@
 //! Datagrams of uTP (BEP 29) that are too large for one packet.
 //!
 //! uTP finds out how large its packets may be by sending a larger one now and then: if that is lost, it stays with the
-//! smaller size. So the first such packet is dropped. The same packet comes again, as uTP can't cut it, and is let through:
-//! it travels as two fragments. Pure.
+//! smaller size. So such a packet is dropped when it first comes. As uTP can't cut it, the same packet comes again until it
+//! arrives: it is let through, and travels as two fragments. A sender that takes this for a success (libtorrent does when
+//! another packet was lost before it, utp_stream.cpp, resend_packet and ack_packet) fills its packets to that size from then
+//! on, so that no packet of the connection is dropped any more which is not larger. Pure.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// How many packets that were dropped are remembered; the oldest make room.
+/// How many packets that were dropped, and connections that had one let through, are remembered; the oldest make room.
 const MAX_REMEMBERED: usize = 64;
 const CONNECTION_AT: usize = 2;
 const SEQUENCE_AT: usize = 16;
 
-/// The packets of one circuit's direction that were dropped, by connection and sequence number.
 #[derive(Debug, Default)]
-pub struct Probes(RefCell<VecDeque<(u16, u16)>>);
+struct Seen {
+    /// By connection and sequence number.
+    dropped: VecDeque<(u16, u16)>,
+    /// The largest packet of a connection that was let through.
+    passed: VecDeque<(u16, usize)>,
+}
+
+/// What happened to the packets of one circuit's direction that were too large.
+#[derive(Debug, Default)]
+pub struct Probes(RefCell<Seen>);
 
 fn word(packet: &[u8], at: usize) -> Option<u16> {
     packet.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
+fn remember<T>(list: &mut VecDeque<T>, new: T) {
+    if list.len() >= MAX_REMEMBERED {
+        list.pop_front();
+    }
+    list.push_back(new);
+}
+
 impl Probes {
-    /// Whether to drop a packet of uTP that is too large: it is dropped once.
+    /// Whether to drop a packet of uTP that is too large.
     pub fn drops(&self, packet: &[u8]) -> bool {
         let (Some(connection), Some(sequence)) = (word(packet, CONNECTION_AT), word(packet, SEQUENCE_AT)) else {
             return false;
         };
-        let mut dropped = self.0.borrow_mut();
-        if let Some(at) = dropped.iter().position(|known| *known == (connection, sequence)) {
-            dropped.remove(at);
+        let seen = &mut *self.0.borrow_mut();
+        let known = seen.passed.iter().position(|(of, _)| *of == connection);
+        if known.and_then(|at| seen.passed.get(at)).is_some_and(|(_, bytes)| packet.len() <= *bytes) {
             return false;
         }
-        if dropped.len() >= MAX_REMEMBERED {
-            dropped.pop_front();
+        if !seen.dropped.contains(&(connection, sequence)) {
+            remember(&mut seen.dropped, (connection, sequence));
+            return true;
         }
-        dropped.push_back((connection, sequence));
-        true
+        if let Some(at) = known {
+            seen.passed.remove(at);
+        }
+        remember(&mut seen.passed, (connection, packet.len()));
+        false
     }
 }
 
@@ -43,21 +64,37 @@ impl Probes {
 mod tests {
     use super::*;
 
-    fn packet(connection: u16, sequence: u16) -> Vec<u8> {
+    fn packet(connection: u16, sequence: u16, bytes: usize) -> Vec<u8> {
         let [a, b] = connection.to_be_bytes();
         let [c, d] = sequence.to_be_bytes();
-        [&[1, 0, a, b][..], &[0; 12], &[c, d, 0, 0], &[0; 1400]].concat()
+        let mut packet = [&[1, 0, a, b][..], &[0; 12], &[c, d, 0, 0]].concat();
+        packet.resize(bytes, 0);
+        packet
     }
 
     #[test]
-    fn a_packet_is_dropped_once_and_what_is_remembered_is_bounded() {
+    fn each_size_of_a_connection_is_dropped_until_a_packet_of_it_comes_again() {
         let probes = Probes::default();
-        assert!(probes.drops(&packet(7, 1)));
-        assert!(probes.drops(&packet(8, 1)));
-        assert!(!probes.drops(&packet(7, 1)));
-        assert!(probes.drops(&packet(7, 1)));
-        assert!((0..1000).all(|sequence| probes.drops(&packet(9, sequence))));
-        assert_eq!(probes.0.borrow().len(), MAX_REMEMBERED);
-        assert!(!probes.drops(&[1; 10]));
+        assert!(probes.drops(&packet(7, 1, 1400)));
+        assert!(probes.drops(&packet(8, 1, 1400)));
+        assert!(probes.drops(&packet(7, 2, 1400)));
+        assert!(!probes.drops(&packet(7, 1, 1400)));
+        assert!(!probes.drops(&packet(7, 1, 1400)), "the one that was let through may be lost, too");
+        assert!(!probes.drops(&packet(7, 3, 1400)), "its sender thinks that this size arrives");
+        assert!(probes.drops(&packet(8, 3, 1400)));
+        assert!(probes.drops(&packet(7, 4, 1420)));
+        assert!(!probes.drops(&packet(7, 4, 1420)));
+        assert!(!probes.drops(&packet(7, 5, 1410)));
+        assert!(!probes.drops(&[1; 10]), "no packet of uTP");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let probes = Probes::default();
+        for connection in 0..1000 {
+            assert!(probes.drops(&packet(connection, 0, 1400)));
+            assert!(!probes.drops(&packet(connection, 0, 1400)));
+        }
+        assert_eq!((probes.0.borrow().dropped.len(), probes.0.borrow().passed.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
     }
 }

@@ -330,7 +330,7 @@ impl Worker {
             }
             Command::SetExit(id, mut exit) => {
                 if let Some(before) = core.routes.exits.remove(&id) {
-                    (exit.contacts, exit.dials) = (before.contacts, before.dials);
+                    (exit.contacts, exit.dials, exit.probes) = (before.contacts, before.dials, before.probes);
                 }
                 exit.largest_message = largest_message_to(exit.previous_hop);
                 exit.enabled = self.exits.contains_key(&id);
