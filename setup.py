@@ -46,6 +46,7 @@ EXPERIMENTS = [
     "numpy>=1.26,<3",
     "pandas>=2.2,<4",
     "pycapnp>=2,<3; platform_machine == 'x86_64' or platform_machine == 'aarch64'",
+    "PySocks>=1.7.1,<2",
     "scipy>=1.12,<2",
     "simpy>=4.1,<5",
     "statsmodels>=0.14.4,<1",

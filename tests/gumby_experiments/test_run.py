@@ -14,10 +14,17 @@ import pytest
 from tests.commands import command
 from tunnel_pool.gumby_experiments import config
 from tunnel_pool.gumby_experiments.links import why_not as no_links
+from tunnel_pool.gumby_experiments.verbs.bulk import why_not as no_tor
 from tunnel_pool.gumby_experiments.verbs.costs import why_not as no_counting
 
 # By experiment, a function that says why its short form cannot run on this machine.
-NEEDS = {"latency": no_links, "in_the_wild": no_links, "costs": no_counting}
+NEEDS = {
+    "beside_tor": lambda: no_links() or no_tor(),
+    "costs": no_counting,
+    "fragments": no_links,
+    "in_the_wild": no_links,
+    "latency": no_links,
+}
 TINY = ["--short", "--set=size_mb=4", "--set=workers=1", "--set=exit=1", "--set=seeder=1"]
 # A download that would take a minute.
 SLOW = ["--set=size_mb=60", "--set=seeder_speed_mb=1", "--set=workers=1", "--set=exit=1", "--set=seeder=1", "--runs=1"]

@@ -5,19 +5,14 @@ way into BitTorrent's DHT. The commands and the daemon open theirs here; they di
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ipv8.messaging.anonymization.tunnel import Circuit
-
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.clients.streams import may_lead, streams_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.socks5.server import Socks5Server
@@ -25,67 +20,9 @@ from tunnel_pool.torrent.dht_bootstrap import DhtEntry
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, new_secret, serve_session
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.readiness import Readiness
-from tunnel_pool.torrent.transport import UTP_ALONE, TransportChoice, Ways
-
-CHOOSE_S = 0.25
-GUEST_S = 3.0  # how long only TCP is used for new peers, so that libtorrent answers another end's stream
-ENDS_ANSWER_S = 1.0  # how long another end has to answer before it is met by uTP
-ENDS_POLL_S = 0.02
+from tunnel_pool.torrent.transport_control import TransportControl
 
 S = TypeVar("S", bound=LibtorrentSession[Any])
-
-
-class _Transports:
-    """Has a session use TCP or uTP, by what the circuits of its lane carry now."""
-
-    def __init__(self, tunnels: Tunnels, lane: Lane, session: LibtorrentSession[Any]) -> None:
-        self._tunnels = tunnels
-        self._lane = lane
-        self._session = session
-        self._choice = TransportChoice()
-        self._chosen = UTP_ALONE
-        self._guests_until_s = 0.0
-
-    def choose(self, now_s: float) -> None:
-        kinds = {
-            (circuit.ctype in END_TO_END, streams_of(circuit).are_spoken)
-            for circuit in self._tunnels.circuits.values()
-            if lane_of(circuit) == self._lane and may_lead(circuit)
-        }
-        ways = Ways(
-            to_exits=(False, True) in kinds,
-            to_silent_exits=(False, False) in kinds,
-            to_ends=(True, True) in kinds,
-            to_silent_ends=(True, False) in kinds,
-            has_guests=now_s < self._guests_until_s,
-        )
-        chosen = self._choice.choose(now_s, ways, is_lonely=self._session.is_lonely)
-        if chosen != self._chosen:
-            self._chosen = chosen
-            self._session.set_transport(chosen)
-
-    async def keep(self) -> None:
-        while True:
-            self.choose(time.monotonic())
-            await asyncio.sleep(CHOOSE_S)
-
-    def guest_came(self, circuit: Circuit) -> None:
-        """Connect to the other end of a circuit, which has opened a stream and waits."""
-        now_s = time.monotonic()
-        self._guests_until_s = now_s + GUEST_S
-        self.choose(now_s)
-        self._session.connect_to_end(end_to_end_address(circuit.circuit_id), circuit.info_hash or b"")
-
-    async def answered(self, peer: Address) -> None:
-        """Return when the other end of a circuit is known to speak streams, or has had the time to say so."""
-        until_s = time.monotonic() + ENDS_ANSWER_S
-        circuit_id = end_to_end_circuit_id(*peer)
-        while time.monotonic() < until_s:
-            circuit = self._tunnels.circuits.get(circuit_id or 0)
-            if circuit is None or streams_of(circuit).are_spoken:
-                break
-            await asyncio.sleep(ENDS_POLL_S)
-        self.choose(time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +33,8 @@ class AnonymousSession(Generic[S]):
     server: Socks5Server
     dispatcher: Dispatcher
     readiness: Readiness
-    transports: _Transports
-    choosing: asyncio.Task[None]  # the task that chooses between TCP and uTP
+    transports: TransportControl
     entering: asyncio.Task[None] | None  # the task that enters the DHT; None where it is off
-    adding: set[asyncio.Task[None]] = field(default_factory=set)
 
     def is_ready(self, now_s: float) -> bool:
         """Return whether torrents that need peers can be started; these are asked in the best way then."""
@@ -110,18 +45,10 @@ class AnonymousSession(Generic[S]):
 
     def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
         """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""
-        task = asyncio.get_running_loop().create_task(self._add_end(peer, add))
-        self.adding.add(task)
-        task.add_done_callback(self.adding.discard)
-
-    async def _add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
-        await self.transports.answered(peer)
-        add(peer)
+        self.transports.add_end(peer, add)
 
     def end_tasks(self) -> None:
-        for task in self.adding:
-            task.cancel()
-        self.choosing.cancel()
+        self.transports.end()
         if self.entering is not None:
             self.entering.cancel()
 
@@ -177,12 +104,12 @@ class AnonymousSessions(Generic[S]):
         if self._dht_nodes:
             entry = DhtEntry(self._tunnels, lane, session, self._dht_nodes)
             entering = asyncio.get_running_loop().create_task(entry.keep())
-        transports = _Transports(self._tunnels, lane, session)
-        choosing = asyncio.get_running_loop().create_task(transports.keep())
+        transports = TransportControl(self._tunnels, lane, session)
+        transports.start()
         dispatcher.on_guest = transports.guest_came
         dispatcher.is_http_tracker = session.is_http_tracker
         readiness = Readiness(self._tunnels, dispatcher)
-        opened = AnonymousSession(session, server, dispatcher, readiness, transports, choosing, entering)
+        opened = AnonymousSession(session, server, dispatcher, readiness, transports, entering)
         self._opened[lane] = opened
         self._connect()
         return opened

@@ -5,7 +5,7 @@ import ipaddress
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.anonymous_torrents import http_host, schemes_for
 from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
-from tunnel_pool.torrent.session_settings import all_alike
+from tunnel_pool.torrent.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.transport import Transport
 
 HTTP_HOSTS_S = 0.1
@@ -62,6 +62,13 @@ class SessionTorrent(Protocol):
 T = TypeVar("T", bound=SessionTorrent)
 
 
+def connect_to_end(handles: Iterable[lt.torrent_handle], peer: Address, swarm: bytes) -> None:
+    """Connect to the other end of a circuit, for those of these torrents that are of this hidden swarm."""
+    for handle in handles:
+        if swarm in map(lookup_hash, hidden_hashes_of(handle.info_hashes())):
+            handle.connect_peer(peer)
+
+
 class LibtorrentSession(Generic[T]):
     """Holds a libtorrent session and its torrents, by handle: a hybrid's best hash changes with its metadata."""
 
@@ -95,27 +102,15 @@ class LibtorrentSession(Generic[T]):
         drop_and_reconnect(self._session, list(self._torrents), is_lost)
 
     def set_transport(self, transport: Transport) -> None:
-        """Begin connections to peers by these from now on.
-
-        An exit lets BitTorrent's plain handshake pass alone, so that by TCP no other is tried.
-        """
+        """Begin connections to peers by these from now on."""
         if not self._stopped:
-            self._session.apply_settings(
-                {
-                    "enable_outgoing_tcp": transport.tcp,
-                    "enable_outgoing_utp": transport.utp,
-                    "out_enc_policy": int(lt.enc_policy.disabled if transport.tcp else lt.enc_policy.enabled),
-                }
-            )
+            self._session.apply_settings(transport_settings(transport))
 
     def connect_to_end(self, peer: Address, swarm: bytes) -> None:
         """Connect to the other end of a circuit, for the torrents of this hidden swarm."""
         if self._stopped:
             return
-        for torrent in self._torrents.values():
-            hidden_hashes = hidden_hashes_of(torrent.handle.info_hashes())
-            if swarm in map(lookup_hash, hidden_hashes):
-                torrent.handle.connect_peer(peer)
+        connect_to_end(list(self._torrents), peer, swarm)
 
     def is_http_tracker(self, host: str, port: int) -> bool:
         """Return whether a torrent has an HTTP tracker at this address, or had a moment ago."""

@@ -5,6 +5,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.socks5.messages import Secret
+from tunnel_pool.torrent.transport import Transport
 
 SOCKET_BUFFER_BYTES = 4_000_000
 STOP_TRACKER_TIMEOUT_S = 2  # how long the end of a session waits for trackers that are told of it
@@ -134,4 +135,13 @@ def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[s
         "min_reconnect_time": 10,
         "stop_tracker_timeout": STOP_TRACKER_TIMEOUT_S,
         "alert_mask": ALERTS,
+    }
+
+
+def transport_settings(transport: Transport) -> dict[str, Any]:
+    """Return libtorrent's settings: an exit lets BitTorrent's plain handshake alone pass, so TCP tries no other."""
+    return {
+        "enable_outgoing_tcp": transport.tcp,
+        "enable_outgoing_utp": transport.utp,
+        "out_enc_policy": int(lt.enc_policy.disabled if transport.tcp else lt.enc_policy.enabled),
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunnel_pool.contract import Address
 from tunnel_pool.exit_cache import read_exits
 from tunnel_pool.overlay.config import HostPort, OverlayConfig
 from tunnel_pool.packet_engine import EngineChoice
@@ -20,7 +21,7 @@ from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.circuits import PooledCircuits
 from tunnel_pool.pooled.community import PooledTunnelCommunity
-from tunnel_pool.pooled.hidden_services import PooledHiddenServices
+from tunnel_pool.pooled.hidden_services import OnPeer, PooledHiddenServices
 from tunnel_pool.pooled.scaler import PoolScaling
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.tribler.neighbours import Neighbours
@@ -127,6 +128,17 @@ class PooledFromSettings(PooledTunnelCommunity):
         super()._forget_circuit(circuit_id, reason)
         if circuit is not None:
             self.settings.notifier.notify(self.circuit_removed, circuit=circuit, additional_info=reason)
+
+    def join_swarm(
+        self, info_hash: bytes, hops: int, callback: OnPeer | None = None, seeding: bool = True, group: int = 0
+    ) -> None:
+        """Join, and let Tribler have the other ends of circuits once it is known how to meet them."""
+
+        def told(peer: Address) -> None:
+            if callback is not None:
+                self._socks5.add_end(hops, peer, callback)
+
+        super().join_swarm(info_hash, hops, told, seeding, group)
 
     def _readd_peers(self) -> None:
         if self.find_circuits():

@@ -1,8 +1,6 @@
 """The SOCKS5 servers of Tribler's libtorrent sessions, one for each hop count."""
 
-import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from tunnel_pool.contract import Address
@@ -11,8 +9,8 @@ from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session
-from tunnel_pool.torrent.lost_peers import drop_and_reconnect
-from tunnel_pool.torrent.session_settings import OVER_CIRCUITS
+from tunnel_pool.torrent.transport_control import TransportControl
+from tunnel_pool.tribler.libtorrent_sessions import TriblerSession
 
 
 class Socks5Endpoint(PooledEndpoint):
@@ -25,15 +23,21 @@ class Socks5Endpoint(PooledEndpoint):
         self._steering = steering
         self._dispatchers: dict[int, Dispatcher] = {}
         self._servers: dict[int, Socks5Server] = {}
-        self._tuned: dict[int, object] = {}
+        self._sessions: dict[int, TriblerSession] = {}
+        self._transports: dict[int, TransportControl] = {}
 
     def create_socks5_server(self, port: int, hops: int) -> int:
         """Listen on loopback for the libtorrent sessions of this hop count; returns the port."""
-        on_lost = partial(self._on_lost, hops)
-        dispatcher, server = serve_session(self._community, Lane(hops), on_lost, self._steering)
+        lane, session = Lane(hops), TriblerSession(self._download_manager, hops)
+        dispatcher, server = serve_session(self._community, lane, session.reconnect, self._steering)
         listens_at = server.listen(port)
+        transports = TransportControl(self._community, lane, session)
+        transports.start()
+        dispatcher.on_guest = transports.guest_came
         self._dispatchers[hops] = dispatcher
         self._servers[hops] = server
+        self._sessions[hops] = session
+        self._transports[hops] = transports
         connect(self._community, self._dispatchers.values())
         return listens_at
 
@@ -63,32 +67,18 @@ class Socks5Endpoint(PooledEndpoint):
         return self._community.carried().received_bytes
 
     def tune_sessions(self) -> None:
-        """Let libtorrent sessions notice peers whose circuit is gone as ours do; Tribler opens them when needed."""
-        for hops in self._servers:
-            session = self._session_of(hops)
-            if session is not None and self._tuned.get(hops) is not session:
-                session.apply_settings(OVER_CIRCUITS)
-                self._tuned[hops] = session
+        for session in self._sessions.values():
+            session.tune()
+
+    def add_end(self, hops: int, peer: Address, add: Callable[[Address], object]) -> None:
+        """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""
+        if hops in self._transports:
+            self._transports[hops].add_end(peer, add)
+        else:
+            add(peer)
 
     async def close(self) -> None:
+        for transports in self._transports.values():
+            transports.end()
         for server in self._servers.values():
             await server.close()
-
-    def _on_lost(self, hops: int, is_lost: Callable[[Address], bool]) -> None:
-        """Let the libtorrent session of this hop count drop peers that lost their circuit, and ask for them again."""
-        session = self._session_of(hops)
-        if session is None:
-            return
-        ours = [d for d in self._download_manager.get_downloads() if d.config.get_hops() == hops]
-        handles = [download.handle for download in ours if download.handle and download.handle.is_valid()]
-        # libtorrent may let go of a torrent meanwhile.
-        with contextlib.suppress(RuntimeError):
-            drop_and_reconnect(session, handles, is_lost)
-
-    def _session_of(self, hops: int) -> Any:
-        """Return the libtorrent session of this hop count, None while Tribler has none."""
-        if not self._download_manager.has_session(hops):
-            return None
-        opened = self._download_manager.get_session(hops)
-        failed = not opened.done() or opened.cancelled() or opened.exception() is not None
-        return None if failed else opened.result()

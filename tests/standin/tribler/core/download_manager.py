@@ -17,6 +17,10 @@ class Download:
         self._key = session.add(parameters, folder, seed=seeding)
         self.handle = session._by_infohash[self._key].handle
 
+    @property
+    def lt_status(self):
+        return self.handle.status()
+
     def add_peer(self, address):
         self._session.add_peer(self._key, tuple(address))
 

@@ -1,0 +1,157 @@
+"""Verbs that fetch through a network: ours, or a private network of Tor, over the same links."""
+
+import asyncio
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from tunnel_pool.gumby_experiments import tor_network
+from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.tor_network import Authority
+from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
+from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, RELAY, SwarmModule
+
+TOR = "tor"
+HOPS = {"1_hop": 1, "3_hops": 3}  # by the name of a network of ours
+AUTHORITY, SERVER, CLIENT = "authority", "server", "client"
+BOOTSTRAPPED = re.compile(r"(Bootstrapped 100%)")
+
+
+def why_not() -> str | None:
+    """Return why there can be no network of Tor here, None when there can."""
+    missing = [program for program in ("tor", "tor-gencert") if shutil.which(program) is None]
+    return f"comparing with Tor needs {' and '.join(missing)}: apt-get install tor" if missing else None
+
+
+async def _output(*command: str, given: bytes = b"") -> str:
+    """Return what a command writes. Raises RunError."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output = (await process.communicate(given))[0].decode(errors="replace")
+    if process.returncode != 0:
+        raise RunError(f"{command[0]} failed: {output.strip()[-300:]}")
+    return output
+
+
+class BulkModule(SwarmModule):
+    """Has a network stand between a client and a server, and fetches from the one to the other."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._authorities: list[Authority] = []
+        self._hops: int | None = None  # of our circuits; Tor's have three
+        self._circuits = 0
+
+    @of_a_node
+    async def start_server(self, number: int, ports: str) -> None:
+        """Start the server, which listens at so many ports: each is another destination."""
+        node = self._run.node(number)
+        await node.start([sys.executable, "-m", "tunnel_pool.gumby_experiments.bulk", "serve", node.host,
+                          f"--ports={ports}"])  # fmt: skip
+        await node.heard("ports")
+
+    @of_the_run
+    async def start_network(self, network: str) -> None:
+        """Start relays and exits, ours for circuits of `1_hop` or `3_hops`, or those of `tor` and its authorities."""
+        if network == TOR:
+            if why := why_not():
+                raise RunError(why)
+            await self._start_tor()
+            return
+        if network not in HOPS:
+            raise RunError(f"{network!r} is no network; there are {', '.join([*HOPS, TOR])}")
+        self._hops = HOPS[network]
+        for number, role in self._run.roles.items():
+            if role == EXIT:
+                await self.start_exit(number)
+            elif role == RELAY and self._hops > 1:
+                await self.start_relay(number)
+
+    @of_a_node
+    async def start_client(self, number: int, circuits: str) -> None:
+        """Start the client, and wait until it can be used."""
+        self._circuits = int(circuits)
+        node = self._run.node(number)
+        if self._hops is None:
+            await self._start_tor_node(number, tor_network.client(self._authorities))
+            await node.logged(BOOTSTRAPPED)
+            return
+        await node.start([
+            sys.executable, "-m", "tunnel_pool.gumby_experiments.socks_node", "--workers=1", f"--circuits={circuits}",
+            f"--hops={self._hops}", f"--listen={node.host}:0", f"--bootstrap={','.join(map(str, self.addresses()))}",
+            "--allow-private", f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",
+        ])  # fmt: skip
+        await node.heard("port")
+
+    @of_a_node
+    async def fetch(self, number: int, seconds: str) -> None:
+        """Fetch from all ports of the server for so many seconds, at the client, and set the metrics."""
+        client = self._run.node(number)
+        (server,) = self._run.with_role(SERVER)
+        port = tor_network.SOCKS_PORT if self._hops is None else client.said["port"]
+        servers = [f"--server={server.host}:{port}" for port in server.said["ports"]]
+        users = [f"--users={self._circuits}"] if self._hops is None else []
+        self._run.sampler.sample()
+        before = self._run.sampler.cpu_seconds()
+        output = await client.run_there(
+            sys.executable, "-m", "tunnel_pool.gumby_experiments.bulk", "fetch", f"--socks={port}", *servers,
+            f"--seconds={seconds}", *users,
+        )  # fmt: skip
+        done = json.loads(output)["done"]
+        self._run.sampler.sample()
+        after = self._run.sampler.cpu_seconds()
+        carried_gb = done["mb_per_s"] * float(seconds) / 1000
+        used_s = sum(after.get(role, 0.0) - before.get(role, 0.0) for role in (CLIENT, RELAY, EXIT))
+        self._run.metrics |= {
+            "mb_per_s": round(done["mb_per_s"], 3),
+            "network_cpu_s_per_gb": round(used_s / carried_gb, 2),
+        }
+
+    async def _start_tor(self) -> None:
+        """Start authorities, relays and exits, and wait until they are in a consensus. Raises RunError."""
+        numbers = [number for number, role in self._run.roles.items() if role == AUTHORITY]
+        self._authorities = [await self._authority(number) for number in numbers]
+        for number, role in self._run.roles.items():
+            node = self._run.node(number)
+            name, host = f"{role}{number}", node.host
+            if role == AUTHORITY:
+                await self._start_tor_node(number, tor_network.authority(name, host))
+            elif role == RELAY:
+                await self._start_tor_node(number, tor_network.relay(name, host))
+            elif role == EXIT:
+                await self._start_tor_node(number, tor_network.exit_relay(name, host))
+
+    async def _authority(self, number: int) -> Authority:
+        """Make an authority's keys. Raises RunError."""
+        node = self._run.node(number)
+        name, keys = f"{AUTHORITY}{number}", _data_of(node.folder) / "keys"
+        keys.mkdir(parents=True, mode=0o700)
+        _data_of(node.folder).chmod(0o700)
+        certificate = keys / "authority_certificate"
+        await _output(
+            "tor-gencert", "--create-identity-key", "--passphrase-fd", "0", "-m", "12",
+            "-a", f"{node.host}:{tor_network.DIR_PORT}", "-i", str(keys / "authority_identity_key"),
+            "-s", str(keys / "authority_signing_key"), "-c", str(certificate), given=b"test\n",
+        )  # fmt: skip
+        await _output(
+            "tor", "--ignore-missing-torrc", "-f", "/dev/null", "--defaults-torrc", "/dev/null", "--list-fingerprint",
+            "--orport", "1", "--datadirectory", str(_data_of(node.folder)), "--nickname", name,
+        )  # fmt: skip
+        relay = (_data_of(node.folder) / "fingerprint").read_text().split()[1]
+        return Authority(name, node.host, tor_network.identity_of(certificate.read_text()), relay)
+
+    async def _start_tor_node(self, number: int, more: list[str]) -> None:
+        node = self._run.node(number)
+        folder = _data_of(node.folder)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        torrc = node.folder / "torrc"
+        torrc.write_text("\n".join([*tor_network.common(folder, self._authorities), *more, ""]))
+        await node.start(["tor", "--defaults-torrc", "/dev/null", "-f", str(torrc)])
+
+
+def _data_of(folder: Path) -> Path:
+    return folder / "tor"

@@ -1,0 +1,107 @@
+"""Has a libtorrent session begin its connections by TCP or by uTP, by what the circuits of its lane carry now."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from ipv8.messaging.anonymization.tunnel import Circuit
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.streams import may_lead, streams_of
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
+from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
+
+CHOOSE_S = 0.25
+GUEST_S = 3.0  # how long only TCP is used for new peers, so that libtorrent answers another end's stream
+ENDS_ANSWER_S = 1.0  # how long another end has to answer before it is met by uTP
+ENDS_POLL_S = 0.02
+
+
+class SessionOfPeers(Protocol):
+    """What a libtorrent session has to offer for this."""
+
+    @property
+    def is_lonely(self) -> bool:
+        """Return whether a torrent wants peers and has none."""
+
+    def set_transport(self, transport: Transport) -> None:
+        """Begin connections to peers by these from now on."""
+
+    def connect_to_end(self, peer: Address, swarm: bytes) -> None:
+        """Connect to the other end of a circuit, for the torrents of this hidden swarm."""
+
+
+class TransportControl:
+    """Chooses for one session, from `start` until `end`."""
+
+    def __init__(self, tunnels: Tunnels, lane: Lane, session: SessionOfPeers) -> None:
+        self._tunnels = tunnels
+        self._lane = lane
+        self._session = session
+        self._choice = TransportChoice()
+        self._chosen = UTP_ALONE
+        self._guests_until_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._run(self._keep())
+
+    def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def choose(self, now_s: float) -> None:
+        kinds = {
+            (circuit.ctype in END_TO_END, streams_of(circuit).are_spoken)
+            for circuit in self._tunnels.circuits.values()
+            if lane_of(circuit) == self._lane and may_lead(circuit)
+        }
+        ways = Ways(
+            to_exits=(False, True) in kinds,
+            to_silent_exits=(False, False) in kinds,
+            to_ends=(True, True) in kinds,
+            to_silent_ends=(True, False) in kinds,
+            has_guests=now_s < self._guests_until_s,
+        )
+        chosen = self._choice.choose(now_s, ways, is_lonely=self._session.is_lonely)
+        if chosen != self._chosen:
+            self._chosen = chosen
+            self._session.set_transport(chosen)
+
+    def guest_came(self, circuit: Circuit) -> None:
+        """Connect to the other end of a circuit, which has opened a stream and waits."""
+        now_s = time.monotonic()
+        self._guests_until_s = now_s + GUEST_S
+        self.choose(now_s)
+        self._session.connect_to_end(end_to_end_address(circuit.circuit_id), circuit.info_hash or b"")
+
+    def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
+        """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""
+        self._run(self._add_end(peer, add))
+
+    async def _add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
+        await self._answered(peer)
+        add(peer)
+
+    async def _answered(self, peer: Address) -> None:
+        """Return when the other end of a circuit is known to speak streams, or has had the time to say so."""
+        until_s = time.monotonic() + ENDS_ANSWER_S
+        circuit_id = end_to_end_circuit_id(*peer)
+        while time.monotonic() < until_s:
+            circuit = self._tunnels.circuits.get(circuit_id or 0)
+            if circuit is None or streams_of(circuit).are_spoken:
+                break
+            await asyncio.sleep(ENDS_POLL_S)
+        self.choose(time.monotonic())
+
+    async def _keep(self) -> None:
+        while True:
+            self.choose(time.monotonic())
+            await asyncio.sleep(CHOOSE_S)
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
