@@ -216,6 +216,8 @@ async def hostile_torrent(swarm, infohash, stack):
         b"announce-list": [[url.encode()] for url in urls],
         b"url-list": [
             b"http://seed.example/",
+            b"https://seed.example/",
+            f"https://{OUTSIDE}:443/".encode(),
             f"http://{OUTSIDE}:{OUTSIDE_PORT}/".encode(),
             f"http://[{OUTSIDE_6}]/".encode(),
         ],
@@ -310,6 +312,7 @@ async def downloaded(source, folder, client, how, *, options, stack):
         "verified": same_bytes(swarm.file, folder / swarm.file.name),
         "locked_down": report and report.get("lockdown"),
         "restarts": report and report.get("worker_restarts"),
+        "streams": sum(circuit["streams"] for circuit in (report or {}).get("circuits", ())),
         "to_nodes": wire.to_nodes(),
         "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
         "while_childless": silence,

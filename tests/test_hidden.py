@@ -73,7 +73,7 @@ async def seeding(swarm, hops, tmp_path, workers=2):
         yield seed, link
 
 
-@pytest.mark.parametrize("hops", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hops", [1, *(pytest.param(hops, marks=pytest.mark.slow) for hops in (2, 3))])
 async def test_a_hidden_seed_and_a_hidden_download_with_no_exit_between(hops, tmp_path):
     async with relays(3 + hops) as swarm, seeding(swarm, hops, tmp_path) as (seed, link):
         assert link.startswith("magnet:?xt=urn:btih:")
