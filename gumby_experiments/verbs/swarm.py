@@ -1,6 +1,7 @@
 """Verbs of a private swarm: seeders, exits and relays, and who downloads through them."""
 
 import asyncio
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -28,6 +29,8 @@ EXIT, RELAY, SEEDER, DOWNLOADER = "exit", "relay", "seeder", "downloader"
 MB = 1_000_000
 ALL = "all"
 STREAMS = "streams"
+HIDDEN = "hidden"
+REACHABLE = re.compile("(Reachable: every torrent has its introduction point)")
 
 
 class SwarmModule:
@@ -39,6 +42,7 @@ class SwarmModule:
         self._file: Path
         self.torrent: Path
         self.size_bytes = 0
+        self._is_hidden = False
         self._cpu_before: dict[str, float] = {}
         self._wanted_circuits: dict[int, int] = {}  # by the number of the downloader
 
@@ -95,9 +99,20 @@ class SwarmModule:
         return [HostPort(self._run.node(number).host, PORT) for number, role in roles if role in (EXIT, RELAY)]
 
     @of_a_node
-    async def start_seeder(self, number: int, speed_mb: str = "0") -> None:
-        """Start a seeder that sends so many MB/s at most; 0 is no limit."""
+    async def start_seeder(self, number: int, speed_mb: str = "0", seeded: str = "openly", hops: str = "1") -> None:
+        """Start a seeder that sends so many MB/s at most, 0 is no limit; or a `hidden` one, over so many hops."""
         node = self._run.node(number)
+        if seeded == HIDDEN:
+            self._is_hidden = True
+            known = ",".join(map(str, self.addresses()))
+            await node.start([
+                *own_executable(), "seed", str(self._file), f"--hops={hops}", f"--listen={node.host}:0",
+                f"--bootstrap={known}", "--allow-private", f"--community-id={self.community_id.hex()}",
+                f"--state={node.folder / 'state'}",
+            ])  # fmt: skip
+            await node.logged(REACHABLE)
+            (self.torrent,) = (node.folder / "state" / "torrents").iterdir()
+            return
         arguments = seeder_arguments(self.torrent, self._file.parent, node.host, int(float(speed_mb) * MB))
         await node.start([*own_executable(), *arguments])
 
@@ -143,7 +158,8 @@ class SwarmModule:
         node = self._run.node(number)
         folder = node.folder / "downloads"
         folder.mkdir()
-        peers = [(seeder.host, await seeder.heard("port")) for seeder in self._run.with_role(SEEDER)]
+        seeders = [] if self._is_hidden else self._run.with_role(SEEDER)
+        peers = [(seeder.host, await seeder.heard("port")) for seeder in seeders]
         self._run.sampler.sample()
         self._cpu_before = self._run.sampler.cpu_seconds()
         node.tell(download={"torrent": str(self.torrent), "folder": str(folder), "peers": peers})

@@ -25,7 +25,8 @@ PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams
 
 MAX_REQUEST_BYTES = 1300
-PART_BYTES = 1300  # bytes of an answer that go into a cell
+PART_BYTES = 1100  # of an answer that we put into a cell: it fits a packet of 1,280 bytes at each of three hops
+MAX_PART_BYTES = 1400  # as Tribler's exits send
 MAX_PARTS = 1024
 TIMEOUT_S = 20.0
 
@@ -78,7 +79,7 @@ class HttpRequestCache(RandomNumberCacheWithName):
 
     def add(self, part: int, total: int, piece: bytes) -> bool:
         """Return whether the answer is complete; pieces that don't belong to it are passed over."""
-        if 0 < total <= MAX_PARTS and part < total and self._total in (0, total) and len(piece) <= PART_BYTES + 100:
+        if 0 < total <= MAX_PARTS and part < total and self._total in (0, total) and len(piece) <= MAX_PART_BYTES:
             self._total = total
             self._parts[part] = piece
         return bool(self._total) and len(self._parts) == self._total

@@ -3,23 +3,33 @@
 //! uTP finds out how large its packets may be by sending a larger one now and then: if that is lost, it stays with the
 //! smaller size. So such a packet is dropped when it first comes. As uTP can't cut it, the same packet comes again until it
 //! arrives: it is let through, and travels as two fragments. A sender that takes this for a success (libtorrent does when
-//! another packet was lost before it, utp_stream.cpp, resend_packet and ack_packet) fills its packets to that size from then
-//! on, so that no packet of the connection is dropped any more which is not larger. Pure.
+//! another packet was lost before it, utp_stream.cpp, resend_packet and ack_packet) fills its packets to just that size from
+//! then on. Dropping each of them once would stop the connection, so that none is dropped any more. Pure.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 /// How many packets that were dropped, and connections that had one let through, are remembered; the oldest make room.
 const MAX_REMEMBERED: usize = 64;
+/// How many sizes of a connection are remembered: uTP halves the range that is left with each.
+const MAX_SIZES: usize = 16;
 const CONNECTION_AT: usize = 2;
 const SEQUENCE_AT: usize = 16;
+
+#[derive(Debug)]
+struct Connection {
+    id: u16,
+    /// The sizes of packets that were let through when they came again.
+    passed: VecDeque<usize>,
+    /// The largest size that the sender takes for one that arrives.
+    taken: usize,
+}
 
 #[derive(Debug, Default)]
 struct Seen {
     /// By connection and sequence number.
     dropped: VecDeque<(u16, u16)>,
-    /// The largest packet of a connection that was let through.
-    passed: VecDeque<(u16, usize)>,
+    connections: VecDeque<Connection>,
 }
 
 /// What happened to the packets of one circuit's direction that were too large.
@@ -30,33 +40,52 @@ fn word(packet: &[u8], at: usize) -> Option<u16> {
     packet.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
-fn remember<T>(list: &mut VecDeque<T>, new: T) {
-    if list.len() >= MAX_REMEMBERED {
+fn remember<T>(list: &mut VecDeque<T>, most: usize, new: T) {
+    if list.len() >= most {
         list.pop_front();
     }
     list.push_back(new);
 }
 
+impl Seen {
+    fn connection(&mut self, id: u16) -> Option<&mut Connection> {
+        self.connections.iter_mut().find(|known| known.id == id)
+    }
+
+    fn let_through(&mut self, id: u16, bytes: usize) {
+        match self.connection(id) {
+            Some(known) if known.passed.contains(&bytes) => {}
+            Some(known) => remember(&mut known.passed, MAX_SIZES, bytes),
+            None => remember(
+                &mut self.connections,
+                MAX_REMEMBERED,
+                Connection { id, passed: VecDeque::from([bytes]), taken: 0 },
+            ),
+        }
+    }
+}
+
 impl Probes {
     /// Whether to drop a packet of uTP that is too large.
     pub fn drops(&self, packet: &[u8]) -> bool {
-        let (Some(connection), Some(sequence)) = (word(packet, CONNECTION_AT), word(packet, SEQUENCE_AT)) else {
+        let (Some(id), Some(sequence)) = (word(packet, CONNECTION_AT), word(packet, SEQUENCE_AT)) else {
             return false;
         };
         let seen = &mut *self.0.borrow_mut();
-        let known = seen.passed.iter().position(|(of, _)| *of == connection);
-        if known.and_then(|at| seen.passed.get(at)).is_some_and(|(_, bytes)| packet.len() <= *bytes) {
+        if seen.dropped.contains(&(id, sequence)) {
+            seen.let_through(id, packet.len());
             return false;
         }
-        if !seen.dropped.contains(&(connection, sequence)) {
-            remember(&mut seen.dropped, (connection, sequence));
-            return true;
+        if let Some(known) = seen.connection(id) {
+            if known.passed.contains(&packet.len()) {
+                known.taken = known.taken.max(packet.len());
+            }
+            if packet.len() <= known.taken {
+                return false;
+            }
         }
-        if let Some(at) = known {
-            seen.passed.remove(at);
-        }
-        remember(&mut seen.passed, (connection, packet.len()));
-        false
+        remember(&mut seen.dropped, MAX_REMEMBERED, (id, sequence));
+        true
     }
 }
 
@@ -73,28 +102,38 @@ mod tests {
     }
 
     #[test]
-    fn each_size_of_a_connection_is_dropped_until_a_packet_of_it_comes_again() {
+    fn a_packet_is_dropped_when_it_first_comes() {
         let probes = Probes::default();
         assert!(probes.drops(&packet(7, 1, 1400)));
         assert!(probes.drops(&packet(8, 1, 1400)));
-        assert!(probes.drops(&packet(7, 2, 1400)));
         assert!(!probes.drops(&packet(7, 1, 1400)));
         assert!(!probes.drops(&packet(7, 1, 1400)), "the one that was let through may be lost, too");
-        assert!(!probes.drops(&packet(7, 3, 1400)), "its sender thinks that this size arrives");
-        assert!(probes.drops(&packet(8, 3, 1400)));
-        assert!(probes.drops(&packet(7, 4, 1420)));
-        assert!(!probes.drops(&packet(7, 4, 1420)));
-        assert!(!probes.drops(&packet(7, 5, 1410)));
+        assert!(probes.drops(&packet(7, 2, 1370)), "its sender has learned, and tries a smaller size");
         assert!(!probes.drops(&[1; 10]), "no packet of uTP");
+    }
+
+    #[test]
+    fn a_size_that_its_sender_takes_for_one_that_arrives_does() {
+        let probes = Probes::default();
+        assert!(probes.drops(&packet(7, 1, 1400)));
+        assert!(!probes.drops(&packet(7, 1, 1400)));
+        assert!(!probes.drops(&packet(7, 2, 1400)));
+        assert!(!probes.drops(&packet(7, 3, 1370)), "the rest of what it had to send");
+        assert!(probes.drops(&packet(8, 3, 1400)), "another connection");
+        assert!(probes.drops(&packet(7, 4, 1420)));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let probes = Probes::default();
-        for connection in 0..1000 {
-            assert!(probes.drops(&packet(connection, 0, 1400)));
-            assert!(!probes.drops(&packet(connection, 0, 1400)));
+        for number in 0..1000 {
+            for id in [number + 10, 7] {
+                assert!(probes.drops(&packet(id, number, 1400 + usize::from(number))));
+                assert!(!probes.drops(&packet(id, number, 1400 + usize::from(number))));
+            }
         }
-        assert_eq!((probes.0.borrow().dropped.len(), probes.0.borrow().passed.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
+        let seen = probes.0.borrow();
+        assert_eq!((seen.dropped.len(), seen.connections.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
+        assert!(seen.connections.iter().all(|known| known.passed.len() <= MAX_SIZES));
     }
 }

@@ -60,7 +60,7 @@ impl Circuit {
             lane,
             purpose,
             ready: true,
-            largest_message: largest_message(first_hop, MAX_PACKET_BYTES),
+            largest_message: largest_message(first_hop, MAX_PACKET_BYTES, USUAL_LAYERS),
             probes: Probes::default(),
             guests: OwnBucket::default(),
             tries_streams: false,
@@ -68,6 +68,11 @@ impl Circuit {
             relay_early_count: 0.into(),
             stats: Arc::default(),
         }
+    }
+
+    /// How many layers its cells have when they leave; one to a rendezvous point has a hop more than others.
+    pub fn layers_in_all(&self) -> usize {
+        self.layers.len() + usize::from(self.end_to_end.is_some())
     }
 
     /// Whether the other end of an end-to-end circuit may begin a connection: it is the downloader's.
@@ -118,7 +123,7 @@ impl Exit {
         Self {
             previous_hop,
             keys,
-            largest_message: largest_message(previous_hop, MAX_PACKET_BYTES),
+            largest_message: largest_message(previous_hop, MAX_PACKET_BYTES, USUAL_LAYERS),
             probes: Probes::default(),
             enabled: false,
             contacts: Contacts::default(),
@@ -131,16 +136,16 @@ impl Exit {
 
 /// Where nothing is known of a path, it takes what Ethernet takes.
 pub const MAX_PACKET_BYTES: usize = 1500;
-/// The layers that a cell has at most on its way: three hops, and the two ends of an end-to-end circuit.
-const MAX_LAYERS: usize = 4;
+/// The layers that a cell has on its way where nothing else is known: those of three hops, and one between both ends.
+pub const USUAL_LAYERS: usize = 4;
 const IPV4_UDP_BYTES: usize = 20 + 8;
 const IPV6_UDP_BYTES: usize = 40 + 8;
 
 /// The most bytes of a message whose cell fits one packet on its whole way, if that is no narrower than its start, where
 /// a packet may have so many.
-pub fn largest_message(neighbour: SocketAddr, packet_bytes: usize) -> usize {
+pub fn largest_message(neighbour: SocketAddr, packet_bytes: usize, layers: usize) -> usize {
     let headers = if neighbour.is_ipv4() { IPV4_UDP_BYTES } else { IPV6_UDP_BYTES };
-    packet_bytes.min(MAX_PACKET_BYTES).saturating_sub(headers + MESSAGE_AT + MAX_LAYERS * LAYER_BYTES)
+    packet_bytes.min(MAX_PACKET_BYTES).saturating_sub(headers + MESSAGE_AT + layers.max(USUAL_LAYERS) * LAYER_BYTES)
 }
 
 #[derive(Default)]

@@ -13,7 +13,7 @@ use crate::counters::DropReason;
 use crate::exit_from::ExitFrom;
 use crate::limits::Limits;
 use crate::outbox::Via;
-use crate::routes::{largest_message, MAX_PACKET_BYTES};
+use crate::routes::{largest_message, MAX_PACKET_BYTES, USUAL_LAYERS};
 use crate::sender::Sender;
 use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
@@ -302,7 +302,7 @@ impl Worker {
             }
             Command::ExitSend { circuit_id, to, payload } => core.exit_send(circuit_id, to, &payload),
             Command::SetCircuit(id, mut circuit) => {
-                circuit.largest_message = largest_message_to(circuit.first_hop);
+                circuit.largest_message = largest_message_to(circuit.first_hop, circuit.layers_in_all());
                 if let Some(before) = core.routes.circuits.get_mut(&id) {
                     circuit.probes = std::mem::take(&mut before.probes);
                     (circuit.guests, circuit.is_silent) = (before.guests, before.is_silent);
@@ -332,7 +332,7 @@ impl Worker {
                 if let Some(before) = core.routes.exits.remove(&id) {
                     (exit.contacts, exit.dials, exit.probes) = (before.contacts, before.dials, before.probes);
                 }
-                exit.largest_message = largest_message_to(exit.previous_hop);
+                exit.largest_message = largest_message_to(exit.previous_hop, USUAL_LAYERS);
                 exit.enabled = self.exits.contains_key(&id);
                 core.routes.exits.insert(id, exit);
             }
@@ -499,8 +499,8 @@ impl Worker {
 }
 
 /// The most bytes of a message that travel in one packet, by what the kernel knows of the way to a neighbour.
-fn largest_message_to(neighbour: SocketAddr) -> usize {
-    largest_message(neighbour, path_mtu(neighbour).unwrap_or(MAX_PACKET_BYTES))
+fn largest_message_to(neighbour: SocketAddr, layers: usize) -> usize {
+    largest_message(neighbour, path_mtu(neighbour).unwrap_or(MAX_PACKET_BYTES), layers)
 }
 
 fn now_ms() -> u64 {

@@ -20,7 +20,7 @@ from tunnel_pool.overlay.requests.http import (
     HttpError,
     NoHttpExitError,
 )
-from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, read_whole
+from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, PAGE_BYTES, read_whole
 from tunnel_pool.overlay.requests.http_reading import read_response
 from tunnel_pool.overlay.serving.exit_rules import ExitRules, network_ranges
 from tunnel_pool.overlay.serving.http_exit import RefusedError
@@ -89,18 +89,18 @@ def test_what_an_exit_gives_back():
     assert may_pass(answer(b"", b"Location: http://elsewhere/", status=b"302 Found"))
     assert not may_pass(answer(b"<html></html>"))
     assert not may_pass(answer(gzip.compress(bytes(10 << 20)), b"Content-Encoding: gzip"))
-    assert not may_pass(answer(bytes(PART_BYTES), status=b"302 Found"))
+    assert not may_pass(answer(bytes(PAGE_BYTES), status=b"302 Found"))
     assert not may_pass(TRACKER_ANSWER)
 
 
 def test_a_redirection_carries_nothing_else():
-    page = bytes(20 * PART_BYTES)
+    page = bytes(20 * PAGE_BYTES)
     moved, packed = {"status": b"302 Found"}, b"Content-Encoding: gzip"
-    chunked = b"1;%s\r\nx\r\n0\r\n\r\n" % (b"e" * 2 * PART_BYTES)
+    chunked = b"1;%s\r\nx\r\n0\r\n\r\n" % (b"e" * 2 * PAGE_BYTES)
     assert not may_pass(answer(page, packed, **moved))  # it can't be unpacked
     assert not may_pass(answer(gzip.compress(b"") + page, packed, **moved))
     assert not may_pass(answer(chunked, b"Transfer-Encoding: chunked", **moved))
-    assert not may_pass(answer(b"", b"X: " + b"x" * 2 * PART_BYTES, **moved))
+    assert not may_pass(answer(b"", b"X: " + b"x" * 2 * PAGE_BYTES, **moved))
     assert may_pass(answer(gzip.compress(b"<html>Moved</html>"), packed, b"Location: http://elsewhere/", **moved))
 
 

@@ -25,7 +25,7 @@ class Ways(NamedTuple):
     to_silent_exits: bool = False
     to_ends: bool = False
     to_silent_ends: bool = False
-    has_guests: bool = False  # other ends that wait for us to connect to them, by TCP
+    is_meeting: bool = False  # the other end of a circuit by TCP just now
 
 
 UTP_ALONE = Transport(tcp=False, utp=True)
@@ -39,7 +39,7 @@ class TransportChoice:
 
     def choose(self, now_s: float, ways: Ways, *, is_lonely: bool) -> Transport:
         """Return the choice for now; `is_lonely` says whether a torrent that wants peers has none."""
-        if ways.has_guests:
+        if ways.is_meeting:
             return Transport(tcp=True, utp=False)
         if not ways.to_exits:
             self._lonely_since_s = None

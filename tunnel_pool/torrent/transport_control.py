@@ -14,8 +14,8 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
 CHOOSE_S = 0.25
-GUEST_S = 3.0  # how long only TCP is used for new peers, so that libtorrent answers another end's stream
-ENDS_ANSWER_S = 1.0  # how long another end has to answer before it is met by uTP
+MEETING_S = 3.0  # how long only TCP is used for new peers, so that libtorrent meets another end by a stream
+ENDS_ANSWER_S = 3.0  # how long another end, up to eight hops away, has to answer before it is met by uTP
 ENDS_POLL_S = 0.02
 
 
@@ -42,7 +42,7 @@ class TransportControl:
         self._session = session
         self._choice = TransportChoice()
         self._chosen = UTP_ALONE
-        self._guests_until_s = 0.0
+        self._meeting_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ class TransportControl:
             to_silent_exits=(False, False) in kinds,
             to_ends=(True, True) in kinds,
             to_silent_ends=(True, False) in kinds,
-            has_guests=now_s < self._guests_until_s,
+            is_meeting=now_s < self._meeting_until_s,
         )
         chosen = self._choice.choose(now_s, ways, is_lonely=self._session.is_lonely)
         if chosen != self._chosen:
@@ -72,9 +72,7 @@ class TransportControl:
 
     def guest_came(self, circuit: Circuit) -> None:
         """Connect to the other end of a circuit, which has opened a stream and waits."""
-        now_s = time.monotonic()
-        self._guests_until_s = now_s + GUEST_S
-        self.choose(now_s)
+        self._meet(time.monotonic())
         self._session.connect_to_end(end_to_end_address(circuit.circuit_id), circuit.info_hash or b"")
 
     def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
@@ -91,10 +89,18 @@ class TransportControl:
         circuit_id = end_to_end_circuit_id(*peer)
         while time.monotonic() < until_s:
             circuit = self._tunnels.circuits.get(circuit_id or 0)
-            if circuit is None or streams_of(circuit).are_spoken:
+            if circuit is None:
                 break
+            if streams_of(circuit).are_spoken:
+                self._meet(time.monotonic())
+                return
             await asyncio.sleep(ENDS_POLL_S)
         self.choose(time.monotonic())
+
+    def _meet(self, now_s: float) -> None:
+        """Use TCP alone for a moment: libtorrent tries uTP first where it may."""
+        self._meeting_until_s = now_s + MEETING_S
+        self.choose(now_s)
 
     async def _keep(self) -> None:
         while True:

@@ -28,7 +28,7 @@ def test_other_ends_without_streams_are_met_by_utp_and_those_with_by_tcp():
 
 
 def test_a_guest_is_met_by_tcp_whatever_else_there_is():
-    assert chosen(has_guests=True, to_silent_exits=True, to_silent_ends=True) == TCP_ALONE
+    assert chosen(is_meeting=True, to_silent_exits=True, to_silent_ends=True) == TCP_ALONE
 
 
 def test_a_torrent_that_finds_nobody_tries_utp_now_and_then():
