@@ -18,6 +18,7 @@ help:
 	@echo "make guard      what HEAD costs more than BASE, the last release or the commit before"
 	@echo "make lock       write requirements/ anew: what is installed, with hashes"
 	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
+	@echo "make fuzz       feed the packet engine's streams with random input for FUZZ_SECONDS (where cargo is)"
 	@echo "make check      lint, types, freshness of generated code, all tests, guard: what .ci/run does"
 
 demo: $(VENV)/run.stamp
@@ -59,6 +60,22 @@ else
 	@echo "no cargo: the packet engine is neither checked nor built"
 endif
 
+# libFuzzer sends an exit's side of streams what it likes; what it finds lies in packet_engine/fuzz. Stable Rust is enough.
+FUZZ_SECONDS ?= 60
+FUZZ_DIR := target/fuzz
+COVERAGE := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
+.PHONY: fuzz
+fuzz:
+ifneq ($(CARGO),)
+	@host=$$(rustc -vV | sed -n 's/^host: //p') && cd packet_engine && mkdir -p $(FUZZ_DIR)/corpus && \
+	RUSTFLAGS="$(COVERAGE)" cargo build --quiet --release --locked --manifest-path fuzz/Cargo.toml \
+	  --target "$$host" --target-dir $(FUZZ_DIR) && \
+	$(FUZZ_DIR)/"$$host"/release/streams -max_total_time=$(FUZZ_SECONDS) -max_len=4000 -verbosity=0 -print_final_stats=1 \
+	  -artifact_prefix=fuzz/ $(FUZZ_DIR)/corpus
+else
+	@echo "no cargo: nothing is fuzzed"
+endif
+
 # Where the crate does not compile, what is installed goes without it.
 engine-there: $(VENV)/run.stamp
 ifneq ($(CARGO),)
@@ -73,7 +90,7 @@ guard: $(VENV)/dev.stamp
 	@if [ -n "$(BASE)" ]; then $(BIN)/tunnel-pool experiment compare "$(BASE)" HEAD --rounds 3 --if-comparable; \
 	else echo "there is no commit before this one to compare with"; fi
 
-check: lint types check-proto rust-check engine-there test test-lowest test-slow guard
+check: lint types check-proto rust-check fuzz engine-there test test-lowest test-slow guard
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
