@@ -38,7 +38,6 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000  # linux/if_tun.h
 NET = "10.99"
 MTU_BYTES = 1500
 QUEUE_PACKETS = 10_000
-QUEUE_S = 0.2  # a narrow link queues what it carries in this time, and drops the rest
 DEVICE = "wire"
 PACKETS_AT_ONCE = 64
 
@@ -55,11 +54,14 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jitter_ms: float = 0.0
     loss_percent: float = 0.0
     rate_mbit: float = 0.0  # 0: unlimited
+    queue_ms: float = 200.0  # a narrow link queues what it carries in this time, and drops the rest
 
 
 def netem(link: Link) -> list[str]:
     """Return the arguments that `tc qdisc replace dev DEVICE root` gets."""
-    words = ["netem", "limit", str(QUEUE_PACKETS), "delay", f"{link.delay_ms}ms"]
+    carried_ms = link.delay_ms + link.jitter_ms + link.queue_ms  # what is on its way counts, too
+    packets = link.rate_mbit * 1000 * carried_ms / 8 / MTU_BYTES if link.rate_mbit else QUEUE_PACKETS
+    words = ["netem", "limit", str(max(1, round(packets))), "delay", f"{link.delay_ms}ms"]
     words += [f"{link.jitter_ms}ms"] if link.jitter_ms else []
     words += ["loss", f"{link.loss_percent}%"] if link.loss_percent else []
     return words + (["rate", f"{link.rate_mbit}mbit"] if link.rate_mbit else [])
@@ -81,7 +83,7 @@ class Direction:
         sent_s = now_s
         if link.rate_mbit:
             self._free_s = max(self._free_s, now_s) + size_bytes * 8 / (link.rate_mbit * 1e6)
-            if self._free_s - now_s > QUEUE_S:
+            if self._free_s - now_s > link.queue_ms / 1000:
                 self._free_s -= size_bytes * 8 / (link.rate_mbit * 1e6)
                 return None
             sent_s = self._free_s

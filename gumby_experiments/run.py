@@ -72,6 +72,13 @@ class Run:
             self.nodes[number] = Node(number, self.roles[number], host, folder, enter)
         return self.nodes[number]
 
+    def node_at(self, number: int, place: int) -> Node:
+        """Return a node that runs where another is, at its address and behind its link."""
+        if number not in self.nodes:
+            host, enter = self.links.place(place)
+            self.nodes[number] = Node(number, self.roles[number], host, self.folder / f"node-{number}", enter)
+        return self.nodes[number]
+
     def another(self, number: int) -> Node:
         """Put a new node in the place of one that has ended, so that it can be started anew."""
         if number in self.nodes and self.nodes[number].pid is None:

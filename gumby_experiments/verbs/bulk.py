@@ -5,10 +5,13 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tunnel_pool.gumby_experiments import tor_network
 from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.gumby_experiments.run import Run
 from tunnel_pool.gumby_experiments.tor_network import Authority
 from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
@@ -24,6 +27,12 @@ def why_not() -> str | None:
     """Return why there can be no network of Tor here, None when there can."""
     missing = [program for program in ("tor", "tor-gencert") if shutil.which(program) is None]
     return f"comparing with Tor needs {' and '.join(missing)}: apt-get install tor" if missing else None
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Return Jain's fairness index: 1 where all shares are equal, down to one by their number where one has all."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 async def _output(*command: str, given: bytes = b"") -> str:
@@ -65,11 +74,10 @@ class BulkModule(SwarmModule):
         if network not in HOPS:
             raise RunError(f"{network!r} is no network; there are {', '.join([*HOPS, TOR])}")
         self._hops = HOPS[network]
-        for number, role in self._run.roles.items():
-            if role == EXIT:
-                await self.start_exit(number)
-            elif role == RELAY and self._hops > 1:
-                await self.start_relay(number)
+        for number in self.numbers_of(EXIT):
+            await self.start_exit(number)
+        for number in self.numbers_of(RELAY) if self._hops > 1 else ():
+            await self.start_relay(number)
 
     @of_a_node
     async def start_client(self, number: int, circuits: str) -> None:
@@ -91,30 +99,36 @@ class BulkModule(SwarmModule):
     async def fetch(self, number: int, seconds: str) -> None:
         """Fetch from all ports of the server for so many seconds, at the client, and set the metrics."""
         client = self._run.node(number)
-        (server,) = self._run.with_role(SERVER)
         port = tor_network.SOCKS_PORT if self._hops is None else client.said["port"]
-        servers = [f"--server={server.host}:{port}" for port in server.said["ports"]]
         users = [f"--users={self._circuits}"] if self._hops is None else []
         self._run.sampler.sample()
         before = self._run.sampler.cpu_seconds()
-        output = await client.run_there(
-            sys.executable, "-m", "tunnel_pool.gumby_experiments.bulk", "fetch", f"--socks={port}", *servers,
-            f"--seconds={seconds}", *users,
-        )  # fmt: skip
-        done = json.loads(output)["done"]
+        more = [f"--socks={port}", *self.servers(), f"--seconds={seconds}", "--echo", *users]
+        done = await self.at(client, "fetch", *more)
         self._run.sampler.sample()
         after = self._run.sampler.cpu_seconds()
         carried_gb = done["mb_per_s"] * float(seconds) / 1000
         used_s = sum(after.get(role, 0.0) - before.get(role, 0.0) for role in (CLIENT, RELAY, EXIT))
         self._run.metrics |= {
             "mb_per_s": round(done["mb_per_s"], 3),
+            "jain": round(jain(done["streams_mb_per_s"]), 4),
+            "added_delay_ms": round(done["loaded_ms"] - done["empty_ms"], 2),
             "network_cpu_s_per_gb": round(used_s / carried_gb, 2),
         }
 
+    def servers(self) -> list[str]:
+        (server,) = self._run.with_role(SERVER)
+        return [f"--server={server.host}:{port}" for port in server.said["ports"]]
+
+    @staticmethod
+    async def at(node: Node, *arguments: str) -> Any:
+        """Return what the program says in the end that does the fetching, where the node is. Raises RunError."""
+        output = await node.run_there(sys.executable, "-m", "tunnel_pool.gumby_experiments.bulk", *arguments)
+        return json.loads(output)["done"]
+
     async def _start_tor(self) -> None:
         """Start authorities, relays and exits, and wait until they are in a consensus. Raises RunError."""
-        numbers = [number for number, role in self._run.roles.items() if role == AUTHORITY]
-        self._authorities = [await self._authority(number) for number in numbers]
+        self._authorities = [await self._authority(number) for number in self.numbers_of(AUTHORITY)]
         for number, role in self._run.roles.items():
             node = self._run.node(number)
             name, host = f"{role}{number}", node.host

@@ -36,6 +36,8 @@ REACHABLE = re.compile("(Reachable: every torrent has its introduction point)")
 class SwarmModule:
     """Downloads through a swarm; `metrics` gets the speed and the CPU that everybody used meanwhile."""
 
+    node_roles: tuple[str, ...] = (EXIT, RELAY)  # that are in its network
+
     def __init__(self, run: Run) -> None:
         self._run = run
         self.community_id = secrets.token_bytes(COMMUNITY_ID_BYTES)
@@ -62,11 +64,13 @@ class SwarmModule:
         await asyncio.to_thread(write_torrent, self._file, self.torrent)
 
     @of_a_node
-    async def set_link(
-        self, number: int, delay_ms: str = "0", jitter_ms: str = "0", loss_percent: str = "0", rate_mbit: str = "0"
-    ) -> None:
+    async def set_link(  # noqa: PLR0917 - as a scenario names them
+        self, number: int, delay_ms: str = "0", jitter_ms: str = "0", loss_percent: str = "0", rate_mbit: str = "0",
+        queue_ms: str = "200",
+    ) -> None:  # fmt: skip
         """Set each way between the node and the middle."""
         numbers = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss_percent": loss_percent, "rate_mbit": rate_mbit}
+        numbers["queue_ms"] = queue_ms
         await self._run.links.set(number, **{name: float(text) for name, text in numbers.items()})
 
     @of_a_node
@@ -95,8 +99,11 @@ class SwarmModule:
 
     def addresses(self) -> list[HostPort]:
         """Return the addresses of the exits and relays that there are to be."""
-        roles = self._run.roles.items()
-        return [HostPort(self._run.node(number).host, PORT) for number, role in roles if role in (EXIT, RELAY)]
+        return [HostPort(self._run.node(number).host, PORT) for number in self.numbers_of(*self.node_roles)]
+
+    def numbers_of(self, *roles: str) -> list[int]:
+        """Return the numbers of the nodes with one of these roles, whether they run or not."""
+        return [number for number, role in self._run.roles.items() if role in roles]
 
     @of_a_node
     async def start_seeder(self, number: int, speed_mb: str = "0", seeded: str = "openly", hops: str = "1") -> None:

@@ -1,0 +1,89 @@
+"""Verbs that put flows of other kinds beside streams: a download by uTP at the same bottleneck, a hostile client."""
+
+import asyncio
+import time
+
+import numpy as np
+
+from tunnel_pool.gumby_experiments.nodes import Node
+from tunnel_pool.gumby_experiments.progress import Progress
+from tunnel_pool.gumby_experiments.run import Run
+from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.verbs.bulk import BulkModule
+from tunnel_pool.gumby_experiments.verbs.swarm import DOWNLOADER, MB, SEEDER, SwarmModule
+
+UTP, UTP_EXIT, ATTACKER = "utp", "utp_exit", "attacker"
+RAMP_S = 5.0  # how long the download by uTP has the bottleneck for itself
+
+
+class _UtpSwarm(SwarmModule):
+    """A network of its own, whose exit carries datagrams alone."""
+
+    node_roles = (UTP_EXIT,)
+
+
+class FairnessModule(BulkModule):
+    """Fetches by streams beside something else."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._utp = _UtpSwarm(run)
+
+    @of_a_node
+    async def fetch_beside(self, number: int, beside: str, seconds: str, size_mb: str) -> None:
+        """Fetch beside `nothing`, or a download by `utp` of so many MB."""
+        if beside == UTP:
+            await self._fetch_beside_utp(self._run.node(number), seconds, size_mb)
+        else:
+            await self.fetch(number, seconds)
+
+    async def _fetch_beside_utp(self, client: Node, seconds: str, size_mb: str) -> None:
+        """Download by uTP at the client, then fetch as well, and set `utp_share`: of all bytes that came meanwhile."""
+        utp, run = self._utp, self._run
+        await utp.make_file(size_mb)
+        for number in self.numbers_of(UTP_EXIT):
+            await utp.start_exit(number, carried_by="datagrams")
+        for number in self.numbers_of(SEEDER):
+            await utp.start_seeder(number)
+        (number,) = self.numbers_of(DOWNLOADER)
+        node = run.node_at(number, client.number)
+        await utp.start_downloader(number, workers="0", circuits="4")
+        await utp.wait_for_circuits(number)
+        await utp.download(number)
+        begun_s = time.monotonic()
+        await asyncio.sleep(RAMP_S)
+        await self.fetch(client.number, seconds)
+        ended_s = time.monotonic() - begun_s
+        await node.heard("finished")
+        progress = Progress(node.said["progress"])
+        utp.add_progress(number, progress)
+        times, done = zip(*progress.points, strict=True)
+        before, after = np.interp([ended_s - float(seconds), ended_s], times, done)
+        by_utp = (after - before) / MB / float(seconds)
+        run.metrics["utp_share"] = round(by_utp / (by_utp + run.metrics["mb_per_s"]), 4)
+
+    @of_a_node
+    async def fetch_beside_flood(self, number: int, seconds: str) -> None:
+        """Fetch alone, and while the attackers flood the exit; set `kept_percent` of the speed, and what they got."""
+        metrics = self._run.metrics
+        await self.fetch(number, seconds)
+        alone = metrics["mb_per_s"]
+        flooding = [asyncio.ensure_future(self._flood(attacker, seconds)) for attacker in self.numbers_of(ATTACKER)]
+        try:
+            await asyncio.sleep(RAMP_S)
+            await self.fetch(number, seconds)
+            counts = await asyncio.gather(*flooding)
+        finally:
+            for each in flooding:
+                each.cancel()
+        metrics["kept_percent"] = round(100 * metrics["mb_per_s"] / alone, 1)
+        metrics["flood_asked"] = sum(count["asked"] for count in counts)
+        metrics["flood_opened"] = sum(count["opened"] for count in counts)
+
+    async def _flood(self, number: int, seconds: str) -> dict[str, int]:
+        attacker = self._run.node(number)
+        flood_s = float(seconds) + RAMP_S + 5  # it has begun when the fetch does, and lasts longer
+        counts: dict[str, int] = await self.at(
+            attacker, "flood", f"--socks={attacker.said['port']}", *self.servers(), f"--seconds={flood_s}"
+        )
+        return counts
