@@ -11,8 +11,8 @@ from tunnel_pool.system.errors import UsageError, UserError
 
 NAMES = config.names()
 ALL = {
-    "anonymity", "api", "beside_tor", "download", "fragments", "idle", "in_the_wild", "latency", "local_download",
-    "pool_sizing", "scale", "serialization", "start_method",
+    "anonymity", "api", "beside_tor", "download", "fairness", "flood", "fragments", "idle", "in_the_wild", "latency",
+    "local_download", "pool_sizing", "scale", "serialization", "start_method",
 }  # fmt: skip
 
 

@@ -21,6 +21,8 @@ from tunnel_pool.gumby_experiments.verbs.costs import why_not as no_counting
 NEEDS = {
     "beside_tor": lambda: no_links() or no_tor(),
     "costs": no_counting,
+    "fairness": no_links,
+    "flood": no_links,
     "fragments": no_links,
     "in_the_wild": no_links,
     "latency": no_links,

@@ -4,9 +4,10 @@
 //! difference is the queue. Below its target the window grows by a step, which is the same for flows that grow at the same
 //! time; above it, a part of the window is given up, so that flows of this kind converge to equal shares. A loss counts
 //! only where there is more of it than while the queue is short: the queue is full then, and the target becomes a part of
-//! its length. Where the queue stays although the window shrinks, somebody else fills it: the target rises to that of
-//! libtorrent's uTP, and no further; if the queue is longer even so, the window grows by some packets in each round trip,
-//! as TCP's does, until packets are lost.
+//! its length. Where the queue stays although the window shrinks, somebody else fills it: the target rises, but stays well
+//! below that of libtorrent's uTP, which would give all it has to whoever holds the queue there. If the queue is longer even
+//! so, the window stays what it is; if it is much longer, it grows by some packets in each round trip, as TCP's does, until
+//! packets are lost.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,7 +18,10 @@ use quinn_proto::RttEstimator;
 
 /// How long the queue may be, in seconds.
 const TARGET_S: f64 = 0.015;
-const UTP_TARGET_S: f64 = 0.1;
+/// Half of what libtorrent's uTP allows (100 ms).
+const MOST_TARGET_S: f64 = 0.05;
+/// A queue that uTP would not hold.
+const TCP_QUEUE_S: f64 = 0.15;
 const LEAST_TARGET_S: f64 = 0.003;
 const LEAST_WINDOW_PACKETS: f64 = 4.0;
 /// More than any connection may have on its way (quic.rs).
@@ -155,11 +159,13 @@ impl DelayTarget {
     /// Shrink the window; where that has not helped, be content with a longer queue.
     fn give_way(&mut self, queue_s: f64, is_full: bool, base_s: f64) {
         if self.cuts >= PATIENCE && !is_full {
-            if self.target_s >= UTP_TARGET_S {
-                self.window += STEP_PACKETS * self.packet;
+            if self.target_s >= MOST_TARGET_S {
+                if queue_s > TCP_QUEUE_S {
+                    self.window += STEP_PACKETS * self.packet;
+                }
                 return;
             }
-            self.target_s = (self.target_s * 1.5).min(UTP_TARGET_S);
+            self.target_s = (self.target_s * 1.5).min(MOST_TARGET_S);
         }
         self.window *= 1.0 - (queue_s / (base_s + queue_s).max(1e-6)).clamp(LEAST_CUT, MOST_CUT);
         (self.is_settling, self.step, self.idle_rounds) = (true, STEP_PACKETS * self.packet, 0);
