@@ -84,13 +84,18 @@ def _echo(sock: socket.socket) -> None:
 
 
 def round_trips(server: HostPort, seconds: float) -> list[float]:
-    """Return the milliseconds that each of so many seconds' datagrams took there and back; what is lost took none."""
+    """Return the milliseconds that each of so many seconds' datagrams took there and back: of one at least.
+
+    Raises OSError when none comes back.
+    """
     until_s = time.monotonic() + seconds
     took_ms = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(server)
         sock.settimeout(ECHO_TIMEOUT_S)
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s or not took_ms:
+            if time.monotonic() > until_s + CONNECT_S:
+                raise ConnectionError("the server sends no datagram back")
             sent = str(time.monotonic_ns()).encode()
             sock.send(sent)
             try:
@@ -134,7 +139,7 @@ class Fetch:
         users: int,
         on_begun: Callable[[], None] | None = None,
     ) -> None:
-        """So many `users` of the proxy connect in turn, and Tor gives each its own circuits; 0: without a name."""
+        """Prepare to fetch as so many `users` of the proxy in turn: Tor gives each circuits of his own; 0: none."""
         self._proxy_port = proxy_port
         self._seconds = seconds
         self._users = [f"user{number % users}" if users else None for number in range(len(servers))]

@@ -13,7 +13,7 @@ ROUND_S = 10  # a consensus is made so often
 
 
 class Authority(NamedTuple):
-    """What other nodes have to know of an authority: its fingerprints as such, and as a relay, are hexadecimal."""
+    """Describes an authority to other nodes: its fingerprints as such, and as a relay, are hexadecimal."""
 
     name: str
     host: str
@@ -72,7 +72,7 @@ def authority(name: str, host: str) -> list[str]:
 
 
 def client(authorities: Iterable[Authority]) -> list[str]:
-    """No circuit goes over authorities. Each user of the SOCKS server has circuits of its own."""
+    """Return the lines of a client, none of whose circuits goes over authorities; each user of SOCKS has his own."""
     return [
         f"SocksPort 127.0.0.1:{SOCKS_PORT} IsolateSOCKSAuth",
         "ClientOnly 1",

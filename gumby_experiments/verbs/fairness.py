@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.gumby_experiments.progress import Progress
 from tunnel_pool.gumby_experiments.run import Run
@@ -58,9 +59,12 @@ class FairnessModule(BulkModule):
         progress = Progress(node.said["progress"])
         utp.add_progress(number, progress)
         times, done = zip(*progress.points, strict=True)
+        if times[-1] < ended_s:
+            raise RunError("the download by uTP ended before the streams did: give it a larger size_mb")
         before, after = np.interp([ended_s - float(seconds), ended_s], times, done)
         by_utp = (after - before) / MB / float(seconds)
         run.metrics["utp_share"] = round(by_utp / (by_utp + run.metrics["mb_per_s"]), 4)
+        del run.metrics["added_delay_ms"]  # the link was not empty before
 
     @of_a_node
     async def fetch_beside_flood(self, number: int, seconds: str) -> None:

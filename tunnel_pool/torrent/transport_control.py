@@ -20,7 +20,7 @@ ENDS_POLL_S = 0.02
 
 
 class SessionOfPeers(Protocol):
-    """What a libtorrent session has to offer for this."""
+    """Describes what a libtorrent session has to offer for this."""
 
     @property
     def is_lonely(self) -> bool:
