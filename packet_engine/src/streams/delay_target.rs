@@ -20,6 +20,8 @@ use quinn_proto::RttEstimator;
 const TARGET_S: f64 = 0.015;
 /// Half of what libtorrent's uTP allows (100 ms).
 const MOST_TARGET_S: f64 = 0.05;
+/// Where others fill the queue at the start, so many targets are added to it, so that there is room for us.
+const BESIDE_OTHERS: f64 = 3.0;
 /// A queue that uTP would not hold.
 const TCP_QUEUE_S: f64 = 0.15;
 const LEAST_TARGET_S: f64 = 0.003;
@@ -67,6 +69,8 @@ pub struct DelayTarget {
     /// Bytes a second, the most of any round trip of the start.
     best_rate: f64,
     rounds_without_growth: u32,
+    /// The queue while we sent next to nothing.
+    others_s: f64,
     target_s: f64,
     /// The share of packets that is lost while the queue is short.
     random_loss: f64,
@@ -91,6 +95,7 @@ impl DelayTarget {
             is_starting: true,
             best_rate: 0.0,
             rounds_without_growth: 0,
+            others_s: 0.0,
             target_s: TARGET_S,
             random_loss: 0.0,
             step: STEP_PACKETS * packet,
@@ -133,9 +138,17 @@ impl DelayTarget {
             self.rounds_without_growth += 1;
         }
         self.best_rate = self.best_rate.max(rate);
-        if queue_s > self.target_s || self.rounds_without_growth >= 3 || loss > MOST_RANDOM_LOSS {
+        if !round.is_limited_by_window {
+            self.others_s = queue_s;
+        }
+        let has_others = self.others_s > self.target_s;
+        let own_s = self.target_s * if has_others { BESIDE_OTHERS } else { 1.0 };
+        if queue_s > self.others_s + own_s || self.rounds_without_growth >= 3 || loss > MOST_RANDOM_LOSS {
             self.is_starting = false;
-            self.window = self.window.min(self.best_rate * (base_s + self.target_s));
+            self.window = self.window.min(self.best_rate * (base_s + self.others_s + own_s));
+            if has_others {
+                (self.target_s, self.cuts) = (MOST_TARGET_S, PATIENCE);
+            }
         }
     }
 
