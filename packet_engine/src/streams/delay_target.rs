@@ -7,7 +7,8 @@
 //! its length. Where the queue stays although the window shrinks, somebody else fills it: the target rises, but stays well
 //! below that of libtorrent's uTP, which would give all it has to whoever holds the queue there. If the queue is longer even
 //! so, the window stays what it is; if it is much longer, it grows by some packets in each round trip, as TCP's does, until
-//! packets are lost.
+//! packets are lost. At the start, the window doubles until the queue is longer than it was; where others fill it already,
+//! it may become so much longer that there is room for us.
 
 use std::any::Any;
 use std::sync::Arc;
