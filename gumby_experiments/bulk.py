@@ -89,7 +89,7 @@ def round_trips(server: HostPort, seconds: float) -> list[float]:
     Raises OSError when none comes back.
     """
     until_s = time.monotonic() + seconds
-    took_ms = []
+    took_ms: list[float] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(server)
         sock.settimeout(ECHO_TIMEOUT_S)
