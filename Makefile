@@ -67,6 +67,8 @@ COVERAGE := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,
 .PHONY: fuzz
 fuzz:
 ifneq ($(CARGO),)
+	@case "$(FUZZ_SECONDS)" in ''|0|*[!0-9]*) echo "FUZZ_SECONDS=$(FUZZ_SECONDS) is no number of seconds, 1 or more" >&2; exit 2;; esac
+	@command -v c++ >/dev/null || { echo "libFuzzer needs a C++ compiler: apt-get install g++" >&2; exit 1; }
 	@host=$$(rustc -vV | sed -n 's/^host: //p') && cd packet_engine && mkdir -p $(FUZZ_DIR)/corpus && \
 	RUSTFLAGS="$(COVERAGE)" cargo build --quiet --release --locked --manifest-path fuzz/Cargo.toml \
 	  --target "$$host" --target-dir $(FUZZ_DIR) && \
