@@ -1,13 +1,13 @@
-"""TCP connections that carry as much as they can, straight or through a SOCKS5 server.
+"""TCP connections that carry as much as they can through a SOCKS5 server.
 
 python -m tunnel_pool.gumby_experiments.bulk serve HOST --ports N
-python -m tunnel_pool.gumby_experiments.bulk fetch --socks PORT --server HOST:PORT ... --seconds S [--users N] [--echo]
+python -m tunnel_pool.gumby_experiments.bulk fetch --socks PORT --server HOST:PORT ... --seconds S [--users N]
 python -m tunnel_pool.gumby_experiments.bulk flood --socks PORT --server HOST:PORT ... --seconds S
 
 Both ends begin with BitTorrent's handshake (BEP 3), as an exit expects, then the server sends and the client reads.
 `serve` says {"ports"}, and sends datagrams to the first of these back. `fetch` connects to every server, begins when
-all of them have answered, and says {"done"}: `mb_per_s` in all, `streams_mb_per_s` of each, and with --echo `empty_ms`
-and `loaded_ms`, the median round trip of small datagrams past the tunnels before and meanwhile. `flood` opens
+all of them have answered, and says {"done"}: `mb_per_s` in all, `streams_mb_per_s` of each, and `empty_ms` and
+`loaded_ms`, the median round trip of small datagrams past the tunnels before and meanwhile. `flood` opens
 connections as fast as it can and never reads, and says {"done"}: how many were `asked` and `opened`.
 """
 
@@ -137,7 +137,7 @@ class Fetch:
         proxy_port: int,
         seconds: float,
         users: int,
-        on_begun: Callable[[], None] | None = None,
+        on_begun: Callable[[], None],
     ) -> None:
         """Prepare to fetch as so many `users` of the proxy in turn: Tor gives each circuits of his own; 0: none."""
         self._proxy_port = proxy_port
@@ -231,7 +231,6 @@ def main() -> int:
         each.add_argument("--server", type=host_port, action="append", required=True)
         each.add_argument("--seconds", type=float, required=True)
     fetching.add_argument("--users", type=int, default=0)
-    fetching.add_argument("--echo", action="store_true")
     arguments = parser.parse_args()
     if arguments.command == "serve":
         serve(arguments.host, arguments.ports)
@@ -249,16 +248,17 @@ def main() -> int:
 
 def _fetched(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises OSError."""
-    if not arguments.echo:
-        speeds = Fetch(arguments.server, arguments.socks, arguments.seconds, arguments.users).run()
-        return {"mb_per_s": sum(speeds), "streams_mb_per_s": speeds}
     empty_ms = statistics.median(round_trips(arguments.server[0], ECHO_EMPTY_S))
     loaded_ms: list[float] = []
     pinging = threading.Thread(target=lambda: loaded_ms.extend(round_trips(arguments.server[0], arguments.seconds)))
     speeds = Fetch(arguments.server, arguments.socks, arguments.seconds, arguments.users, pinging.start).run()
     pinging.join()
-    taken = {"empty_ms": empty_ms, "loaded_ms": statistics.median(loaded_ms)}
-    return {"mb_per_s": sum(speeds), "streams_mb_per_s": speeds, **taken}
+    return {
+        "mb_per_s": sum(speeds),
+        "streams_mb_per_s": speeds,
+        "empty_ms": empty_ms,
+        "loaded_ms": statistics.median(loaded_ms),
+    }
 
 
 if __name__ == "__main__":

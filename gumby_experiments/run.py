@@ -62,21 +62,17 @@ class Run:
     def add_row(self, table: str, **columns: Any) -> None:
         self.tables.setdefault(table, []).append(columns)
 
-    def node(self, number: int) -> Node:
-        """Return a node, made when it is asked for first; it runs when it is started. Raises RunError."""
+    def node(self, number: int, place: int | None = None) -> Node:
+        """Return a node, made when it is asked for first; it runs when it is started. Raises RunError.
+
+        `place`: the number of another node, at whose address and behind whose link it is made.
+        """
         if number not in self.roles:
             raise RunError(f"there is no node {number}; the experiment has {len(self.roles)}")
         if number not in self.nodes:
-            host, enter = self.links.place(number)
+            host, enter = self.links.place(place or number)
             folder = self.folder / f"node-{number}"
             self.nodes[number] = Node(number, self.roles[number], host, folder, enter)
-        return self.nodes[number]
-
-    def node_at(self, number: int, place: int) -> Node:
-        """Return a node that runs where another is, at its address and behind its link."""
-        if number not in self.nodes:
-            host, enter = self.links.place(place)
-            self.nodes[number] = Node(number, self.roles[number], host, self.folder / f"node-{number}", enter)
         return self.nodes[number]
 
     def another(self, number: int) -> Node:

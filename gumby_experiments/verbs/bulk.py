@@ -90,8 +90,7 @@ class BulkModule(SwarmModule):
             return
         await node.start([
             sys.executable, "-m", "tunnel_pool.gumby_experiments.socks_node", "--workers=1", f"--circuits={circuits}",
-            f"--hops={self._hops}", f"--listen={node.host}:0", f"--bootstrap={','.join(map(str, self.addresses()))}",
-            "--allow-private", f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",
+            f"--hops={self._hops}", *self.client_arguments(node),
         ])  # fmt: skip
         await node.heard("port")
 
@@ -103,7 +102,7 @@ class BulkModule(SwarmModule):
         users = [f"--users={self._circuits}"] if self._hops is None else []
         self._run.sampler.sample()
         before = self._run.sampler.cpu_seconds()
-        more = [f"--socks={port}", *self.servers(), f"--seconds={seconds}", "--echo", *users]
+        more = [f"--socks={port}", *self.servers(), f"--seconds={seconds}", *users]
         done = await self.at(client, "fetch", *more)
         self._run.sampler.sample()
         after = self._run.sampler.cpu_seconds()

@@ -53,8 +53,7 @@ class DatagramModule(SwarmModule):
         await node.start(
             self._program(
                 "socks_node", f"--workers={workers}", f"--circuits={circuits}", f"--steering={steering}", "--hops=1",
-                f"--listen={node.host}:0", f"--bootstrap={','.join(map(str, self.addresses()))}", "--allow-private",
-                f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",
+                *self.client_arguments(node),
             )
         )  # fmt: skip
         await node.heard("port")

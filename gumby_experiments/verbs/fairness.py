@@ -14,7 +14,7 @@ from tunnel_pool.gumby_experiments.verbs.bulk import BulkModule
 from tunnel_pool.gumby_experiments.verbs.swarm import DOWNLOADER, MB, SEEDER, SwarmModule
 
 UTP, UTP_EXIT, ATTACKER = "utp", "utp_exit", "attacker"
-RAMP_S = 5.0  # how long the download by uTP has the bottleneck for itself
+RAMP_S = 5.0  # how long the download by uTP, or the flood, has begun when the fetch does
 
 
 class _UtpSwarm(SwarmModule):
@@ -47,7 +47,7 @@ class FairnessModule(BulkModule):
         for number in self.numbers_of(SEEDER):
             await utp.start_seeder(number)
         (number,) = self.numbers_of(DOWNLOADER)
-        node = run.node_at(number, client.number)
+        node = run.node(number, client.number)
         await utp.start_downloader(number, workers="0", circuits="4")
         await utp.wait_for_circuits(number)
         await utp.download(number)
@@ -86,7 +86,7 @@ class FairnessModule(BulkModule):
 
     async def _flood(self, number: int, seconds: str) -> dict[str, int]:
         attacker = self._run.node(number)
-        flood_s = float(seconds) + RAMP_S + 5  # it has begun when the fetch does, and lasts longer
+        flood_s = float(seconds) + RAMP_S + 5  # it outlasts the fetch
         counts: dict[str, int] = await self.at(
             attacker, "flood", f"--socks={attacker.said['port']}", *self.servers(), f"--seconds={flood_s}"
         )

@@ -69,8 +69,13 @@ class SwarmModule:
         queue_ms: str = "200",
     ) -> None:  # fmt: skip
         """Set each way between the node and the middle."""
-        numbers = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss_percent": loss_percent, "rate_mbit": rate_mbit}
-        numbers["queue_ms"] = queue_ms
+        numbers = {
+            "delay_ms": delay_ms,
+            "jitter_ms": jitter_ms,
+            "loss_percent": loss_percent,
+            "rate_mbit": rate_mbit,
+            "queue_ms": queue_ms,
+        }
         await self._run.links.set(number, **{name: float(text) for name, text in numbers.items()})
 
     @of_a_node
@@ -101,6 +106,16 @@ class SwarmModule:
         """Return the addresses of the exits and relays that there are to be."""
         return [HostPort(self._run.node(number).host, PORT) for number in self.numbers_of(*self.node_roles)]
 
+    def client_arguments(self, node: Node) -> list[str]:
+        """Return the arguments that let a program with tunnels take part in the network."""
+        return [
+            f"--listen={node.host}:0",
+            f"--bootstrap={','.join(map(str, self.addresses()))}",
+            "--allow-private",
+            f"--community-id={self.community_id.hex()}",
+            f"--state={node.folder / 'state'}",
+        ]
+
     def numbers_of(self, *roles: str) -> list[int]:
         """Return the numbers of the nodes with one of these roles, whether they run or not."""
         return [number for number, role in self._run.roles.items() if role in roles]
@@ -111,12 +126,8 @@ class SwarmModule:
         node = self._run.node(number)
         if seeded == HIDDEN:
             self._is_hidden = True
-            known = ",".join(map(str, self.addresses()))
-            await node.start([
-                *own_executable(), "seed", str(self._file), f"--hops={hops}", f"--listen={node.host}:0",
-                f"--bootstrap={known}", "--allow-private", f"--community-id={self.community_id.hex()}",
-                f"--state={node.folder / 'state'}",
-            ])  # fmt: skip
+            network = self.client_arguments(node)
+            await node.start([*own_executable(), "seed", str(self._file), f"--hops={hops}", *network])
             await node.logged(REACHABLE)
             (self.torrent,) = (node.folder / "state" / "torrents").iterdir()
             return
@@ -140,13 +151,11 @@ class SwarmModule:
         if circuits_per_worker:
             circuits = str(int(circuits_per_worker) * max(1, int(workers)))
         self._wanted_circuits[number] = int(circuits or circuits_for(int(workers)))
-        known = ",".join(map(str, self.addresses()))
         more = [f"--circuits={circuits}"] if circuits else []
         await node.start([
             sys.executable, "-m", "tunnel_pool.gumby_experiments.downloader", *more,
             f"--workers={workers}", f"--hops={hops}", f"--cores={cores}", f"--engine={engine}",
-            f"--start-method={start_method}", f"--listen={node.host}:0", f"--bootstrap={known}", "--allow-private",
-            f"--community-id={self.community_id.hex()}", f"--state={node.folder / 'state'}",
+            f"--start-method={start_method}", *self.client_arguments(node),
         ])  # fmt: skip
 
     @of_a_node

@@ -32,7 +32,8 @@ class TriblerSession:
     @property
     def is_lonely(self) -> bool:
         """Return whether a torrent wants peers and has none."""
-        known = [status for status in self._statuses() if status is not None]
+        # As Tribler was told last; None where it was not told yet.
+        known = [each.lt_status for each in self._downloads() if each.lt_status is not None]
         return any(not (status.paused or status.is_finished or status.num_peers) for status in known)
 
     def set_transport(self, transport: Transport) -> None:
@@ -59,10 +60,6 @@ class TriblerSession:
 
     def _handles(self) -> list[lt.torrent_handle]:
         return [each.handle for each in self._downloads() if each.handle and each.handle.is_valid()]
-
-    def _statuses(self) -> list[Any]:
-        """Return libtorrent's status of each download as Tribler was told last; None where it was not told yet."""
-        return [each.lt_status for each in self._downloads()]
 
     def _opened(self) -> Any:
         """Return libtorrent's session, None while Tribler has none."""
