@@ -133,8 +133,11 @@ async def _must(*command: str, scratch: Path | None = None) -> None:
 
 
 async def _run(*command: str, cwd: Path | None = None, scratch: Path | None = None) -> tuple[int, str]:
-    """Return the exit code and all output; `scratch`: for temporary files. Cancelled, it is ended with its children."""
-    environment = {"TMPDIR": str(scratch)} if scratch else {}
+    """Return the exit code and all output. Cancelled, it is ended with its children.
+
+    `scratch` is for temporary files, and for what both sides' packet engines are built of, which is compiled once.
+    """
+    environment = {"TMPDIR": str(scratch), "CARGO_TARGET_DIR": str(scratch / "built")} if scratch else {}
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said, cwd=cwd, start_new_session=True,

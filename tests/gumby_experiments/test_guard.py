@@ -97,7 +97,7 @@ async def test_a_stopped_comparison_keeps_whole_rounds_and_leaves_nothing_else(t
     async with command(
         "experiment", "compare", "HEAD", "HEAD", *arguments, environment={"TMPDIR": str(elsewhere)}
     ) as running:
-        await running.until_line(lambda said: said.startswith(line), 300)
+        await running.until_line(lambda said: said.startswith(line), 900)  # two environments, and two rounds
         while "setting up" in line and not list(elsewhere.glob("*/pip-*")):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         family = running.family()

@@ -10,6 +10,7 @@ from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.wire.addresses import unpack_encoded
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.steered_associations import SteeredCarrier
+from tunnel_pool.pooled.stream_placement import StreamPlacement
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.carrier import OnLost
@@ -26,6 +27,7 @@ class PooledDatagrams:
         self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
         self.on_raw_data: Callable[[Circuit, tuple[str, int], bytes], None] = lambda circuit, origin, data: None
         self.watchers: list[Callable[[], None]] = []  # called when children or their circuits have changed
+        self.placement = StreamPlacement()
         self.drops: Counter[str] = Counter()
 
     def send_data(

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 import socket
 import time
 from asyncio import Future
@@ -17,6 +16,7 @@ from tunnel_pool.overlay.clients.streams import that_reach
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.messages import address_message
 from tunnel_pool.pool.pool import ProcessPool
+from tunnel_pool.pooled.stream_placement import StreamPlacement
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.errors import CallError
@@ -42,6 +42,7 @@ class Children(Protocol):
     pool: ProcessPool
     circuits: dict[int, Circuit]
     watchers: list[Callable[[], None]]
+    placement: StreamPlacement
 
     def slots_with_circuits(self, lane: Lane) -> set[int]: ...
 
@@ -117,7 +118,8 @@ class SteeredCarrier:
         able = [circuit for circuit in reaching if slot_of(circuit.circuit_id) in running] or reaching
         with sock:
             try:
-                slot = slot_of(random.choice(able).circuit_id)
+                circuits = self._children.circuits.values()
+                slot = self._children.placement.choose(self._lane, able, circuits, time.monotonic())
                 destination = encode_address(address.host, address.port)
                 message = pb.OpenStream(
                     stream_id=new_id(), **self._lane._asdict(), destination=destination, early=early

@@ -22,13 +22,22 @@ SIZE_BYTES, BYTES_S = 80 << 20, 1 << 20
 BEGUN_WITHIN_S = 60.0
 
 
+async def circuits_of(address):
+    async with aiohttp.ClientSession() as http, http.get(f"http://{address}/api/circuits") as response:
+        return await response.json()
+
+
+async def have_circuits(address):
+    """Return whether both children do: a connection belongs to the child that had a circuit when it began."""
+    return {circuit["child"] for circuit in await circuits_of(address) if circuit["state"] == "READY"} == {0, 1}
+
+
 async def bytes_by_child(address):
     """Return what the circuits of both children have brought; RPC_SYNC tells of it within a second."""
     await asyncio.sleep(1)
     brought = Counter({0: 0, 1: 0})
-    async with aiohttp.ClientSession() as http, http.get(f"http://{address}/api/circuits") as response:
-        for circuit in await response.json():
-            brought[circuit["child"]] += circuit["down_bytes"]
+    for circuit in await circuits_of(address):
+        brought[circuit["child"]] += circuit["down_bytes"]
     return brought
 
 
@@ -49,7 +58,11 @@ async def test_a_killed_child_does_not_hold_downloads_up(isolation, tmp_path):
         arguments = ["--workers=2", "--hops=1", f"--isolate={isolation}", *network_of(swarm)]
         async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
             await rpc.call("session_set", {"download_queue_enabled": False})
-            for link in links:
+            await rpc.call("torrent_add", {"filename": links[0]})
+            async with asyncio.timeout(BEGUN_WITHIN_S):
+                while not await have_circuits(address):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            for link in links[1:]:
                 await rpc.call("torrent_add", {"filename": link})
             await until(
                 lambda: min(handle.status().total_payload_upload for handle in handles) > BYTES_S, BEGUN_WITHIN_S
