@@ -1,14 +1,15 @@
 """TCP connections that carry as much as they can through a SOCKS5 server.
 
 python -m tunnel_pool.gumby_experiments.bulk serve HOST --ports N
-python -m tunnel_pool.gumby_experiments.bulk fetch --socks PORT --server HOST:PORT ... --seconds S [--users N]
+python -m tunnel_pool.gumby_experiments.bulk fetch --socks PORT --server HOST:PORT ... --seconds S [--after S]
+    [--users N]
 python -m tunnel_pool.gumby_experiments.bulk flood --socks PORT --server HOST:PORT ... --seconds S
 
 Both ends begin with BitTorrent's handshake (BEP 3), as an exit expects, then the server sends and the client reads.
-`serve` says {"ports"}, and sends datagrams to the first of these back. `fetch` connects to every server, begins when
-all of them have answered, and says {"done"}: `mb_per_s` in all, `streams_mb_per_s` of each, and `empty_ms` and
-`loaded_ms`, the median round trip of small datagrams past the tunnels before and meanwhile. `flood` opens
-connections as fast as it can and never reads, and says {"done"}: how many were `asked` and `opened`.
+`serve` says {"ports"}, and sends datagrams to the first of these back. `fetch` connects to every server, counts from
+`--after` seconds after all of them have answered, and says {"done"}: `mb_per_s` in all, `streams_mb_per_s` of each,
+and `empty_ms` and `loaded_ms`, the median round trip of small datagrams past the tunnels before and meanwhile. `flood`
+opens connections as fast as it can and never reads, and says {"done"}: how many were `asked` and `opened`.
 """
 
 import argparse
@@ -136,12 +137,18 @@ class Fetch:
         servers: Sequence[HostPort],
         proxy_port: int,
         seconds: float,
+        *,
+        after_s: float,
         users: int,
         on_begun: Callable[[], None],
     ) -> None:
-        """Prepare to fetch as so many `users` of the proxy in turn: Tor gives each circuits of his own; 0: none."""
+        """Prepare to fetch as so many `users` of the proxy in turn: Tor gives each circuits of his own; 0: none.
+
+        What comes within `after_s` of the begin is read and not counted.
+        """
         self._proxy_port = proxy_port
         self._seconds = seconds
+        self._after_s = after_s
         self._users = [f"user{number % users}" if users else None for number in range(len(servers))]
         self._servers = servers
         self._all_there = threading.Barrier(len(servers), on_begun)
@@ -172,7 +179,8 @@ class Fetch:
 
     def _read(self, sock: socket.socket, number: int) -> None:
         buffer = bytearray(BLOCK_BYTES)
-        until_s = time.monotonic() + self._seconds
+        counted_from_s = time.monotonic() + self._after_s
+        until_s = counted_from_s + self._seconds
         while (left_s := until_s - time.monotonic()) > 0:
             sock.settimeout(left_s)
             try:
@@ -181,7 +189,8 @@ class Fetch:
                 return
             if not count:
                 raise ConnectionError("a server, or the way there, has closed the connection")
-            self._bytes[number] += count
+            if time.monotonic() > counted_from_s:
+                self._bytes[number] += count
 
 
 def flood(servers: Sequence[HostPort], proxy_port: int, seconds: float) -> dict[str, int]:
@@ -230,6 +239,7 @@ def main() -> int:
         each.add_argument("--socks", type=int, required=True)
         each.add_argument("--server", type=host_port, action="append", required=True)
         each.add_argument("--seconds", type=float, required=True)
+    fetching.add_argument("--after", type=float, default=0.0)
     fetching.add_argument("--users", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.command == "serve":
@@ -250,8 +260,16 @@ def _fetched(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises OSError."""
     empty_ms = statistics.median(round_trips(arguments.server[0], ECHO_EMPTY_S))
     loaded_ms: list[float] = []
-    pinging = threading.Thread(target=lambda: loaded_ms.extend(round_trips(arguments.server[0], arguments.seconds)))
-    speeds = Fetch(arguments.server, arguments.socks, arguments.seconds, arguments.users, pinging.start).run()
+    whole_s = arguments.after + arguments.seconds
+    pinging = threading.Thread(target=lambda: loaded_ms.extend(round_trips(arguments.server[0], whole_s)))
+    speeds = Fetch(
+        arguments.server,
+        arguments.socks,
+        arguments.seconds,
+        after_s=arguments.after,
+        users=arguments.users,
+        on_begun=pinging.start,
+    ).run()
     pinging.join()
     return {
         "mb_per_s": sum(speeds),

@@ -95,19 +95,19 @@ class BulkModule(SwarmModule):
         await node.heard("port")
 
     @of_a_node
-    async def fetch(self, number: int, seconds: str) -> None:
-        """Fetch from all ports of the server for so many seconds, at the client, and set the metrics."""
+    async def fetch(self, number: int, seconds: str, after: str = "0") -> None:
+        """Fetch from all ports of the server at the client, and set the metrics of so many seconds `after` others."""
         client = self._run.node(number)
         port = tor_network.SOCKS_PORT if self._hops is None else client.said["port"]
         users = [f"--users={self._circuits}"] if self._hops is None else []
         self._run.sampler.sample()
         before = self._run.sampler.cpu_seconds()
-        more = [f"--socks={port}", *self.servers(), f"--seconds={seconds}", *users]
+        more = [f"--socks={port}", *self.servers(), f"--seconds={seconds}", f"--after={after}", *users]
         done = await self.at(client, "fetch", *more)
         self._run.sampler.sample()
-        after = self._run.sampler.cpu_seconds()
-        carried_gb = done["mb_per_s"] * float(seconds) / 1000
-        used_s = sum(after.get(role, 0.0) - before.get(role, 0.0) for role in (CLIENT, RELAY, EXIT))
+        later = self._run.sampler.cpu_seconds()
+        carried_gb = done["mb_per_s"] * (float(after) + float(seconds)) / 1000
+        used_s = sum(later.get(role, 0.0) - before.get(role, 0.0) for role in (CLIENT, RELAY, EXIT))
         self._run.metrics |= {
             "mb_per_s": round(done["mb_per_s"], 3),
             "jain": round(jain(done["streams_mb_per_s"]), 4),

@@ -13,8 +13,9 @@ from tunnel_pool.gumby_experiments.verbs import of_a_node
 from tunnel_pool.gumby_experiments.verbs.bulk import BulkModule
 from tunnel_pool.gumby_experiments.verbs.swarm import DOWNLOADER, MB, SEEDER, SwarmModule
 
-UTP, UTP_EXIT, ATTACKER = "utp", "utp_exit", "attacker"
-RAMP_S = 5.0  # how long the download by uTP, or the flood, has begun when the fetch does
+UTP, UTP_LATER = "utp", "utp_later"
+UTP_EXIT, ATTACKER = "utp_exit", "attacker"
+RAMP_S = 5.0  # how long one side has the link, or the flood has begun, before the other comes
 
 
 class _UtpSwarm(SwarmModule):
@@ -32,14 +33,14 @@ class FairnessModule(BulkModule):
 
     @of_a_node
     async def fetch_beside(self, number: int, beside: str, seconds: str, size_mb: str) -> None:
-        """Fetch beside `nothing`, or a download by `utp` of so many MB."""
-        if beside == UTP:
-            await self._fetch_beside_utp(self._run.node(number), seconds, size_mb)
+        """Fetch beside `nothing`, or a download of so many MB by `utp` that has begun before, or begins later."""
+        if beside in (UTP, UTP_LATER):
+            await self._fetch_beside_utp(self._run.node(number), seconds, size_mb, is_later=beside == UTP_LATER)
         else:
             await self.fetch(number, seconds)
 
-    async def _fetch_beside_utp(self, client: Node, seconds: str, size_mb: str) -> None:
-        """Download by uTP at the client, then fetch as well, and set `utp_share`: of all bytes that came meanwhile."""
+    async def _fetch_beside_utp(self, client: Node, seconds: str, size_mb: str, *, is_later: bool) -> None:
+        """Fetch, and download by uTP at the client; set `utp_share`: of all bytes that came once both had begun."""
         utp, run = self._utp, self._run
         await utp.make_file(size_mb)
         for number in self.numbers_of(UTP_EXIT):
@@ -50,10 +51,15 @@ class FairnessModule(BulkModule):
         node = run.node(number, client.number)
         await utp.start_downloader(number, workers="0", circuits="4")
         await utp.wait_for_circuits(number)
-        await utp.download(number)
-        begun_s = time.monotonic()
-        await asyncio.sleep(RAMP_S)
-        await self.fetch(client.number, seconds)
+        download_in_s, fetch_in_s, after_s = (RAMP_S, 0.0, 2 * RAMP_S) if is_later else (0.0, RAMP_S, 0.0)
+        fetching = asyncio.ensure_future(self._fetch_in(fetch_in_s, client.number, seconds, after_s))
+        try:
+            await asyncio.sleep(download_in_s)
+            await utp.download(number)
+            begun_s = time.monotonic()
+            await fetching
+        finally:
+            fetching.cancel()
         ended_s = time.monotonic() - begun_s
         await node.heard("finished")
         progress = Progress(node.said["progress"])
@@ -65,6 +71,10 @@ class FairnessModule(BulkModule):
         by_utp = (after - before) / MB / float(seconds)
         run.metrics["utp_share"] = round(by_utp / (by_utp + run.metrics["mb_per_s"]), 4)
         del run.metrics["added_delay_ms"]  # the link was not empty before
+
+    async def _fetch_in(self, wait_s: float, number: int, seconds: str, after_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        await self.fetch(number, seconds, after=str(after_s))
 
     @of_a_node
     async def fetch_beside_flood(self, number: int, seconds: str) -> None:

@@ -1,7 +1,8 @@
-//! A fuzz target (libFuzzer): a client sends an exit what it likes in the cells of a stream's connection.
+//! A fuzz target (libFuzzer): who is at the other end of a circuit sends what he likes in the cells of a stream's connection.
 //!
-//! The input is a list of actions. Most are frames of QUIC in packets whose number and tag are right, so that they reach
-//! the state machine; others are messages as they are. Meanwhile another client of the exit has bytes echoed: they have to
+//! The first byte of the input says whether a client does so to an exit, or an exit to a client. The rest is a list of
+//! actions. Most are frames of QUIC in packets whose number and tag are right, so that they reach the state machine;
+//! others are messages as they are. Meanwhile an honest pair shares the attacked node, and has bytes echoed: they have to
 //! come back whole. Run by `make fuzz`.
 #![no_main]
 
@@ -17,80 +18,119 @@ const MAX_STREAMS: u32 = 16;
 const HOSTILE: u32 = 1;
 const HONEST: u32 = 2;
 const ROUNDS: usize = 200;
-/// Numbers that the hostile client's own connection has not used by then.
+/// Numbers that the hostile node's own connection has not used by then.
 const FIRST_NUMBER: u32 = 1000;
 
-/// A client and its circuit's id, with what its exit has sent it.
-struct Client {
+/// One side of circuits: the client of all its circuits, or their exit.
+struct Node {
     quic: Quic,
-    circuit: u32,
+    is_client: bool,
 }
 
+impl Node {
+    fn new(is_client: bool) -> Self {
+        Self { quic: Quic::new(if is_client { 0 } else { MAX_STREAMS }), is_client }
+    }
+
+    fn link(&self, circuit: u32) -> LinkId {
+        if self.is_client {
+            LinkId::ours(circuit)
+        } else {
+            LinkId::exit(circuit)
+        }
+    }
+
+    fn receive(&mut self, circuit: u32, message: &[u8], now: Instant) {
+        self.quic.received(self.link(circuit), message, (!self.is_client).then_some(LARGEST_MESSAGE), now);
+    }
+
+    /// Go on, and return the messages that leave, with their circuits; an exit echoes what it can read.
+    fn work(&mut self, now: Instant) -> Vec<(u32, Vec<u8>)> {
+        let mut events = vec![];
+        self.quic.poll(now, &mut events);
+        for event in events {
+            match event {
+                Event::Opened(key) | Event::Readable(key) if !self.is_client => self.echo(key),
+                Event::Lost(link) => self.quic.remove(link),
+                _ => {}
+            }
+        }
+        let mut messages = vec![];
+        self.quic.transmit(now, |link, message| {
+            let mut buffer = vec![0; message.len()];
+            message.write(&mut buffer);
+            messages.push((link.circuit_id, buffer));
+            true
+        });
+        messages
+    }
+
+    fn echo(&mut self, key: StreamKey) {
+        loop {
+            match self.quic.read(key, 1 << 16) {
+                Read::Data(mut data) => drop(self.quic.write(key, &mut data)),
+                Read::End => return self.quic.finish(key),
+                Read::Nothing | Read::Reset => return,
+            }
+        }
+    }
+
+    /// Ask for an echo on a stream of its own.
+    fn ask(&mut self, circuit: u32, asked: &[u8]) -> StreamKey {
+        let Some(key) = self.quic.open(self.link(circuit)) else { panic!("no stream") };
+        self.quic.write(key, &mut Bytes::copy_from_slice(asked));
+        self.quic.finish(key);
+        key
+    }
+}
+
+/// The node that is attacked, and the two at the other ends of its circuits: who attacks, and an honest one.
 struct World {
-    exit: Quic,
-    clients: [Client; 2],
+    attacked: Node,
+    others: [(u32, Node); 2],
     now: Instant,
-    events: Vec<Event>,
 }
 
 impl World {
-    fn new() -> Self {
-        let now = Instant::now();
-        let clients = [HOSTILE, HONEST].map(|circuit| {
-            let mut quic = Quic::new(0);
-            quic.connect(LinkId::ours(circuit), LARGEST_MESSAGE, now);
-            Client { quic, circuit }
-        });
-        let mut world = Self { exit: Quic::new(MAX_STREAMS), clients, now, events: vec![] };
+    fn new(attacks_client: bool) -> Self {
+        let attacked = Node::new(attacks_client);
+        let others = [HOSTILE, HONEST].map(|circuit| (circuit, Node::new(!attacks_client)));
+        let mut world = Self { attacked, others, now: Instant::now() };
+        let now = world.now;
+        for circuit in [HOSTILE, HONEST] {
+            let client = world.client(circuit);
+            client.quic.connect(LinkId::ours(circuit), LARGEST_MESSAGE, now);
+        }
         for _ in 0..10 {
             world.exchange();
         }
         world
     }
 
-    /// Carry everybody's messages to the other side, and let the exit echo what it can read.
+    /// The client of a circuit.
+    fn client(&mut self, circuit: u32) -> &mut Node {
+        let [(_, hostile), (_, honest)] = &mut self.others;
+        match (self.attacked.is_client, circuit) {
+            (true, _) => &mut self.attacked,
+            (false, HOSTILE) => hostile,
+            (false, _) => honest,
+        }
+    }
+
+    /// Carry everybody's messages to the other side.
     fn exchange(&mut self) {
         self.now += Duration::from_millis(1);
-        let mut ignored = vec![];
-        for client in &mut self.clients {
-            client.quic.poll(self.now, &mut ignored);
-            for (_, message) in sent(&mut client.quic, self.now) {
-                self.exit.received(LinkId::exit(client.circuit), &message, Some(LARGEST_MESSAGE), self.now);
+        for (circuit, other) in &mut self.others {
+            for (_, message) in other.work(self.now) {
+                self.attacked.receive(*circuit, &message, self.now);
             }
         }
-        self.exit.poll(self.now, &mut self.events);
-        for event in std::mem::take(&mut self.events) {
-            if let Event::Opened(key) | Event::Readable(key) = event {
-                self.echo(key);
-            }
-        }
-        for (link, message) in sent(&mut self.exit, self.now) {
-            if let Some(client) = self.clients.iter_mut().find(|client| client.circuit == link.circuit_id) {
-                client.quic.received(LinkId::ours(link.circuit_id), &message, None, self.now);
+        for (circuit, message) in self.attacked.work(self.now) {
+            if let Some((_, other)) = self.others.iter_mut().find(|(known, _)| *known == circuit) {
+                other.receive(circuit, &message, self.now);
             }
         }
     }
-
-    fn echo(&mut self, key: StreamKey) {
-        loop {
-            match self.exit.read(key, 1 << 16) {
-                Read::Data(mut data) => drop(self.exit.write(key, &mut data)),
-                Read::End => return self.exit.finish(key),
-                Read::Nothing | Read::Reset => return,
-            }
-        }
-    }
-}
-
-fn sent(quic: &mut Quic, now: Instant) -> Vec<(LinkId, Vec<u8>)> {
-    let mut messages = vec![];
-    quic.transmit(now, |link, message| {
-        let mut buffer = vec![0; message.len()];
-        message.write(&mut buffer);
-        messages.push((link, buffer));
-        true
-    });
-    messages
 }
 
 /// A packet with a short header (RFC 9000, 17.3.1) whose number has four bytes, and the tag of docs/WIRE.md.
@@ -100,33 +140,35 @@ fn packet(number: u32, frames: &[u8]) -> Vec<u8> {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let mut world = World::new();
-    let own = LinkId::ours(HONEST);
-    let Some(key) = world.clients[1].quic.open(own) else { panic!("no stream") };
+    let Some((role, actions)) = input.split_first() else { return };
+    let attacks_client = role % 2 == 1;
+    let mut world = World::new(attacks_client);
     let asked = b"what is asked".repeat(100);
-    let mut rest = Bytes::from(asked.clone());
-    world.clients[1].quic.write(key, &mut rest);
-    world.clients[1].quic.finish(key);
+    let key = world.client(HONEST).ask(HONEST, &asked);
+    // A client that is attacked has a stream there, which waits for what comes.
+    let of_hostile = attacks_client.then(|| world.attacked.ask(HOSTILE, &asked));
 
-    let link = LinkId::exit(HOSTILE);
-    for (number, action) in (FIRST_NUMBER..).zip(input.split(|byte| *byte == 0xff)).take(ROUNDS) {
+    for (number, action) in (FIRST_NUMBER..).zip(actions.split(|byte| *byte == 0xff)).take(ROUNDS) {
         let message = match action.split_first() {
             Some((kind, message)) if *kind % 4 == 0 => [&[STREAM_ID][..], message].concat(),
             Some((_, frames)) => packet(number, frames),
             None => vec![],
         };
-        world.exit.received(link, &message, Some(LARGEST_MESSAGE), world.now);
+        world.attacked.receive(HOSTILE, &message, world.now);
         world.exchange();
-        assert!(world.exit.open_streams(link) <= u64::from(MAX_STREAMS));
+        if let Some(key) = of_hostile {
+            world.attacked.quic.read(key, 1 << 16);
+        }
+        assert!(world.attacked.quic.open_streams(world.attacked.link(HOSTILE)) <= u64::from(MAX_STREAMS));
     }
 
     let mut got = vec![];
     for _ in 0..ROUNDS {
-        match world.clients[1].quic.read(key, 1 << 16) {
+        match world.client(HONEST).quic.read(key, 1 << 16) {
             Read::Data(data) => got.extend_from_slice(&data),
             Read::Nothing => world.exchange(),
             Read::End | Read::Reset => break,
         }
     }
-    assert!(got == asked, "another client's stream was disturbed");
+    assert!(got == asked, "an honest node's stream was disturbed");
 });
