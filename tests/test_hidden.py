@@ -15,8 +15,9 @@ import pytest
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, until
 from tests.test_cli import fails
+from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.packet_engine import is_built
+from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.timeout(3 * REBUILT_WITHIN_S)
 
 
 @asynccontextmanager
-async def relays(number, size_mb=4, exits=0, node_workers=0):
+async def relays(number, size_mb=4, exits=0, node_workers=0, engine=EngineChoice.AUTO):
     """Yield a swarm of relays and a file to seed; `exits` are for plain peers, which need one to send requests."""
     async with LocalSwarm(
         size_mb << 20,
@@ -42,6 +43,7 @@ async def relays(number, size_mb=4, exits=0, node_workers=0):
         log_level="error",
         community_id=COMMUNITY_ID,
         node_workers=node_workers,
+        engine=engine,
     ) as swarm:
         yield swarm
 
@@ -236,6 +238,28 @@ async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side
         assert not downloader.statuses[0].finished
         await until(linked, REBUILT_WITHIN_S, "another rendezvous")
         await downloaded(downloader, swarm, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_built(), reason="the native engine carries streams")
+async def test_a_guest_by_streams_does_not_take_utp_from_the_others(tmp_path):
+    """Both sides have exits without streams, so that peers outside are met by uTP; who is met as a hidden one is not."""
+    async with (
+        relays(4, size_mb=48, exits=1, engine=EngineChoice.PYTHON) as swarm,
+        client(swarm, 10, tmp_path, exits=True) as seeder,
+        client(swarm, 11, tmp_path, exits=True) as downloader,
+    ):
+        seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
+        await until(lambda: seeder.introduction_points and seeder.circuits(), REBUILT_WITHIN_S)
+        downloader.download(torrent_of(swarm)[0], tmp_path)
+        await downloader.wait_circuits(lambda client: None)
+        await until(lambda: downloader.statuses[0].done_bytes > 1 << 20, REBUILT_WITHIN_S)
+        for side in (seeder, downloader):
+            (lane,) = side._lanes.values()
+            assert lane.session._session.get_settings()["enable_outgoing_utp"]
+        await downloaded(downloader, swarm, tmp_path)
+        ends = downloader.tunnels.find_circuits("RP_DOWNLOADER", group=None)
+        assert sum(circuit.bytes_down for circuit in ends if streams_of(circuit).all) > swarm.file.stat().st_size
 
 
 # Plain pyipv8 on the other side

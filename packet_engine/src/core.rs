@@ -20,13 +20,14 @@ use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::limits::Class;
 use crate::outbox::{Egress, Via, MAX_DATAGRAM_BYTES};
-use crate::policy::{could_be_utp, ExitPolicy};
+use crate::policy::ExitPolicy;
 use crate::probes::Probes;
 use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
 use crate::shaper::Cost;
 use crate::stream::{self, Frame};
 use crate::streams::quic::{LinkId, Quic};
+use crate::utp::could_be_utp;
 
 /// Packets of one round that wait for Python; more are dropped and counted.
 const MAX_PACKETS_BYTES: usize = 1 << 20;
@@ -412,11 +413,7 @@ impl Core {
         let data = cell::parse_data(text).map_err(|_| DropReason::CellDataMalformed)?;
         let payload = text.get(data.payload.clone()).ok_or(DropReason::CellDataMalformed)?;
         let origin = match circuit.purpose {
-            Purpose::EndToEnd => {
-                let other_end =
-                    SocketAddr::from((Ipv4Addr::from(header.circuit_id ^ self.settings.mask), CIRCUIT_ID_PORT));
-                Destination::Ip(other_end)
-            }
+            Purpose::EndToEnd => self.other_end(header.circuit_id),
             // An exit that gives itself out for the other end of a circuit of ours.
             _ if end_to_end_id(data.origin, self.settings.mask).is_some() => {
                 return Err(DropReason::CircuitForeignSource)
@@ -445,6 +442,12 @@ impl Core {
         let egress = Egress { via: Via::Client(association), to: client, circuit_id: 0 };
         self.gate.send_received(cost, egress, datagram, packet, place);
         Ok(())
+    }
+
+    /// The address that stands for the other end of a circuit.
+    fn other_end(&self, circuit_id: u32) -> Destination<'static> {
+        let host = Ipv4Addr::from(circuit_id ^ self.settings.mask);
+        Destination::Ip(SocketAddr::from((host, CIRCUIT_ID_PORT)))
     }
 
     /// Queue a frame for the main process.
@@ -479,6 +482,9 @@ impl Core {
             let circuit =
                 self.routes.circuits.get(&id).filter(|circuit| circuit.lane == clients && circuit.is_linked());
             circuit.ok_or(DropReason::NoCircuit)?;
+            if let Some(refusal) = self.refusal_of_utp(id, payload) {
+                return self.answer_client(association_id, from, key, &refusal);
+            }
             self.routes.clients.asked(id, CIRCUIT_ID_PORT, association_id);
             return self.send_data(id, NOWHERE, payload);
         }
@@ -489,11 +495,31 @@ impl Core {
         self.send_data(circuit_id, destination, payload)
     }
 
+    /// Send a client of this process what comes from nobody else.
+    fn answer_client(
+        &mut self,
+        association_id: u32,
+        client: SocketAddr,
+        origin: &[u8],
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let slot = self.gate.outbox.slot();
+        let placed = copy(slot, SOCKS5_UDP_START.len() + origin.len(), payload)?;
+        let packet = put_socks5(slot, placed, origin)?;
+        let egress = Egress { via: Via::Client(association_id), to: client, circuit_id: 0 };
+        self.gate.send(Cost::inwards(Class::Own, 0, 0, 0), egress, packet);
+        Ok(())
+    }
+
     /// A datagram of the data stream, for a circuit of ours.
     pub fn frame_received(&mut self, circuit_id: u32, address: &[u8], payload: &[u8]) {
         let outcome = match address::parse_socks5(address) {
             Ok((destination, bytes)) if bytes == address.len() => {
-                match self.send_data(circuit_id, destination, payload) {
+                let sent = match self.refusal_of_utp(circuit_id, payload) {
+                    Some(refusal) => self.frame(circuit_id, self.other_end(circuit_id), &refusal),
+                    None => self.send_data(circuit_id, destination, payload),
+                };
+                match sent {
                     Err(DropReason::UnknownCircuit) => Err(DropReason::DataInUnknownCircuit),
                     outcome => outcome,
                 }

@@ -18,6 +18,7 @@ use crate::shaper::Cost;
 use crate::streams::inspection;
 use crate::streams::parts::Message;
 use crate::streams::quic::LinkId;
+use crate::utp;
 
 /// Streams a second that the other end of an end-to-end circuit may open, with a burst of ten seconds' worth.
 const GUESTS_PER_S: u64 = 1;
@@ -85,6 +86,18 @@ impl Core {
             };
             leads_there && circuit.lane == lane && circuit.tries_streams
         })
+    }
+
+    /// What answers a packet to the other end of a circuit that begins a connection by uTP, where streams would carry it:
+    /// libtorrent tries uTP first, and TCP at once when that is refused (peer_connection.cpp, connect_failed).
+    pub fn refusal_of_utp(&self, circuit_id: u32, payload: &[u8]) -> Option<[u8; utp::HEADER_BYTES]> {
+        let circuit = self.routes.circuits.get(&circuit_id)?;
+        let has_streams = circuit.is_linked() && self.quic.is_connected(LinkId::ours(circuit_id));
+        if has_streams {
+            utp::refusal(payload)
+        } else {
+            None
+        }
     }
 
     // What is seen

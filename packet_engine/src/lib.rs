@@ -24,6 +24,7 @@ pub mod sticky;
 pub mod stream;
 pub mod streams;
 pub mod sys;
+pub mod utp;
 pub mod worker;
 
 #[cfg(feature = "python")]

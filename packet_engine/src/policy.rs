@@ -5,14 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::cell::Prefix;
 use crate::counters::DropReason;
 use crate::rules::{BITTORRENT, DHT, FLAG_EXIT_BT, FLAG_EXIT_IPV8, FLAG_RELAY, IPV8, UDP_TRACKERS};
-
-/// uTP, BEP 29: type 0-4, version 1, extension 0-3, 20 bytes of header.
-pub fn could_be_utp(data: &[u8]) -> bool {
-    match data {
-        [first, extension, ..] => data.len() >= 20 && first >> 4 <= 4 && first & 15 == 1 && *extension <= 3,
-        _ => false,
-    }
-}
+use crate::utp::could_be_utp;
 
 /// BEP 15: the action, 0-3, is the first word of an answer and the third of a request.
 fn could_be_udp_tracker(data: &[u8]) -> bool {

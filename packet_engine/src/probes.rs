@@ -9,12 +9,12 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
+use crate::utp::{word, CONNECTION_AT, SEQUENCE_AT};
+
 /// How many packets that were dropped, and connections that had one let through, are remembered; the oldest make room.
 const MAX_REMEMBERED: usize = 64;
 /// How many sizes of a connection are remembered: uTP halves the range that is left with each.
 const MAX_SIZES: usize = 16;
-const CONNECTION_AT: usize = 2;
-const SEQUENCE_AT: usize = 16;
 
 #[derive(Debug)]
 struct Connection {
@@ -35,10 +35,6 @@ struct Seen {
 /// What happened to the packets of one circuit's direction that were too large.
 #[derive(Debug, Default)]
 pub struct Probes(RefCell<Seen>);
-
-fn word(packet: &[u8], at: usize) -> Option<u16> {
-    packet.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
-}
 
 fn remember<T>(list: &mut VecDeque<T>, most: usize, new: T) {
     if list.len() >= most {

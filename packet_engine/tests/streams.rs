@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use packet_engine::cell::STREAM_ID;
+use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
 use packet_engine::exit_from::ExitFrom;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys};
+use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
@@ -488,6 +490,36 @@ fn the_ends_of_an_end_to_end_circuit_meet_when_both_connect() {
     // The seeder opens no stream itself.
     let mut seeder = pair.exit.open(&other_end());
     assert_eq!(pair.reply(&mut seeder), 4);
+}
+
+#[test]
+fn utp_is_refused_where_streams_lead_to_the_other_end() {
+    let syn = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 9, 10, 0, 0];
+    let reset = [0x31, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10];
+    let of_client = |payload: &[u8]| [&[0; 3], other_end().as_slice(), payload].concat();
+    let asked = |node: &mut Node, payload: &[u8]| {
+        node.core.client_received(1, address("127.0.0.1:5"), &of_client(payload));
+        let mail = node.core.gate.outbox.sorted(&[]);
+        let sent: Vec<_> = mail.entries.iter().map(|entry| (entry.via, mail.bytes(entry).to_vec())).collect();
+        node.core.gate.outbox.clear();
+        sent
+    };
+    let mut pair = end_to_end();
+    for node in [&mut pair.client, &mut pair.exit] {
+        node.core.routes.clients.add(1, Association { lane: LANE, client: address("127.0.0.1:5") });
+        let sent = asked(node, &syn);
+        assert!(matches!(sent[..], [(Via::Tunnel, _)]), "it is not known yet that the other end speaks streams");
+    }
+    pair.until(|pair| {
+        [&pair.client, &pair.exit].iter().all(|node| node.core.quic.is_connected(LinkId::ours(ID))).then_some(())
+    });
+    for node in [&mut pair.client, &mut pair.exit] {
+        assert_eq!(asked(node, &syn), [(Via::Client(1), of_client(&reset))]);
+        assert!(matches!(asked(node, &[0x21; 20])[..], [(Via::Tunnel, _)]), "what the other end began goes on");
+        node.core.stream = Some(vec![]);
+        node.core.frame_received(ID, &other_end(), &syn);
+        assert!(node.core.stream.as_ref().unwrap().ends_with(&reset));
+    }
 }
 
 #[test]

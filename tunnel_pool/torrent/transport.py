@@ -19,13 +19,16 @@ class Transport(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Says what circuits a lane has: out of exits and to the other ends of hidden swarms, with and without streams."""
+    """Says what circuits a lane has: out of exits and to the other ends of hidden swarms, with and without streams.
+
+    Of the ends without streams, only those count that this node's circuits lead to: one that came to us begins its
+    connections itself.
+    """
 
     to_exits: bool = False
     to_silent_exits: bool = False
     to_ends: bool = False
     to_silent_ends: bool = False
-    is_meeting: bool = False  # the other end of a circuit by TCP just now
 
 
 UTP_ALONE = Transport(tcp=False, utp=True)
@@ -39,8 +42,6 @@ class TransportChoice:
 
     def choose(self, now_s: float, ways: Ways, *, is_lonely: bool) -> Transport:
         """Return the choice for now; `is_lonely` says whether a torrent that wants peers has none."""
-        if ways.is_meeting:
-            return Transport(tcp=True, utp=False)
         if not ways.to_exits:
             self._lonely_since_s = None
             return Transport(tcp=ways.to_ends, utp=not ways.to_ends or ways.to_silent_exits)

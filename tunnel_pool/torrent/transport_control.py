@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from ipv8.messaging.anonymization.tunnel import Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_DOWNLOADER, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
@@ -14,7 +14,6 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
 CHOOSE_S = 0.25
-MEETING_S = 3.0  # how long only TCP is used for new peers, so that libtorrent meets another end by a stream
 ENDS_ANSWER_S = 3.0  # how long another end, up to eight hops away, has to answer before it is met by uTP
 ENDS_POLL_S = 0.02
 
@@ -42,7 +41,6 @@ class TransportControl:
         self._session = session
         self._choice = TransportChoice()
         self._chosen = UTP_ALONE
-        self._meeting_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -54,16 +52,15 @@ class TransportControl:
 
     def choose(self, now_s: float) -> None:
         kinds = {
-            (circuit.ctype in END_TO_END, streams_of(circuit).are_spoken)
+            (circuit.ctype, streams_of(circuit).are_spoken)
             for circuit in self._tunnels.circuits.values()
             if lane_of(circuit) == self._lane and may_lead(circuit)
         }
         ways = Ways(
-            to_exits=(False, True) in kinds,
-            to_silent_exits=(False, False) in kinds,
-            to_ends=(True, True) in kinds,
-            to_silent_ends=(True, False) in kinds,
-            is_meeting=now_s < self._meeting_until_s,
+            to_exits=(CIRCUIT_TYPE_DATA, True) in kinds,
+            to_silent_exits=(CIRCUIT_TYPE_DATA, False) in kinds,
+            to_ends=any((kind, True) in kinds for kind in END_TO_END),
+            to_silent_ends=(CIRCUIT_TYPE_RP_DOWNLOADER, False) in kinds,
         )
         chosen = self._choice.choose(now_s, ways, is_lonely=self._session.is_lonely)
         if chosen != self._chosen:
@@ -71,8 +68,11 @@ class TransportControl:
             self._session.set_transport(chosen)
 
     def guest_came(self, circuit: Circuit) -> None:
-        """Connect to the other end of a circuit, which has opened a stream and waits."""
-        self._meet(time.monotonic())
+        """Connect to the other end of a circuit, which has opened a stream and waits.
+
+        libtorrent may try uTP first; the packet engine refuses that, and nothing but TCP is left for this peer alone.
+        """
+        self.choose(time.monotonic())
         self._session.connect_to_end(end_to_end_address(circuit.circuit_id), circuit.info_hash or b"")
 
     def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
@@ -92,15 +92,9 @@ class TransportControl:
             if circuit is None:
                 break
             if streams_of(circuit).are_spoken:
-                self._meet(time.monotonic())
-                return
+                break
             await asyncio.sleep(ENDS_POLL_S)
         self.choose(time.monotonic())
-
-    def _meet(self, now_s: float) -> None:
-        """Use TCP alone for a moment: libtorrent tries uTP first where it may."""
-        self._meeting_until_s = now_s + MEETING_S
-        self.choose(now_s)
 
     async def _keep(self) -> None:
         while True:

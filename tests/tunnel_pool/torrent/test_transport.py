@@ -27,10 +27,6 @@ def test_other_ends_without_streams_are_met_by_utp_and_those_with_by_tcp():
     assert chosen(to_ends=True, to_silent_exits=True) == BOTH
 
 
-def test_a_guest_is_met_by_tcp_whatever_else_there_is():
-    assert chosen(is_meeting=True, to_silent_exits=True, to_silent_ends=True) == TCP_ALONE
-
-
 def test_a_torrent_that_finds_nobody_tries_utp_now_and_then():
     choice = TransportChoice()
 
