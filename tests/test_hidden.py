@@ -243,7 +243,7 @@ async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side
 @pytest.mark.slow
 @pytest.mark.skipif(not is_built(), reason="the native engine carries streams")
 async def test_a_guest_by_streams_does_not_take_utp_from_the_others(tmp_path):
-    """Both sides have exits without streams, so that peers outside are met by uTP; who is met as a hidden one is not."""
+    """Both sides have exits without streams, so that peers outside are met by uTP; hidden ones are met by TCP."""
     async with (
         relays(4, size_mb=48, exits=1, engine=EngineChoice.PYTHON) as swarm,
         client(swarm, 10, tmp_path, exits=True) as seeder,
