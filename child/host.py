@@ -322,6 +322,7 @@ class ChildHost:
         now_s = self._loop.time()
         self._loop_delay_s = max(0.0, now_s - due_s)
         lively = self._sync() or self._created().is_building()
+        self._created().look_after_circuits()
         self._pause_s = self._sync_interval_s if lively else min(2 * self._pause_s, IDLE_SYNC_INTERVAL_S)
         self._schedule_tick(now_s + self._pause_s)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
-from tunnel_pool.overlay.clients.lanes import group_of
+from tunnel_pool.overlay.clients.lanes import detour_of, group_of
 from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
@@ -42,6 +42,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
         infohash=circuit.info_hash or b"",
         e2e=circuit.e2e,
         group=group_of(circuit),
+        detour=detour_of(circuit),
         streams=streams_of(circuit),
     )
 

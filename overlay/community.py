@@ -19,6 +19,7 @@ from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_group
+from tunnel_pool.overlay.clients.liveness import Carried, Liveness
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
@@ -32,6 +33,7 @@ from tunnel_pool.overlay.pacing import Backoff
 from tunnel_pool.overlay.paths.chosen_hops import ChosenHops
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.hop_choice import node_of
+from tunnel_pool.overlay.paths.way_out import DETOUR_AFTER_S
 from tunnel_pool.overlay.requests.dht_names import DhtNames
 from tunnel_pool.overlay.requests.http import HttpRequests
 from tunnel_pool.overlay.serving.http_exit import HttpExit
@@ -96,7 +98,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         super().__init__(settings)
         self.hops_in_use = lambda: {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None}
         self.lacks_circuits = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
-        self.on_met = lambda: self._build_soon(CANDIDATE_DELAY_S)
+        self.on_met = self._met
         self.http = HttpRequests(self)
         self.http_exit = HttpExit(self)
         self.stream_names = StreamNames(self)
@@ -104,7 +106,8 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self._use_engine()
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
-        self.register_task("statistics", self.crypto_endpoint.update_statistics, interval=STATISTICS_INTERVAL_S)
+        self._liveness = Liveness()
+        self.register_task("statistics", self._look, interval=STATISTICS_INTERVAL_S)
 
     def _use_engine(self) -> None:
         self.native = self.endpoint if isinstance(self.endpoint, CryptoEndpoint) else None
@@ -200,6 +203,11 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     def is_building(self) -> bool:
         """Return whether any of our circuits can't carry datagrams yet."""
         return any(not _may_carry(circuit) for circuit in self.circuits.values())
+
+    def _met(self) -> None:
+        if self.way_out.met(time.monotonic()):
+            self.register_task("build without exits", self.do_circuits, delay=DETOUR_AFTER_S + CANDIDATE_DELAY_S)
+        self._build_soon(CANDIDATE_DELAY_S)
 
     def _build_soon(self, delay_s: float) -> None:
         """Build what is wanted, where py-ipv8 would wait for its next 5-second tick."""
@@ -344,6 +352,33 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
                 self._suspect_unverified(circuit)
             self.on_circuit_removed(circuit, additional_info)
             self._build_soon(REBUILD_DELAY_S)
+
+    def _look(self) -> None:
+        self.crypto_endpoint.update_statistics()
+        self.look_after_circuits()
+
+    def look_after_circuits(self) -> None:
+        """Ping circuits that have fallen silent while they were in use, and remove those whose ends do not answer.
+
+        Call it a few times a second, when the circuits' statistics are new.
+        """
+        out = {
+            circuit.circuit_id: circuit
+            for circuit in self.circuits.values()
+            if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.state == CIRCUIT_STATE_READY
+        }
+        now_s = time.time()
+        carried = [Carried(c.circuit_id, c.bytes_up, c.bytes_down, c.last_activity) for c in out.values()]
+        found = self._liveness.look(carried, now_s)
+        if found.to_ping:
+            self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in found.to_ping])
+        for circuit_id in found.dead:
+            exit_key = out[circuit_id].hops[-1].public_key_bin
+            self.suspects.add(out[circuit_id].hops[-1].mid, time.monotonic())
+            for other in out.values():
+                if other.hops[-1].public_key_bin == exit_key:
+                    self._liveness.ask(other.circuit_id, now_s)
+            self.remove_circuit(circuit_id, "what is sent is not answered", remove_now=True)
 
     async def update_statistics(self) -> None:
         """Bring what the engine counted into circuits and routes."""

@@ -1504,6 +1504,7 @@ class CircuitDelta(google.protobuf.message.Message):
     E2E_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     STREAMS_FIELD_NUMBER: builtins.int
+    DETOUR_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     goal_hops: builtins.int
     ctype: builtins.str
@@ -1517,6 +1518,8 @@ class CircuitDelta(google.protobuf.message.Message):
     infohash: builtins.bytes
     e2e: builtins.bool
     group: builtins.int
+    detour: builtins.int
+    """hops more than were asked for"""
     @property
     def hops(self) -> Global___HopList: ...
     @property
@@ -1540,10 +1543,11 @@ class CircuitDelta(google.protobuf.message.Message):
         e2e: builtins.bool | None = ...,
         group: builtins.int | None = ...,
         streams: Global___Streams | None = ...,
+        detour: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_detour", b"_detour", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "detour", b"detour", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_detour", b"_detour", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "detour", b"detour", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_down: typing_extensions.TypeAlias = typing.Literal["bytes_down"]
     _WhichOneofArgType__bytes_down: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down"]
@@ -1555,6 +1559,8 @@ class CircuitDelta(google.protobuf.message.Message):
     _WhichOneofArgType__creation_time: typing_extensions.TypeAlias = typing.Literal["_creation_time", b"_creation_time"]
     _WhichOneofReturnType__ctype: typing_extensions.TypeAlias = typing.Literal["ctype"]
     _WhichOneofArgType__ctype: typing_extensions.TypeAlias = typing.Literal["_ctype", b"_ctype"]
+    _WhichOneofReturnType__detour: typing_extensions.TypeAlias = typing.Literal["detour"]
+    _WhichOneofArgType__detour: typing_extensions.TypeAlias = typing.Literal["_detour", b"_detour"]
     _WhichOneofReturnType__e2e: typing_extensions.TypeAlias = typing.Literal["e2e"]
     _WhichOneofArgType__e2e: typing_extensions.TypeAlias = typing.Literal["_e2e", b"_e2e"]
     _WhichOneofReturnType__goal_hops: typing_extensions.TypeAlias = typing.Literal["goal_hops"]
@@ -1581,6 +1587,8 @@ class CircuitDelta(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__creation_time) -> _WhichOneofReturnType__creation_time | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ctype) -> _WhichOneofReturnType__ctype | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__detour) -> _WhichOneofReturnType__detour | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__e2e) -> _WhichOneofReturnType__e2e | None: ...
     @typing.overload

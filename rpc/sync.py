@@ -54,6 +54,7 @@ class CircuitState:
     infohash: bytes = b""
     e2e: bool = False
     group: int = 0
+    detour: int = 0
     streams: StreamsState = NO_STREAMS
 
 

@@ -3,6 +3,8 @@
 With PLAIN_ENDPOINT=rust in the environment, on ipv8-rust-tunnels' endpoint.
 
 plain_node.py exit HOST              be an exit; prints its port, ends with stdin
+plain_node.py relay HOST             be a relay, likewise
+plain_node.py old-relay HOST         be a relay from before py-ipv8 #1352, which tells of no exits
 plain_node.py client HOST HOPS ECHO_HOST ECHO_PORT NODE_PORT@NODE_HOST...
                                      build a circuit through the nodes, exit a datagram, print what comes back
 """
@@ -57,9 +59,23 @@ async def open_plain(host, flags, community_class=PlainCommunity, settings_class
     return community
 
 
-async def be_exit(host):
-    flags = {PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
-    community = await open_plain(host, flags)
+class OldCommunity(PlainCommunity):
+    """Lists relays alone to who begins a circuit, as relays did until py-ipv8 3.0."""
+
+    def join_circuit(self, create_payload, previous_node_address):
+        known = self.get_candidates
+        self.get_candidates = lambda *flags: [] if PEER_FLAG_EXIT_BT in flags else known(*flags)
+        try:
+            super().join_circuit(create_payload, previous_node_address)
+        finally:
+            self.get_candidates = known
+
+
+async def serve(host, role):
+    flags = {PEER_FLAG_RELAY, PEER_FLAG_SPEED_TEST}
+    if role == "exit":
+        flags |= {PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
+    community = await open_plain(host, flags, OldCommunity if role == "old-relay" else PlainCommunity)
     print(json.dumps({"port": community.endpoint.get_address()[1]}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await community.unload()
@@ -84,8 +100,8 @@ async def be_client(host, hops, echo, nodes):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "exit":
-        asyncio.run(be_exit(sys.argv[2]))
+    if sys.argv[1] in {"exit", "relay", "old-relay"}:
+        asyncio.run(serve(sys.argv[2], sys.argv[1]))
     else:
         host, hops, echo_host, echo_port = sys.argv[2:6]
         nodes = [(h, int(p)) for p, h in (node.split("@") for node in sys.argv[6:])]

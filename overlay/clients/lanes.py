@@ -45,9 +45,19 @@ def set_group(circuit: Circuit, group: int) -> None:
     circuit.group = group
 
 
+def detour_of(circuit: Circuit) -> int:
+    """Return how many hops a circuit to an exit has more than its clients asked for (paths/way_out.py)."""
+    return int(getattr(circuit, "detour", 0))
+
+
+def set_detour(circuit: Circuit, hops: int) -> None:
+    circuit.detour = hops
+
+
 def lane_of(circuit: Circuit) -> Lane:
     """Return which clients a circuit serves: a downloader's end-to-end circuit has one hop more than they asked for."""
-    return Lane(int(circuit.goal_hops - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER)), group_of(circuit))
+    more = (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER) + detour_of(circuit)
+    return Lane(int(circuit.goal_hops - more), group_of(circuit))
 
 
 class GroupedCircuits:
@@ -83,9 +93,14 @@ class GroupedCircuits:
         hops: int | None = None,
         group: int | None = 0,
     ) -> list[Circuit]:
-        """Find circuits as py-ipv8 does; those of all groups when `group` is None."""
-        found: list[Circuit] = super().find_circuits(ctype, state, exit_flags, hops)  # type: ignore[misc]
-        return [circuit for circuit in found if group is None or group_of(circuit) == group]
+        """Find circuits as py-ipv8 does, by the hops that were asked for; those of all groups when `group` is None."""
+        found: list[Circuit] = super().find_circuits(ctype, state, exit_flags, None)  # type: ignore[misc]
+        return [
+            circuit
+            for circuit in found
+            if (group is None or group_of(circuit) == group)
+            and (hops is None or circuit.goal_hops - detour_of(circuit) == hops)
+        ]
 
     def build_tunnels(self, hops: int, group: int = 0) -> None:
         if not group:

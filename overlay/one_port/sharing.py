@@ -9,6 +9,7 @@ the keys of the other half.
 """
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -124,6 +125,8 @@ class SharingCommunity(LocalTunnelCommunity):
         Circuits begin at these `guards` from now on.
         """
         self.guard_order = lambda: guards
+        if known:
+            self.way_out.met(time.monotonic())
         knew_none = not self.candidates
         gone = {peer for peer in self.candidates if peer not in known} if full else set()
         by_key = self.network.get_verified_by_public_key_bin

@@ -1,17 +1,38 @@
 """py-ipv8 builds circuits by hops of our choice: its TunnelCommunity calls these methods, so they are overridden."""
 
+import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from ipv8.messaging.anonymization.caches import RetryRequestCache
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.payload import ExtendPayload
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_IP_SEEDER, Circuit, Hop
+from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_STATE_READY,
+    CIRCUIT_TYPE_DATA,
+    CIRCUIT_TYPE_IP_SEEDER,
+    PEER_FLAG_EXIT_BT,
+    Circuit,
+    Hop,
+)
 from ipv8.peer import Peer
 
+from tunnel_pool.overlay.clients.lanes import detour_of, set_detour
+from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.hop_choice import HopChoice
+from tunnel_pool.overlay.paths.way_out import (
+    DETOUR_AFTER_S,
+    MAX_TOLD,
+    TOLD_FLAGS,
+    WayOut,
+    in_order_of_trust,
+    may_name_the_exit,
+)
+
+logger = logging.getLogger(__name__)
 
 
 class ChosenHops(TunnelCommunity):
@@ -22,9 +43,11 @@ class ChosenHops(TunnelCommunity):
     """
 
     suspects: Recent[bytes]  # peers that did not answer, by mid
+    _is_me: Callable[[Peer], bool]
 
     def __init__(self, settings: Any) -> None:
         self.hop_choice = HopChoice(self, settings.requires_diversity)
+        self.way_out = WayOut()
         self._first_hops: list[Peer] = []  # the first hops of the circuit that is being created
         super().__init__(settings)
 
@@ -43,12 +66,39 @@ class ChosenHops(TunnelCommunity):
                 return None
         if ctype == CIRCUIT_TYPE_IP_SEEDER and required_exit is None:
             required_exit = self.hop_choice.introduction_point()
-        if goal_hops > 1:
-            self._first_hops = self.hop_choice.first(goal_hops, ctype, required_exit)
+        now_s, detour = time.monotonic(), 0
+        if ctype == CIRCUIT_TYPE_DATA and required_exit is None:
+            # Those that do not answer directly may do so over a relay: of one hop, circuits find out.
+            exits = self.get_candidates(PEER_FLAG_EXIT_BT) if goal_hops == 1 else self.hop_choice.exits_that_answer()
+            if (found := self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))) is None:
+                return None
+            detour = found
+        if goal_hops + detour > 1:
+            self._first_hops = self.hop_choice.first(goal_hops + detour, ctype, required_exit)
             if not self._first_hops:
                 return None
-        circuit: Circuit | None = super().create_circuit(goal_hops, ctype, None, required_exit, info_hash)
+        elif ctype == CIRCUIT_TYPE_DATA:
+            self._ask_directly(now_s)
+        circuit: Circuit | None = super().create_circuit(goal_hops + detour, ctype, None, required_exit, info_hash)
+        if circuit is not None and detour:
+            set_detour(circuit, detour)
         return circuit
+
+    def _ask_directly(self, now_s: float) -> None:
+        self.way_out.asked(now_s)
+        if not self.is_pending_task_active("make a detour"):
+            self.register_task("make a detour", self._make_detour, delay=DETOUR_AFTER_S)
+
+    def _make_detour(self) -> None:
+        """Stop to wait for exits that do not answer, so that circuits with a detour are built in the place of these."""
+        direct = [c for c in self.circuits.values() if c.ctype == CIRCUIT_TYPE_DATA and c.goal_hops == 1]
+        if any(circuit.state == CIRCUIT_STATE_READY for circuit in direct):
+            self.way_out.answered()
+        elif self.way_out.is_blocked(time.monotonic()):
+            if self.way_out.is_news():
+                logger.warning("No exit answers from here: circuits that were to have one hop get two.")
+            for circuit in direct:
+                self.remove_circuit(circuit.circuit_id, "no exit answers directly", remove_now=True)
 
     def choose_meeting_point(self, hops: int) -> Peer | None:
         """Return where a circuit of so many hops ends, over which others reach us."""
@@ -64,12 +114,49 @@ class ChosenHops(TunnelCommunity):
             circuit.unverified_hop.peer = _pinned(circuit.unverified_hop.peer)
 
     def send_extend(self, circuit: Circuit, candidates: list[bytes], max_tries: int) -> None:
-        """Extend by a hop of our choice; py-ipv8 takes one of those that the last hop offers, `candidates`."""
-        self._extend(circuit, [node.key for node in self.hop_choice.next_of(circuit)], max_tries)
+        """Extend by a hop of our choice; py-ipv8 takes one of those that the last hop tells of, `candidates`."""
+        keys = [node.key for node in self.hop_choice.next_of(circuit)]
+        told: list[bytes] = []
+        if self._may_be_told_the_exit(circuit):
+            path = {hop.public_key_bin for hop in circuit.hops}
+            named = list(dict.fromkeys(candidates))[:MAX_TOLD]
+            told = [key for key in named if key not in path and self._is_other(key)]
+            self.hop_choice.shuffle(told)
+            keys = in_order_of_trust(keys, told, self._is_silent)
+            if not keys:
+                self.way_out.told_none(circuit.hops[-1].public_key_bin, time.monotonic())
+        self._extend(circuit, keys, max_tries, frozenset(told))
 
-    def _extend(self, circuit: Circuit, keys: list[bytes], max_tries: int) -> None:
-        """Ask the circuit's end to extend it to the first of these candidates; the others are tried when it fails."""
-        known = {peer.public_key.key_to_bin(): peer for peer in self.candidates}
+    def _may_be_told_the_exit(self, circuit: Circuit) -> bool:
+        is_last = circuit.goal_hops - 1 == len(circuit.hops)
+        is_out = circuit.ctype == CIRCUIT_TYPE_DATA and circuit.required_exit is None
+        # Of an exit that is known by its key alone, nobody can say in which network it is.
+        return bool(
+            is_last
+            and is_out
+            and not self.hop_choice.requires_diversity
+            and may_name_the_exit(len(circuit.hops), circuit.goal_hops - detour_of(circuit))
+        )
+
+    def _is_silent(self, key: bytes) -> bool:
+        return self.suspects.has(Peer(key).mid, time.monotonic())
+
+    def _is_other(self, key: bytes) -> bool:
+        """Return whether a key is one that a hop may have, and none of our own."""
+        try:
+            return not self._is_me(Peer(self.crypto.key_from_public_bin(key)))
+        except (ValueError, TypeError):
+            return False
+
+    def _extend(
+        self, circuit: Circuit, keys: list[bytes], max_tries: int, told: frozenset[bytes] = frozenset()
+    ) -> None:
+        """Ask the circuit's end to extend it to the first of these candidates; the others are tried when it fails.
+
+        It has `told` of some of them, which need no address.
+        """
+        known = {key: Peer(self.crypto.key_from_public_bin(key), NOWHERE) for key in told}
+        known |= {peer.public_key.key_to_bin(): peer for peer in self.candidates}
         if circuit.required_exit is not None:
             known[circuit.required_exit.public_key.key_to_bin()] = circuit.required_exit
         keys = [key for key in keys if key in known and self.crypto.key_from_public_bin(key)]
@@ -80,11 +167,12 @@ class ChosenHops(TunnelCommunity):
         if self.request_cache.has(RetryRequestCache, circuit.circuit_id):
             self.request_cache.pop(RetryRequestCache, circuit.circuit_id)
         peer = known[keys[0]]
-        hop = Hop(_pinned(peer), flags=self.candidates.get(peer))
+        hop = Hop(_pinned(peer), flags=self.candidates.get(peer, TOLD_FLAGS if keys[0] in told else None))
         hop.dh_secret, hop.dh_first_part = self.crypto.generate_diffie_secret()
         circuit.unverified_hop = hop
         timeout_s = self.settings.next_hop_timeout
-        cache = RetryRequestCache(self, circuit, keys[1:], max_tries - 1, self._extend, timeout_s)
+        again = partial(self._extend, told=told)
+        cache = RetryRequestCache(self, circuit, keys[1:], max_tries - 1, again, timeout_s)
         self.request_cache.add(cache)
         payload = ExtendPayload(
             circuit.circuit_id, cache.packet_identifier, hop.public_key_bin, hop.dh_first_part, peer.address
@@ -101,6 +189,8 @@ class ChosenHops(TunnelCommunity):
         circuit = self.circuits.get(circuit_id)
         if circuit is not None and circuit.hops:
             self.suspects.clear(circuit.hops[-1].mid)
+            if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.goal_hops == 1:
+                self.way_out.answered()
 
 
 def _pinned(peer: Peer) -> Peer:

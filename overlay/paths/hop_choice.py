@@ -1,6 +1,7 @@
 """Which peer becomes which hop of a circuit; path.py says who may follow whom."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -34,6 +35,12 @@ class HopChoice:
         self._community = community
         self.requires_diversity = requires_diversity
         self._rng = random.SystemRandom()
+
+    def exits_that_answer(self) -> list[Peer]:
+        """Return the exits that are known and have not been silent of late."""
+        now_s, suspects = time.monotonic(), self._community.suspects
+        exits = self._community.get_candidates(PEER_FLAG_EXIT_BT)
+        return [peer for peer in exits if not suspects.has(peer.mid, now_s)]
 
     def last(self, peers: Sequence[Peer]) -> Peer | None:
         """Return one to be the last hop; not a guard, which would then be no first hop, while there are others."""
@@ -69,10 +76,11 @@ class HopChoice:
         relays = self._community.get_candidates(PEER_FLAG_RELAY)
         path = [node_of(required_exit)] if required_exit is not None else []
         if required_exit is None and ctype == CIRCUIT_TYPE_DATA:
-            exits = [node_of(peer) for peer in self._community.get_candidates(PEER_FLAG_EXIT_BT)]
+            exits = [node_of(peer) for peer in self.exits_that_answer()]
             # One exit has to be left for the end, and in another network where that can be.
             left = {peer: without_conflicts(exits, [node_of(peer)]) for peer in relays}
-            relays = [peer for peer in relays if left[peer].diverse] or [p for p in relays if left[p].nodes]
+            fit = [peer for peer in relays if left[peer].diverse] or [p for p in relays if left[p].nodes]
+            relays = fit if exits else self._that_may_tell(relays, is_before_exit=goal_hops == 2)
         order = self._community.guard_order()
         nodes = [node_of(peer) for peer in relays]
         used = Counter(
@@ -91,6 +99,9 @@ class HopChoice:
             chosen.sort(key=lambda node: (node.key not in primary, used[node.key] if node.key in primary else 0))
         return [self._peer_of(node, relays) for node in chosen]
 
+    def shuffle(self, keys: list[bytes]) -> None:
+        self._rng.shuffle(keys)
+
     def next_of(self, circuit: Circuit) -> list[Node]:
         path = [_node_of_hop(hop) for hop in circuit.hops]
         is_last = circuit.goal_hops - 1 == len(circuit.hops)
@@ -106,14 +117,26 @@ class HopChoice:
             second = in_order(order.second, map(node_of, relays))
             used, reserve = second[: SECOND_LAYER.count], second[SECOND_LAYER.count :]
             self._rng.shuffle(used)
-            return self._diverse(without_conflicts([*used, *reserve], path))
+            if chosen := self._diverse(without_conflicts([*used, *reserve], path)):
+                return chosen
+            # In a network of a handful of nodes, the one that is left may be the circuit's end.
         exits = set(self._community.get_candidates(PEER_FLAG_EXIT_BT))
+        if circuit.ctype == CIRCUIT_TYPE_DATA and not self.exits_that_answer():
+            relays = self._that_may_tell(relays, is_before_exit=circuit.goal_hops - 2 == len(circuit.hops))
         # Exits are rare: they are for the end, while others are there.
         found = rank((node_of(peer) for peer in relays if peer not in exits), path, self._rng)
         also = rank((node_of(peer) for peer in relays if peer in exits), path, self._rng)
         nodes = [*found.nodes[: found.diverse], *also.nodes[: also.diverse]]
         diverse = len(nodes)
         return self._diverse(Ranked([*nodes, *found.nodes[found.diverse :], *also.nodes[also.diverse :]], diverse))
+
+    def _that_may_tell(self, relays: list[Peer], *, is_before_exit: bool) -> list[Peer]:
+        """Return the relays for a place in a circuit whose last but one hop has to tell of exits, as none is known."""
+        now_s = time.monotonic()
+        may_tell = self._community.way_out.may_tell
+        return [
+            peer for peer in relays if not is_before_exit or may_tell(peer.public_key.key_to_bin(), now_s)
+        ] or relays
 
     def _diverse(self, ranked: Ranked) -> list[Node]:
         if self.requires_diversity:

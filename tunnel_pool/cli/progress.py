@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tunnel_pool.overlay.clients.lanes import detour_of, lane_of
 from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.torrent.client import TorrentClient
 
@@ -23,13 +24,14 @@ MAX_CIRCUIT_ROWS = 16
 def circuit_rows(client: TorrentClient) -> list[Circuit]:
     """Return the circuits by id, which is by child."""
     circuits = client.tunnels.circuits.values()
-    return sorted((c for c in circuits if c.goal_hops == client.hops), key=lambda c: c.circuit_id)
+    return sorted((c for c in circuits if lane_of(c).hops == client.hops), key=lambda c: c.circuit_id)
 
 
 def summary(client: TorrentClient) -> str:
     """Return one line: done, speed, circuits."""
     statuses = client.statuses
     ready = len(client.circuits())
+    detours = sum(detour_of(circuit) > 0 for circuit in client.circuits())
     done = sum(status.done_bytes for status in statuses)
     wanted = sum(status.wanted_bytes for status in statuses)
     rate = sum(status.download_bytes_per_s for status in statuses)
@@ -37,7 +39,8 @@ def summary(client: TorrentClient) -> str:
     if not statuses:
         return f"building circuits: {ready} ready, {len(client.tunnels.candidates)} nodes known"
     share = f"{done / 1e6:.1f} of {wanted / 1e6:.1f} MB" if wanted else "waiting for metadata"
-    return f"{share}  {rate / 1e6:.1f} MB/s  {ready} circuits  {peers} peers"
+    by_detour = f" ({detours} of a hop more: no exit answers from here)" if detours else ""
+    return f"{share}  {rate / 1e6:.1f} MB/s  {ready} circuits{by_detour}  {peers} peers"
 
 
 class _CpuTable:

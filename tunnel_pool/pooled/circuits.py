@@ -11,15 +11,17 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_TYPE_DATA,
     PEER_FLAG_EXIT_BT,
+    PEER_FLAG_RELAY,
     Circuit,
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane, set_group
+from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane, lane_of, set_group
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
 from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.overlay.pacing import Backoff
+from tunnel_pool.overlay.paths.way_out import WayOut
 from tunnel_pool.pool.policy import ChildState, Load, least_loaded, share_out
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.shared_port import SharedPort
@@ -51,6 +53,7 @@ class PooledCircuits(GroupedCircuits):
         self.groups_needed: dict[Lane, int] = {}
         self._backoffs: defaultdict[int, Backoff] = defaultdict(Backoff)
         self._builder: asyncio.TimerHandle | None = None
+        self.way_out = WayOut()
 
     def slots_with_circuits(self, lane: Lane) -> set[int]:
         """Return the slots whose children may carry clients' datagrams: they have ready circuits of this lane."""
@@ -158,7 +161,7 @@ class PooledCircuits(GroupedCircuits):
     def do_circuits(self) -> None:
         """Build what is wanted and missing, by child (`share_out`)."""
         now_s = time.monotonic()
-        able = self._able_slots({PEER_FLAG_EXIT_BT})
+        able = self._able_slots({PEER_FLAG_EXIT_BT}) or self._slots_that_make_detours(now_s)
         for lane, wanted in self.wanted_circuits().items():
             if able and self._backoffs[lane.hops].is_due(now_s):
                 circuits = self.find_circuits(state=None, hops=lane.hops, group=lane.group)
@@ -206,6 +209,14 @@ class PooledCircuits(GroupedCircuits):
             if any(exit_flags <= set(peer.flags) for peer in self.pool.pictures[slot].candidates.values())
         ]
 
+    def _slots_that_make_detours(self, now_s: float) -> list[int]:
+        """Return the children that know nodes, once none of them has met an exit for a while (paths/way_out.py)."""
+        able = self._able_slots({PEER_FLAG_RELAY})
+        if able and self.way_out.met(now_s):
+            logger.info("Nodes are known, and no exit yet.")
+        waits = self.way_out.detour(1, now_s, exits_known=False) is None
+        return [] if waits else able
+
     def _slots_with_ids(self) -> list[int]:
         """Return the children that have circuit ids to give: on a shared port a new one has none for a moment."""
         return [slot for slot in self.pool.running() if self.port is None or slot in self.port.buckets.owners]
@@ -227,7 +238,7 @@ class PooledCircuits(GroupedCircuits):
         circuit = self.circuits.pop(circuit_id, None)
         if circuit is not None:
             if len(circuit.hops) < circuit.goal_hops:
-                self._backoffs[circuit.goal_hops].failed(time.monotonic())
+                self._backoffs[lane_of(circuit).hops].failed(time.monotonic())
             circuit.close(reason)
             self.on_circuit_removed(circuit, reason)
             self._children_changed()

@@ -22,7 +22,7 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from tunnel_pool.overlay.clients.lanes import Lane, set_group
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of, set_detour, set_group
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
@@ -280,12 +280,14 @@ class PooledTunnelCommunity(
         circuit.bytes_up, circuit.bytes_down = state.bytes_up, state.bytes_down
         circuit.creation_time, circuit.last_activity = state.creation_time, state.last_activity
         circuit.streams = state.streams
+        circuit.goal_hops = state.goal_hops  # one more than was asked for where the child makes a detour
+        set_detour(circuit, state.detour)
         was_linked, circuit.e2e = circuit.e2e, state.e2e
         circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
         for hop in state.hops[len(circuit.hops) :]:
             circuit.add_hop(self._hop(hop))
         if circuit.state == CIRCUIT_STATE_READY:
-            self._backoffs[circuit.goal_hops].succeeded()
+            self._backoffs[lane_of(circuit).hops].succeeded()
         if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
             circuit.close("closing")
         elif circuit.e2e and not was_linked:

@@ -277,7 +277,8 @@ class TorrentClient:
         if not self.tunnels.candidates:
             return "No node of the network has answered: are --bootstrap, --community-id and the network right?"
         if not self.tunnels.get_candidates(PEER_FLAG_EXIT_BT):
-            return "Nodes have answered, but none that lets BitTorrent out: waiting for an exit, or a hidden seeder"
+            count = len(self.tunnels.candidates)
+            return f"{count} nodes have answered, and no exit: relays are asked for those that they know"
         return "Nodes and exits are known, but no circuit could be built through them yet"
 
     def _check_pool(self) -> None:

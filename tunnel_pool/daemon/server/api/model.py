@@ -133,6 +133,7 @@ class Circuit(Model):
     type: str
     state: str
     goal_hops: int
+    detour: Annotated[int, msgspec.Meta(description="hops more than were asked for, as no exit answers directly")]
     hops: Annotated[list[str], msgspec.Meta(description="nodes, by the first digits of their keys' hashes")]
     up_bytes: int
     down_bytes: int

@@ -11,6 +11,7 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.overlay.clients.lanes import detour_of
 from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.config import slot_of
 
@@ -102,6 +103,7 @@ def _circuit(circuit: TunnelCircuit, is_pooled: bool) -> model.Circuit:
         type=circuit.ctype,
         state=circuit.state,
         goal_hops=circuit.goal_hops,
+        detour=detour_of(circuit),
         hops=[_node(hop.public_key_bin) for hop in circuit.hops],
         up_bytes=circuit.bytes_up,
         down_bytes=circuit.bytes_down,

@@ -1,0 +1,131 @@
+"""Run a client in a network namespace of its own, whose way to exits is barred, or whose exits end or fall silent.
+
+blocked_world.py FOLDER HOPS unmet|blocked|gone|silent ours|mixed [OPTION...]
+
+`unmet`: the client's provider drops what goes to exits and what comes from them, all the time. In mid-download,
+`blocked`: it does so from then on; `gone`: all exits end but one that the client has not met; `silent`: the exit in use
+takes what comes and does nothing. The relays are `ours`, or pyipv8's, some of them old.
+
+Runs in a network namespace that `unshare` made, as leak_world.py. Prints one JSON object: how the download ended, its
+circuits, and when its first byte came, or the first one after the change.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from tests.commands import MODULE, ROOT, command
+from tests.leak_world import CLIENT, NET, Client, run
+from tests.network import COMMUNITY_ID, until
+from tests.test_stream_faults import index_of_exit_in_use
+from tunnel_pool.bench.harness.daemon import magnet_of
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.private_swarm.swarm import RELAY_NET, LocalSwarm, same_bytes
+
+PLAIN_RELAYS = ("old-relay", "relay", "old-relay", "relay", "relay")
+EXITS = {"unmet": 2, "blocked": 2, "gone": 3, "silent": 2}
+SIZE_BYTES, BYTES_S = 16 << 20, 2 << 20
+
+
+def block(client, hosts):
+    """Drop packets to these, as there is no way, and from these, as their way back is none (rp_filter)."""
+    for device in ("all", "wire"):
+        run(*client.enter, "sysctl", "-q", "-w", f"net.ipv4.conf.{device}.rp_filter=1")
+    for host in hosts:
+        run(*client.enter, "ip", "route", "add", "blackhole", f"{host}/32")
+
+
+async def plain_relay(role, host, stack):
+    """Run a relay of plain pyipv8, and return its address."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.plain_node", role, host, cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    stack.push_async_callback(process.wait)
+    stack.callback(process.stdin.close)
+    return HostPort(host, json.loads(await process.stdout.readline())["port"])
+
+
+def strike(swarm, client, what):
+    """Bar the way to the exits, or end or stop them."""
+    pids = swarm.pids()["exits"]
+    if what == "blocked":
+        block(client, [node.host for node in swarm.exits])
+    elif what == "gone":
+        for pid in pids[:-1]:
+            os.kill(pid, signal.SIGKILL)
+    else:
+        os.kill(pids[index_of_exit_in_use(swarm)], signal.SIGSTOP)
+
+
+async def downloaded(folder, client, hops, *, what, is_mixed, options, stack):
+    plain = [
+        await plain_relay(role, f"{NET}.{RELAY_NET}.{number}", stack)
+        for number, role in enumerate(PLAIN_RELAYS if is_mixed else (), start=1)
+    ]
+    swarm = await stack.enter_async_context(
+        LocalSwarm(
+            SIZE_BYTES,
+            seeders=1,
+            exits=EXITS[what],
+            relays=0 if is_mixed else 4,
+            log_level="error",
+            net=NET,
+            seeder_speed=BYTES_S,
+            community_id=COMMUNITY_ID,
+            more_nodes=tuple(plain),
+        )
+    )
+    unmet = {"unmet": swarm.exits, "gone": swarm.exits[-1:]}.get(what, [])
+    block(client, [node.host for node in unmet])
+    started_s = time.monotonic()
+    download = await stack.enter_async_context(
+        command(
+            "download", magnet_of(swarm), f"--hops={hops}", "--workers=2", f"--state={folder / 'state'}",
+            f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private",
+            f"--community-id={swarm.community_id.hex()}", f"--save={folder}", "--json", *options,
+            program=[*client.enter, *MODULE],
+        )
+    )  # fmt: skip
+    await download.until_downloaded(0.01)
+    if what != "unmet":
+        strike(swarm, client, what)
+        started_s = time.monotonic()
+        before = float(download.lines[-1].split()[0])
+        await download.until_downloaded(before + 2 * BYTES_S / 1e6)  # the line may be so old
+    first_s = time.monotonic() - started_s
+    code, report, lines = await download.ended()
+    for pid in swarm.pids()["exits"]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    return {
+        "code": code,
+        "verified": same_bytes(swarm.file, folder / swarm.file.name),
+        "first_byte_s": round(first_s, 1),
+        "circuits": (report or {}).get("circuits", []),
+        "lines": lines[-5:],
+    }
+
+
+async def scenario(folder, hops, **how):
+    client = Client(folder)
+    try:
+        await until(client.join, what="the client's namespace")
+        run("ip", "link", "set", "lo", "up")
+        for host in [f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 9)]:
+            run("ip", "addr", "add", f"{host}/32", "dev", "world")
+        async with AsyncExitStack() as stack:
+            return await downloaded(folder, client, hops, stack=stack, **how)
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    where, hop_count, what, relays, *more = sys.argv[1:]
+    run_it = scenario(Path(where), int(hop_count), what=what, is_mixed=relays == "mixed", options=more)
+    print(json.dumps(asyncio.run(run_it)))
