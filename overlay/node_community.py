@@ -9,6 +9,7 @@ from typing import Any
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelSettings
 from ipv8.messaging.anonymization.payload import PeersResponsePayload
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.hidden_swarms.meeting_points import MeetingPoints
@@ -17,6 +18,7 @@ from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact
 from tunnel_pool.overlay.wire.crypto_endpoint import DataCellEndpoint
 
+PEER_FLAG_EXIT_BACKUP = 16384  # of Tribler's
 SUSPECT_S = 120.0  # within this time, churn has asked whether the peer lives
 MAX_PINGED = 256
 
@@ -105,10 +107,16 @@ class NodeCommunity(CarefulIntroductions, MeetingPoints):
         return peer.mid == self.my_peer.mid or peer.public_key.key_to_bin() in self._siblings
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
-        """Return candidates as py-ipv8 does, without ourselves, and without silent ones while there are others."""
+        """Return candidates as py-ipv8 does, without ourselves, and without silent ones while there are others.
+
+        Exits that offer themselves as a backup come without others only (Tribler's tunnel/community.py).
+        """
         now_s = time.monotonic()
         peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
-        return [peer for peer in peers if not self.suspects.has(peer.mid, now_s)] or peers
+        heard = [peer for peer in peers if not self.suspects.has(peer.mid, now_s)] or peers
+        if PEER_FLAG_EXIT_BT not in requested_flags:
+            return heard
+        return [peer for peer in heard if PEER_FLAG_EXIT_BACKUP not in self.candidates.get(peer, ())] or heard
 
     # What py-ipv8 calls
 

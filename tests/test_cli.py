@@ -40,6 +40,7 @@ WRONG = [
     (["download", INFOHASH, "--bootstrap", "somewhere"], "--bootstrap"),
     (["download", INFOHASH, "--state", ""], "an empty path"),
     (["node", "--log-level", "loud"], "loud"),
+    (["node", "--backup"], "add --exit"),
 ]
 
 

@@ -24,6 +24,7 @@ from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
 from tunnel_pool.overlay.node import open_overlay, socket_warning
+from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.networks import use_as_numbers
@@ -77,6 +78,7 @@ class NodeOptions:
     community_id: bytes = TRIBLER_COMMUNITY_ID
     allow_private: bool = False
     exit_protocols: Protocol = NO_PROTOCOL
+    is_backup_exit: bool = False  # whether others are to take this exit only when no other answers
     exit_rules: ExitRules = NO_RULES
     admission: Admission = NO_MORE_THAN_USUAL
     engine: EngineChoice = EngineChoice.AUTO
@@ -147,6 +149,8 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
             flags.add(flag)
     if options.exit_protocols & STREAM_PROTOCOLS and choose(options.engine) is EngineChoice.NATIVE:
         flags.add(PEER_FLAG_EXIT_STREAMS)
+    if options.exit_protocols and options.is_backup_exit:
+        flags.add(PEER_FLAG_EXIT_BACKUP)
     return frozenset(flags)
 
 

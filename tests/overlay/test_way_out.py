@@ -6,10 +6,11 @@ import time
 from collections import Counter
 
 import pytest
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, PEER_FLAG_EXIT_BT
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY
 
 from tests.network import EXIT_FLAGS, address_of, make_config, network, opened, tunnels, until
 from tunnel_pool.overlay.clients.lanes import Lane, detour_of, lane_of
+from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
 from tunnel_pool.overlay.paths.way_out import (
     DETOUR_AFTER_S,
     PROBE_S,
@@ -97,6 +98,23 @@ async def test_circuits_go_out_by_exits_that_relays_tell_of(engine, hops):
         exits = {node.my_peer.public_key.key_to_bin() for node in nodes[:2]}
         assert circuit.hops[-1].public_key_bin in exits
         assert circuit.hops[0].public_key_bin not in exits
+
+
+async def test_a_backup_exit_is_taken_when_no_other_one_answers(engine):
+    backup = make_config(EXIT_FLAGS | {PEER_FLAG_EXIT_BACKUP})
+    async with (
+        network(exits=1) as (other,),
+        opened(backup) as (reserve,),
+        tunnels("plain", [address_of(other), address_of(reserve)]) as client,
+    ):
+        await until(lambda: len(client.candidates) == 2)
+        assert client.get_candidates(PEER_FLAG_EXIT_BT) == [other.my_peer]
+        assert len(client.get_candidates(PEER_FLAG_RELAY)) == 2
+        client.suspects.add(other.my_peer.mid, time.monotonic())
+        assert client.get_candidates(PEER_FLAG_EXIT_BT) == [reserve.my_peer]
+        client.build_tunnels(1)
+        await until(client.find_circuits)
+        assert client.find_circuits()[0].hops[-1].public_key_bin == reserve.my_peer.public_key.key_to_bin()
 
 
 class _Boasting:

@@ -71,6 +71,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: nothing).",
     )
     parser.add_argument(
+        "--backup", action="store_true", help="Be a backup: an exit that others take when no other one answers."
+    )
+    parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with limits, the exit's policy and these options."
     )
     parser.add_argument(
@@ -128,6 +131,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run until stopped, and return a report of what was carried. Raises UserError."""
     if arguments.what == "status":
         return {"ok": True, **await ask_status(arguments.state.absolute())}
+    if arguments.backup and not arguments.exit:
+        raise UsageError("--backup is for an exit: add --exit")
     rules = _rules(arguments, arguments.config_read)
     if arguments.show_policy:
         return {"ok": True, "policy": policy.describe(rules, arguments.config_read.exit, arguments.allow_private)}
@@ -162,6 +167,7 @@ class _Node:
             options.node_options(arguments),
             serves=True,
             exit_protocols=arguments.exit,
+            is_backup_exit=arguments.backup,
             exit_rules=rules,
             admission=config.limits.admission(),
             limits=self.memory,
