@@ -122,6 +122,8 @@ class Tunnels(Protocol):
 
     def get_candidates(self, *requested_flags: int) -> list[Peer]: ...
 
+    def wanted_circuits(self) -> dict[Lane, int]: ...
+
     def send_data(
         self, target: Address, circuit_id: int, dest_address: Address, source_address: Address, data: bytes
     ) -> None:

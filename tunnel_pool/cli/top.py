@@ -64,8 +64,11 @@ def picture(state: dict[str, Any], torrents: Iterable[dict[str, Any]], height: i
     summary = (
         f"tunnel-pool {status['version']}, up {status['uptime_s']:.0f} s: "
         f"{_mega(status['down_bytes_per_s'])} MB/s down, {_mega(status['up_bytes_per_s'])} up, "
-        f"{status['circuits_ready']} circuits ready, {status['streams']} streams, {status['candidates']} nodes known"
+        f"{status['circuits_ready']} circuits ready, {status['streams']} streams, "
+        f"{status['candidates']} nodes known, {status['exits']} of them exits"
     )
+    if status["way_out"]:
+        summary += f"\n{status['way_out']}"
     room = max(3, height - len(state["pool"]["children"]) - 7)
     busiest = sorted(torrents, key=lambda t: (-t["down_bytes_per_s"] - t["up_bytes_per_s"], t["position"]))
     return Group(Text(summary, style="bold"), Text(), _pool(state), Text(), _torrents(busiest, room))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import psutil
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 
 from tunnel_pool import __version__
 from tunnel_pool.contract import Tunnels
@@ -47,6 +48,7 @@ def status_of(node: Watched) -> dict[str, Any]:
             "own": sum(streams_of(circuit).open for circuit in node.tunnels.circuits.values()),
         },
         "candidates": len(node.tunnels.candidates),
+        "exits_known": len(node.tunnels.get_candidates(PEER_FLAG_EXIT_BT)),
         "dropped": dict(sorted(node.tunnels.dropped().items())),
         "limits": rates,
         "waiting": node.memory.waiting(),
@@ -85,7 +87,8 @@ def describe(status: dict[str, Any]) -> str:
         f"exits {', '.join(status['exit']) or 'nothing'}",
         f"carried: {carried}",
         f"circuits: {circuits['relayed']} relayed, {circuits['exits']} exits, {circuits['own']} own, "
-        f"{circuits['joined']} joined in all; {status['candidates']} nodes known",
+        f"{circuits['joined']} joined in all; {status['candidates']} nodes known, "
+        f"{status['exits_known']} of them exits",
         f"streams: {status['streams']['exits']} of exits, {status['streams']['own']} own",
         f"waiting for a limit: {', '.join(f'{count} {name}' for name, count in status['waiting'].items())}",
         f"dropped: {', '.join(f'{name} {count}' for name, count in status['dropped'].items()) or 'nothing'}",

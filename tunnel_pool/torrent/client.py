@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import libtorrent as lt
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
@@ -27,6 +27,7 @@ from tunnel_pool.torrent.anonymous_session import AnonymousSession, AnonymousSes
 from tunnel_pool.torrent.isolation import Isolation, Isolator
 from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
+from tunnel_pool.torrent.network_words import way_out_in_words
 from tunnel_pool.torrent.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
@@ -198,7 +199,7 @@ class TorrentClient:
             self._check_pool()
             if time.monotonic() >= hint_s:
                 hint_s = math.inf
-                logger.warning("%s", self._what_is_missing())
+                logger.warning("%s", way_out_in_words(self.tunnels) or "No circuit is ready yet")
             on_progress(self)
             await asyncio.sleep(CIRCUITS_POLL_S)
         since_s = [each.readiness.first_s for each in self._sessions if each.readiness.first_s is not None]
@@ -271,15 +272,6 @@ class TorrentClient:
     def dropped(self) -> Counter[str]:
         """Return the dropped datagrams by reason, everywhere."""
         return self._sessions.dropped() + self.tunnels.dropped()
-
-    def _what_is_missing(self) -> str:
-        """Return why there is no circuit yet, as far as can be told from here."""
-        if not self.tunnels.candidates:
-            return "No node of the network has answered: are --bootstrap, --community-id and the network right?"
-        if not self.tunnels.get_candidates(PEER_FLAG_EXIT_BT):
-            count = len(self.tunnels.candidates)
-            return f"{count} nodes have answered, and no exit: relays are asked for those that they know"
-        return "Nodes and exits are known, but no circuit could be built through them yet"
 
     def _check_pool(self) -> None:
         if why := self.tunnels.failure():

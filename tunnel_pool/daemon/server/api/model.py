@@ -180,6 +180,8 @@ class Status(Model):
     circuits_ready: int
     streams: Annotated[int, msgspec.Meta(description="TCP connections that our circuits carry now")]
     candidates: Annotated[int, msgspec.Meta(description="nodes known")]
+    exits: Annotated[int, msgspec.Meta(description="nodes known that let BitTorrent out")]
+    way_out: Annotated[str, msgspec.Meta(description="what keeps circuits from exits, for users; empty: nothing does")]
 
 
 class Sample(Model):

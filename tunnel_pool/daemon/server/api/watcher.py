@@ -4,6 +4,7 @@ import time
 from collections import Counter, deque
 
 import msgspec
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 
 from tunnel_pool import __version__
 from tunnel_pool.contract import Tunnels
@@ -15,6 +16,7 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.node.status import children_of
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.system.measure import CpuMeter
+from tunnel_pool.torrent.network_words import way_out_in_words
 
 HISTORY_S = 600
 
@@ -96,6 +98,8 @@ class Watcher:
             circuits_ready=views.ready_circuits(self.tunnels),
             streams=views.open_streams(self.tunnels),
             candidates=len(self.tunnels.candidates),
+            exits=len(self.tunnels.get_candidates(PEER_FLAG_EXIT_BT)),
+            way_out=way_out_in_words(self.tunnels),
         )
 
     def recent(self, seconds: int) -> list[model.Sample]:

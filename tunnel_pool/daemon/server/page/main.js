@@ -16,6 +16,8 @@ function showState(state) {
   setText(byId("up"), rate(status.up_bytes_per_s));
   setText(byId("circuits-ready"), `${status.circuits_ready} ready`);
   setText(byId("candidates"), String(status.candidates));
+  setText(byId("exits"), String(status.exits));
+  setText(byId("way-out"), status.way_out);
   setText(byId("version"), `tunnel-pool ${status.version}`);
   pool.show(state);
   graphs.add(state.sample);
