@@ -1,10 +1,11 @@
 """Run a client in a network namespace of its own, whose way to exits is barred, or whose exits end or fall silent.
 
-blocked_world.py FOLDER HOPS unmet|blocked|gone|silent ours|mixed [OPTION...]
+blocked_world.py FOLDER HOPS unmet|blocked|gone|silent ours|mixed|tracked [OPTION...]
 
 `unmet`: the client's provider drops what goes to exits and what comes from them, all the time. In mid-download,
 `blocked`: it does so from then on; `gone`: all exits end but one that the client has not met; `silent`: the exit in use
-takes what comes and does nothing. The relays are `ours`, or pyipv8's, some of them old.
+takes what comes and does nothing. The relays are `ours`, or pyipv8's, some of them old (`mixed`). `tracked`: they are
+ours, and an HTTP tracker alone knows the seeder.
 
 Runs in a network namespace that `unshare` made, as leak_world.py. Prints one JSON object: how the download ended, its
 circuits, and when its first byte came, or the first one after the change.
@@ -20,12 +21,14 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from tests.commands import MODULE, ROOT, command
-from tests.leak_world import CLIENT, NET, Client, run
+from tests.leak_world import CLIENT, NET, TRACKER, Client, run
 from tests.network import COMMUNITY_ID, until
+from tests.swarms import announce, http_tracker
 from tests.test_stream_faults import index_of_exit_in_use
 from tunnel_pool.bench.harness.daemon import magnet_of
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.private_swarm.swarm import RELAY_NET, LocalSwarm, same_bytes
+from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 
 PLAIN_RELAYS = ("old-relay", "relay", "old-relay", "relay", "relay")
 EXITS = {"unmet": 2, "blocked": 2, "gone": 3, "silent": 2}
@@ -63,7 +66,18 @@ def strike(swarm, client, what):
         os.kill(pids[index_of_exit_in_use(swarm)], signal.SIGSTOP)
 
 
-async def downloaded(folder, client, hops, *, what, is_mixed, options, stack):
+async def link_of(swarm, is_tracked, stack):
+    """Return a link that names the seeder, or a tracker that knows it."""
+    if not is_tracked:
+        return magnet_of(swarm)
+    infohash = swarm_hash_of(parse_torrent(str(swarm.torrent)))
+    tracker, _ = await stack.enter_async_context(http_tracker(TRACKER))
+    await announce(tracker, infohash, swarm.seeders[0])
+    return f"magnet:?xt=urn:btih:{infohash.hex()}&tr=http://{TRACKER}:{tracker[1]}/announce"
+
+
+async def downloaded(folder, client, hops, *, what, relays, options, stack):
+    is_mixed = relays == "mixed"
     plain = [
         await plain_relay(role, f"{NET}.{RELAY_NET}.{number}", stack)
         for number, role in enumerate(PLAIN_RELAYS if is_mixed else (), start=1)
@@ -84,9 +98,10 @@ async def downloaded(folder, client, hops, *, what, is_mixed, options, stack):
     unmet = {"unmet": swarm.exits, "gone": swarm.exits[-1:]}.get(what, [])
     block(client, [node.host for node in unmet])
     started_s = time.monotonic()
+    link = await link_of(swarm, relays == "tracked", stack)
     download = await stack.enter_async_context(
         command(
-            "download", magnet_of(swarm), f"--hops={hops}", "--workers=2", f"--state={folder / 'state'}",
+            "download", link, f"--hops={hops}", "--workers=2", f"--state={folder / 'state'}",
             f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}", "--allow-private",
             f"--community-id={swarm.community_id.hex()}", f"--save={folder}", "--json", *options,
             program=[*client.enter, *MODULE],
@@ -117,7 +132,7 @@ async def scenario(folder, hops, **how):
     try:
         await until(client.join, what="the client's namespace")
         run("ip", "link", "set", "lo", "up")
-        for host in [f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 9)]:
+        for host in [TRACKER, *(f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 9))]:
             run("ip", "addr", "add", f"{host}/32", "dev", "world")
         async with AsyncExitStack() as stack:
             return await downloaded(folder, client, hops, stack=stack, **how)
@@ -127,5 +142,5 @@ async def scenario(folder, hops, **how):
 
 if __name__ == "__main__":
     where, hop_count, what, relays, *more = sys.argv[1:]
-    run_it = scenario(Path(where), int(hop_count), what=what, is_mixed=relays == "mixed", options=more)
+    run_it = scenario(Path(where), int(hop_count), what=what, relays=relays, options=more)
     print(json.dumps(asyncio.run(run_it)))

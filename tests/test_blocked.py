@@ -11,13 +11,15 @@ pytestmark = in_namespaces
 WITHIN_S = 30  # for busy machines: it takes 8 s
 
 
-@pytest.mark.parametrize(("hops", "detour"), [(1, 2), (2, 3), (3, 3)])
-async def test_exits_that_were_never_met_are_reached_through_relays_that_tell_of_them(hops, detour, tmp_path):
-    """The relays are pyipv8's, some from before they told of exits."""
-    result = await told_by("tests.blocked_world", tmp_path, hops, "unmet", "mixed")
+@pytest.mark.parametrize(
+    ("hops", "detour", "relays"), [(1, 2, "mixed"), (2, 3, "mixed"), (3, 3, "mixed"), (1, 2, "tracked")]
+)
+async def test_exits_that_were_never_met_are_reached_through_relays_that_tell_of_them(hops, detour, relays, tmp_path):
+    """The relays are pyipv8's, some from before they told of exits; or the seeder is found by an HTTP tracker alone."""
+    result = await told_by("tests.blocked_world", tmp_path, hops, "unmet", relays)
     assert result["code"] == 0, result
     assert result["verified"]
-    print(f"{hops} hops: the first byte came after {result['first_byte_s']} s")
+    print(f"{hops} hops, {relays}: the first byte came after {result['first_byte_s']} s")
     assert result["first_byte_s"] < WITHIN_S
     carried = [circuit for circuit in result["circuits"] if circuit["type"] == "DATA" and circuit["bytes"] > 1 << 20]
     assert {circuit["hops"] for circuit in carried} == {detour}

@@ -15,7 +15,7 @@ BUSY_BYTES = 8192  # what a circuit brings from one look to the next when it bri
 
 
 class Carried(NamedTuple):
-    """What a ready circuit carried, and when the last cell came over it, in seconds since the epoch."""
+    """Says what a ready circuit carried, and when the last cell came over it, in seconds since the epoch."""
 
     circuit_id: int
     sent_bytes: int
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 class _Silence:
-    """What is known of a circuit since the last cell came."""
+    """Remembers what became of a circuit since the last cell came."""
 
     def __init__(self, last: Carried, used_s: float) -> None:
         self.last = last

@@ -22,7 +22,7 @@ from ipv8.peer import Peer
 from tunnel_pool.overlay.clients.lanes import detour_of, set_detour
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.pacing import Recent
-from tunnel_pool.overlay.paths.hop_choice import HopChoice
+from tunnel_pool.overlay.paths.hop_choice import OUT, HopChoice
 from tunnel_pool.overlay.paths.way_out import (
     DETOUR_AFTER_S,
     MAX_TOLD,
@@ -66,13 +66,10 @@ class ChosenHops(TunnelCommunity):
                 return None
         if ctype == CIRCUIT_TYPE_IP_SEEDER and required_exit is None:
             required_exit = self.hop_choice.introduction_point()
-        now_s, detour = time.monotonic(), 0
-        if ctype == CIRCUIT_TYPE_DATA and required_exit is None:
-            # Those that do not answer directly may do so over a relay: of one hop, circuits find out.
-            exits = self.get_candidates(PEER_FLAG_EXIT_BT) if goal_hops == 1 else self.hop_choice.exits_that_answer()
-            if (found := self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))) is None:
-                return None
-            detour = found
+        now_s = time.monotonic()
+        detour = self._detour(goal_hops, ctype, required_exit, now_s) if ctype in OUT else 0
+        if detour is None:
+            return None
         if goal_hops + detour > 1:
             self._first_hops = self.hop_choice.first(goal_hops + detour, ctype, required_exit)
             if not self._first_hops:
@@ -83,6 +80,16 @@ class ChosenHops(TunnelCommunity):
         if circuit is not None and detour:
             set_detour(circuit, detour)
         return circuit
+
+    def _detour(self, goal_hops: int, ctype: str, required_exit: Peer | None, now_s: float) -> int | None:
+        """Return how many hops more a circuit out gets; None when there is no exit for it yet."""
+        if required_exit is not None:
+            return int(goal_hops == 1 and self.way_out.is_blocked(now_s))
+        if ctype != CIRCUIT_TYPE_DATA:
+            return self.way_out.detour(goal_hops, now_s, exits_known=False)
+        # Those that do not answer directly may do so over a relay: of one hop, circuits find out.
+        exits = self.get_candidates(PEER_FLAG_EXIT_BT) if goal_hops == 1 else self.hop_choice.exits_that_answer()
+        return self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))
 
     def _ask_directly(self, now_s: float) -> None:
         self.way_out.asked(now_s)
@@ -129,7 +136,7 @@ class ChosenHops(TunnelCommunity):
 
     def _may_be_told_the_exit(self, circuit: Circuit) -> bool:
         is_last = circuit.goal_hops - 1 == len(circuit.hops)
-        is_out = circuit.ctype == CIRCUIT_TYPE_DATA and circuit.required_exit is None
+        is_out = circuit.ctype in OUT and circuit.required_exit is None
         # Of an exit that is known by its key alone, nobody can say in which network it is.
         return bool(
             is_last

@@ -21,8 +21,10 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.paths.guards import SECOND_LAYER
 from tunnel_pool.overlay.paths.path import Node, Ranked, in_order, rank, without_conflicts
+from tunnel_pool.overlay.requests.http import CIRCUIT_TYPE_HTTP
 from tunnel_pool.rpc.drop_reasons import DropReason
 
+OUT = frozenset((CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_HTTP))  # circuits that end at an exit
 # Circuits that others can make us build, by asking for them.
 ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))
 
@@ -75,7 +77,7 @@ class HopChoice:
         """Return the relays that a circuit of several hops may begin with, the best first."""
         relays = self._community.get_candidates(PEER_FLAG_RELAY)
         path = [node_of(required_exit)] if required_exit is not None else []
-        if required_exit is None and ctype == CIRCUIT_TYPE_DATA:
+        if required_exit is None and ctype in OUT:
             exits = [node_of(peer) for peer in self.exits_that_answer()]
             # One exit has to be left for the end, and in another network where that can be.
             left = {peer: without_conflicts(exits, [node_of(peer)]) for peer in relays}
@@ -109,6 +111,8 @@ class HopChoice:
             if is_last:
                 return [node_of(circuit.required_exit)]
             path.append(node_of(circuit.required_exit))
+        if is_last and circuit.ctype == CIRCUIT_TYPE_HTTP:
+            return []  # where exits that make requests are known, one is required
         if is_last:
             return self._diverse(rank(map(node_of, self._community.get_candidates(PEER_FLAG_EXIT_BT)), path, self._rng))
         relays = self._community.get_candidates(PEER_FLAG_RELAY)
@@ -121,7 +125,7 @@ class HopChoice:
                 return chosen
             # In a network of a handful of nodes, the one that is left may be the circuit's end.
         exits = set(self._community.get_candidates(PEER_FLAG_EXIT_BT))
-        if circuit.ctype == CIRCUIT_TYPE_DATA and not self.exits_that_answer():
+        if circuit.ctype in OUT and not self.exits_that_answer():
             relays = self._that_may_tell(relays, is_before_exit=circuit.goal_hops - 2 == len(circuit.hops))
         # Exits are rare: they are for the end, while others are there.
         found = rank((node_of(peer) for peer in relays if peer not in exits), path, self._rng)

@@ -124,10 +124,10 @@ class HttpRequests:
         return circuit
 
     def _build_circuit(self, lane: Lane) -> Circuit | None:
-        if not self._community.get_candidates(PEER_FLAG_EXIT_HTTP):
-            return None
+        # Where none is known that makes requests, an exit that a relay tells of may.
+        flags = [PEER_FLAG_EXIT_HTTP] if self._community.get_candidates(PEER_FLAG_EXIT_HTTP) else None
         circuit: Circuit | None = self._community.create_circuit(
-            lane.hops, CIRCUIT_TYPE_HTTP, exit_flags=[PEER_FLAG_EXIT_HTTP], group=lane.group
+            lane.hops, CIRCUIT_TYPE_HTTP, exit_flags=flags, group=lane.group
         )
         return circuit
 

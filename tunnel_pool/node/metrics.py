@@ -31,9 +31,7 @@ class NodeCollector(Collector):
         yield family(GaugeMetricFamily, "tunnel_pool_streams", streams, ["role"], status["streams"])
         yield CounterMetricFamily("tunnel_pool_circuits_joined", "Handshakes that ended well.", circuits["joined"])
         yield GaugeMetricFamily("tunnel_pool_candidates", "Nodes known.", status["candidates"])
-        yield GaugeMetricFamily(
-            "tunnel_pool_exits_known", "Nodes known that are exits.", status["exits_known"]
-        )
+        yield GaugeMetricFamily("tunnel_pool_exits_known", "Nodes known that are exits.", status["exits_known"])
         yield GaugeMetricFamily("tunnel_pool_uptime_seconds", "Since the start.", status["uptime_s"])
         yield from _limits(status)
         yield from children_metrics(status["children"])

@@ -65,8 +65,11 @@ class PooledExitRequests:
         return (reply.address.host, reply.address.port) if reply.HasField("address") else None
 
     def _slot_for_http(self, lane: Lane) -> int | None:
-        """Return a child with such a circuit, else one that knows an exit for it; who has just failed comes last."""
-        able = [slot for slot in self.pool.running() if self._knows_http_exit(slot)]
+        """Return a child with such a circuit, else one that knows an exit for it; who has just failed comes last.
+
+        Where no child knows one, any may find one by way of a relay that tells of exits.
+        """
+        able = [slot for slot in self.pool.running() if self._knows_http_exit(slot)] or self.pool.running()
         have = Counter(
             slot_of(circuit.circuit_id)
             for circuit in self.circuits.values()

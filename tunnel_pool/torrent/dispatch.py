@@ -12,7 +12,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.clients import Clients
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.lanes import Lane, detour_of, lane_of
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
@@ -122,7 +122,8 @@ class Dispatcher:
         """Return why a CONNECT is refused, None if it is not: only HTTP trackers are asked, by exits that offer it."""
         if address.port == HTTPS_PORT:
             return ReplyCode.NETWORK_UNREACHABLE, "no circuit that carries TLS is known"
-        if not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
+        by_detour = any(map(detour_of, self._tunnels.circuits_for_new_peers(*self.lane)))
+        if not by_detour and not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
         if address.port == 0:
             return ReplyCode.NOT_ALLOWED, "no port"
