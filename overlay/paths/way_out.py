@@ -28,7 +28,7 @@ class WayOut:
     def __init__(self) -> None:
         self._met_s: float | None = None  # when the first node was met
         self._asked_s: float | None = None  # since when exits have been asked directly, and none has answered
-        self._probed_s = 0.0
+        self._probed_s = 0.0  # when exits were asked directly for the last time, to find out whether they answer
         self._is_known = False
         self._told_none = Recent[bytes](TOLD_NONE_S)  # keys of nodes that know no exit, or are too old to tell
 
@@ -42,7 +42,7 @@ class WayOut:
     def asked(self, now_s: float) -> None:
         """Note that an exit is asked to be the only hop of a circuit."""
         if self._asked_s is None:
-            self._asked_s = now_s
+            self._asked_s = self._probed_s = now_s
 
     def answered(self) -> None:
         """Note that an exit is the only hop of a circuit."""
