@@ -40,7 +40,6 @@ WRONG = [
     (["download", INFOHASH, "--bootstrap", "somewhere"], "--bootstrap"),
     (["download", INFOHASH, "--state", ""], "an empty path"),
     (["node", "--log-level", "loud"], "loud"),
-    (["node", "--backup"], "add --exit"),
 ]
 
 
@@ -102,6 +101,11 @@ async def test_folders_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+async def test_only_an_exit_is_a_backup():
+    code, _, line = await fails("node", "--backup")
+    assert (code, line) == (2, "tunnel-pool node: --backup is for an exit: add --exit")
+
+
 @pytest.mark.parametrize("name", ["download", "node"])
 async def test_a_port_in_use(tmp_path, name, workers):
     host = unused_host()
