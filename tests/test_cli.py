@@ -100,12 +100,12 @@ async def test_folders_that_cannot_be_written(tmp_path):
     assert "--state" in line
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 async def test_only_an_exit_is_a_backup():
     code, _, line = await fails("node", "--backup")
     assert (code, line) == (2, "tunnel-pool node: --backup is for an exit: add --exit")
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", ["download", "node"])
 async def test_a_port_in_use(tmp_path, name, workers):
     host = unused_host()
