@@ -89,7 +89,9 @@ class ChosenHops(TunnelCommunity):
             return self.way_out.detour(goal_hops, now_s, exits_known=False)
         # Those that do not answer directly may do so over a relay: of one hop, circuits find out.
         exits = self.get_candidates(PEER_FLAG_EXIT_BT) if goal_hops == 1 else self.hop_choice.exits_that_answer()
-        return self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))
+        detour = self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))
+        # Where nobody else is known, there is no other way.
+        return 0 if detour and exits and not self.hop_choice.first(goal_hops + detour, ctype, None) else detour
 
     def _ask_directly(self, now_s: float) -> None:
         self.way_out.asked(now_s)
@@ -101,7 +103,7 @@ class ChosenHops(TunnelCommunity):
         direct = [c for c in self.circuits.values() if c.ctype == CIRCUIT_TYPE_DATA and c.goal_hops == 1]
         if any(circuit.state == CIRCUIT_STATE_READY for circuit in direct):
             self.way_out.answered()
-        elif self.way_out.is_blocked(time.monotonic()):
+        elif self.way_out.is_blocked(time.monotonic()) and self.hop_choice.first(2, CIRCUIT_TYPE_DATA, None):
             if self.way_out.is_news():
                 logger.warning("No exit answers from here: circuits that were to have one hop get two.")
             for circuit in direct:
