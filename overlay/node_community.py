@@ -106,14 +106,17 @@ class NodeCommunity(CarefulIntroductions, MeetingPoints):
         """Return whether the peer is this node: this process or another child, of the same key or of a sibling's."""
         return peer.mid == self.my_peer.mid or peer.public_key.key_to_bin() in self._siblings
 
+    def is_silent(self, peer: Peer) -> bool:
+        """Return whether a peer did not answer of late."""
+        return self.suspects.has(peer.mid, time.monotonic())
+
     def get_candidates(self, *requested_flags: int) -> list[Peer]:
         """Return candidates as py-ipv8 does, without ourselves, and without silent ones while there are others.
 
         Exits that offer themselves as a backup come without others only (Tribler's tunnel/community.py).
         """
-        now_s = time.monotonic()
         peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
-        heard = [peer for peer in peers if not self.suspects.has(peer.mid, now_s)] or peers
+        heard = [peer for peer in peers if not self.is_silent(peer)] or peers
         if PEER_FLAG_EXIT_BT not in requested_flags:
             return heard
         return [peer for peer in heard if PEER_FLAG_EXIT_BACKUP not in self.candidates.get(peer, ())] or heard

@@ -54,10 +54,14 @@ def set_detour(circuit: Circuit, hops: int) -> None:
     circuit.detour = hops
 
 
+def asked_hops(circuit: Circuit) -> int:
+    """Return how many hops `create_circuit` was asked for."""
+    return int(circuit.goal_hops) - detour_of(circuit)
+
+
 def lane_of(circuit: Circuit) -> Lane:
     """Return which clients a circuit serves: a downloader's end-to-end circuit has one hop more than they asked for."""
-    more = (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER) + detour_of(circuit)
-    return Lane(int(circuit.goal_hops - more), group_of(circuit))
+    return Lane(asked_hops(circuit) - (circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER), group_of(circuit))
 
 
 class GroupedCircuits:
@@ -98,8 +102,7 @@ class GroupedCircuits:
         return [
             circuit
             for circuit in found
-            if (group is None or group_of(circuit) == group)
-            and (hops is None or circuit.goal_hops - detour_of(circuit) == hops)
+            if (group is None or group_of(circuit) == group) and (hops is None or asked_hops(circuit) == hops)
         ]
 
     def build_tunnels(self, hops: int, group: int = 0) -> None:

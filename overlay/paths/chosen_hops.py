@@ -19,7 +19,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import detour_of, set_detour
+from tunnel_pool.overlay.clients.lanes import asked_hops, set_detour
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.hop_choice import OUT, HopChoice
@@ -43,6 +43,7 @@ class ChosenHops(TunnelCommunity):
     """
 
     suspects: Recent[bytes]  # peers that did not answer, by mid
+    is_silent: Callable[[Peer], bool]
     _is_me: Callable[[Peer], bool]
 
     def __init__(self, settings: Any) -> None:
@@ -70,16 +71,21 @@ class ChosenHops(TunnelCommunity):
         detour = self._detour(goal_hops, ctype, required_exit, now_s) if ctype in OUT else 0
         if detour is None:
             return None
-        if goal_hops + detour > 1:
-            self._first_hops = self.hop_choice.first(goal_hops + detour, ctype, required_exit)
-            if not self._first_hops:
+        hops = goal_hops + detour
+        self._first_hops = self.hop_choice.first(hops, ctype, required_exit) if hops > 1 else []
+        if hops > 1 and not self._first_hops:
+            if not detour or goal_hops > 1 or not (required_exit or self._knows_an_exit(ctype)):
                 return None
-        elif ctype == CIRCUIT_TYPE_DATA:
+            hops, detour = 1, 0  # where nobody else is known, there is no other way
+        if hops == 1 and ctype == CIRCUIT_TYPE_DATA:
             self._ask_directly(now_s)
-        circuit: Circuit | None = super().create_circuit(goal_hops + detour, ctype, None, required_exit, info_hash)
+        circuit: Circuit | None = super().create_circuit(hops, ctype, None, required_exit, info_hash)
         if circuit is not None and detour:
             set_detour(circuit, detour)
         return circuit
+
+    def _knows_an_exit(self, ctype: str) -> bool:
+        return ctype == CIRCUIT_TYPE_DATA and bool(self.get_candidates(PEER_FLAG_EXIT_BT))
 
     def _detour(self, goal_hops: int, ctype: str, required_exit: Peer | None, now_s: float) -> int | None:
         """Return how many hops more a circuit out gets; None when there is no exit for it yet."""
@@ -89,9 +95,7 @@ class ChosenHops(TunnelCommunity):
             return self.way_out.detour(goal_hops, now_s, exits_known=False)
         # Those that do not answer directly may do so over a relay: of one hop, circuits find out.
         exits = self.get_candidates(PEER_FLAG_EXIT_BT) if goal_hops == 1 else self.hop_choice.exits_that_answer()
-        detour = self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))
-        # Where nobody else is known, there is no other way.
-        return 0 if detour and exits and not self.hop_choice.first(goal_hops + detour, ctype, None) else detour
+        return self.way_out.detour(goal_hops, now_s, exits_known=bool(exits))
 
     def _ask_directly(self, now_s: float) -> None:
         self.way_out.asked(now_s)
@@ -131,7 +135,7 @@ class ChosenHops(TunnelCommunity):
             named = list(dict.fromkeys(candidates))[:MAX_TOLD]
             told = [key for key in named if key not in path and self._is_other(key)]
             self.hop_choice.shuffle(told)
-            keys = in_order_of_trust(keys, told, self._is_silent)
+            keys = in_order_of_trust(keys, told, lambda key: self.is_silent(Peer(key)))
             if not keys:
                 self.way_out.told_none(circuit.hops[-1].public_key_bin, time.monotonic())
         self._extend(circuit, keys, max_tries, frozenset(told))
@@ -144,11 +148,8 @@ class ChosenHops(TunnelCommunity):
             is_last
             and is_out
             and not self.hop_choice.requires_diversity
-            and may_name_the_exit(len(circuit.hops), circuit.goal_hops - detour_of(circuit))
+            and may_name_the_exit(len(circuit.hops), asked_hops(circuit))
         )
-
-    def _is_silent(self, key: bytes) -> bool:
-        return self.suspects.has(Peer(key).mid, time.monotonic())
 
     def _is_other(self, key: bytes) -> bool:
         """Return whether a key is one that a hop may have, and none of our own."""

@@ -40,9 +40,8 @@ class HopChoice:
 
     def exits_that_answer(self) -> list[Peer]:
         """Return the exits that are known and have not been silent of late."""
-        now_s, suspects = time.monotonic(), self._community.suspects
         exits = self._community.get_candidates(PEER_FLAG_EXIT_BT)
-        return [peer for peer in exits if not suspects.has(peer.mid, now_s)]
+        return [peer for peer in exits if not self._community.is_silent(peer)]
 
     def last(self, peers: Sequence[Peer]) -> Peer | None:
         """Return one to be the last hop; not a guard, which would then be no first hop, while there are others."""

@@ -30,8 +30,8 @@ def circuit_rows(client: TorrentClient) -> list[Circuit]:
 def summary(client: TorrentClient) -> str:
     """Return one line: done, speed, circuits."""
     statuses = client.statuses
-    ready = len(client.circuits())
-    detours = sum(detour_of(circuit) > 0 for circuit in client.circuits())
+    circuits = client.circuits()
+    ready, detours = len(circuits), sum(detour_of(circuit) > 0 for circuit in circuits)
     done = sum(status.done_bytes for status in statuses)
     wanted = sum(status.wanted_bytes for status in statuses)
     rate = sum(status.download_bytes_per_s for status in statuses)

@@ -16,7 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane, lane_of, set_group
+from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane, asked_hops, set_group
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
 from tunnel_pool.overlay.messages import peer_message
@@ -238,7 +238,7 @@ class PooledCircuits(GroupedCircuits):
         circuit = self.circuits.pop(circuit_id, None)
         if circuit is not None:
             if len(circuit.hops) < circuit.goal_hops:
-                self._backoffs[lane_of(circuit).hops].failed(time.monotonic())
+                self._backoffs[asked_hops(circuit)].failed(time.monotonic())
             circuit.close(reason)
             self.on_circuit_removed(circuit, reason)
             self._children_changed()

@@ -22,7 +22,7 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of, set_detour, set_group
+from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour, set_group
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
@@ -287,7 +287,7 @@ class PooledTunnelCommunity(
         for hop in state.hops[len(circuit.hops) :]:
             circuit.add_hop(self._hop(hop))
         if circuit.state == CIRCUIT_STATE_READY:
-            self._backoffs[lane_of(circuit).hops].succeeded()
+            self._backoffs[asked_hops(circuit)].succeeded()
         if state.closing and circuit.state != CIRCUIT_STATE_CLOSING:
             circuit.close("closing")
         elif circuit.e2e and not was_linked:
