@@ -154,9 +154,10 @@ class ChosenHops(TunnelCommunity):
     def _is_other(self, key: bytes) -> bool:
         """Return whether a key is one that a hop may have, and none of our own."""
         try:
-            return not self._is_me(Peer(self.crypto.key_from_public_bin(key)))
+            peer = Peer(self.crypto.key_from_public_bin(key))
         except (ValueError, TypeError):
             return False
+        return bool(self.crypto.is_key_compatible(peer.public_key)) and not self._is_me(peer)
 
     def _extend(
         self, circuit: Circuit, keys: list[bytes], max_tries: int, told: frozenset[bytes] = frozenset()

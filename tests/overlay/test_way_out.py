@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 import pytest
+from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY
 
 from tests.network import EXIT_FLAGS, address_of, make_config, network, opened, tunnels, until
@@ -129,6 +130,26 @@ class _Boasting:
 
     def __getattr__(self, name):
         return getattr(self._serializer, name)
+
+
+@pytest.mark.parametrize("told", ["ours", "of another kind", "cut short", "none"])
+async def test_a_relay_that_tells_of_what_is_no_hop_gets_no_circuit(told):
+    """The key of the client itself, one that hops can't have (py-ipv8's M2Crypto), and no key at all."""
+    async with network(exits=0, relays=1) as (relay,), tunnels("plain", [address_of(relay)]) as client:
+        await until(lambda: client.get_candidates(PEER_FLAG_RELAY))
+        key = {
+            "ours": client.my_peer.public_key.key_to_bin(),
+            "of another kind": default_eccrypto.generate_key("very-low").pub().key_to_bin(),
+            "cut short": relay.my_peer.public_key.key_to_bin()[:20],
+            "none": b"",
+        }[told]
+        relay.serializer = _Boasting(relay.serializer, key, 1)
+        forget_waiting(client)
+        circuit = client.create_circuit(1)
+        assert await asyncio.wait_for(circuit.ready, 30) is None
+        assert len(circuit.hops) == 1
+        assert circuit.unverified_hop is None
+        assert not client.way_out.may_tell(relay.my_peer.public_key.key_to_bin(), time.monotonic())
 
 
 async def test_a_relay_that_names_exits_of_its_own_gets_no_more_than_its_share():
