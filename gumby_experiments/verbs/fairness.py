@@ -13,7 +13,7 @@ from tunnel_pool.gumby_experiments.verbs import of_a_node
 from tunnel_pool.gumby_experiments.verbs.bulk import BulkModule
 from tunnel_pool.gumby_experiments.verbs.swarm import DOWNLOADER, MB, SEEDER, SwarmModule
 
-UTP, UTP_LATER = "utp", "utp_later"
+NOTHING, UTP, UTP_LATER = "nothing", "utp", "utp_later"
 UTP_EXIT, ATTACKER = "utp_exit", "attacker"
 RAMP_S = 5.0  # how long one side has the link, or the flood has begun, before the other comes
 
@@ -34,10 +34,12 @@ class FairnessModule(BulkModule):
     @of_a_node
     async def fetch_beside(self, number: int, beside: str, seconds: str, size_mb: str) -> None:
         """Fetch beside `nothing`, or a download of so many MB by `utp` that has begun before, or begins later."""
-        if beside in (UTP, UTP_LATER):
+        if beside == NOTHING:
+            await self.fetch(number, seconds)
+        elif beside in (UTP, UTP_LATER):
             await self._fetch_beside_utp(self._run.node(number), seconds, size_mb, is_later=beside == UTP_LATER)
         else:
-            await self.fetch(number, seconds)
+            raise RunError(f"{beside!r} is nothing to fetch beside; there are {NOTHING}, {UTP}, {UTP_LATER}")
 
     async def _fetch_beside_utp(self, client: Node, seconds: str, size_mb: str, *, is_later: bool) -> None:
         """Fetch, and download by uTP at the client; set `utp_share`: of all bytes that came once both had begun."""
