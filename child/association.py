@@ -58,6 +58,14 @@ class ServedAssociation:
         """Deliver a datagram from outside, from this encoded address, to the client."""
         self._udp.sendto(join_udp_request(address, data), self._client)
 
+    def pin(self, destination: bytes, circuit_id: int) -> None:
+        """Send what goes to this encoded destination over this circuit from now on."""
+        self._outgoing.pin(destination, circuit_id)
+
+    def carries(self, destination: bytes, circuit_id: int) -> bool:
+        """Return whether what the client sends to a destination goes over this circuit."""
+        return self._outgoing.circuit_of(destination) == circuit_id
+
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
         """Forget a dead circuit; return the destinations that it carried, encoded."""
         return self._outgoing.forget_circuit(circuit_id)

@@ -15,7 +15,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.child.association import ServedAssociation
 from tunnel_pool.overlay.clients.clients import Clients
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.lanes import Lane, is_announced, lane_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -44,6 +44,9 @@ class DataPath(Protocol):
 
     def set_usual(self, association_id: int) -> None:
         """Give this association what no client of its lane asked for."""
+
+    def pin(self, association_id: int, destination: bytes, circuit_id: int) -> None:
+        """Have what the client sends to a destination (RFC 1928, 5) go over this circuit from now on."""
 
     def steer(self, association_id: int, datagram: bytes) -> None:
         """Treat a datagram as if it had come to the association's socket."""
@@ -93,6 +96,12 @@ class PythonDataPath:
         if association_id in self._associations:
             self._clients.set_usual(self._associations[association_id].lane, association_id)
 
+    def pin(self, association_id: int, destination: bytes, circuit_id: int) -> None:
+        association = self._associations.get(association_id)
+        circuit = self._community.circuits.get(circuit_id)
+        if association is not None and circuit is not None and lane_of(circuit) == association.lane:
+            association.pin(destination, circuit_id)
+
     def steer(self, association_id: int, datagram: bytes) -> None:
         association = self._associations.get(association_id)
         if association is not None:
@@ -104,11 +113,16 @@ class PythonDataPath:
         else:
             self._counters[DropReason.DATA_IN_UNKNOWN_CIRCUIT] += 1
 
+    def _is_asked(self, circuit: Circuit, address: bytes) -> bool:
+        """Return whether a client sends to this encoded address over the circuit."""
+        return any(known.carries(address, circuit.circuit_id) for known in self._associations.values())
+
     def _from_circuit(self, circuit: Circuit, address: bytes, data: bytes) -> None:
         lane = lane_of(circuit)
         of_lane = [known for known, association in self._associations.items() if association.lane == lane]
         chosen = self._clients.for_answer(lane, of_lane, circuit.circuit_id, address)
-        if chosen is not None:
+        is_stranger = is_announced(circuit) and not self._is_asked(circuit, address)
+        if chosen is not None and not is_stranger:
             self._associations[chosen].deliver(address, data)
             return
         try:
@@ -144,6 +158,9 @@ class NativeDataPath:
 
     def set_usual(self, association_id: int) -> None:
         self._engine.set_usual(association_id)
+
+    def pin(self, association_id: int, destination: bytes, circuit_id: int) -> None:
+        self._engine.pin(association_id, destination, circuit_id)
 
     def steer(self, association_id: int, datagram: bytes) -> None:
         self._engine.client_datagram(association_id, datagram)

@@ -80,6 +80,8 @@ class ChildHost:
                 "dissociate": self._on_dissociate,
                 "set_usual": self._on_set_usual,
                 "steer": self._on_steer,
+                "announce": self._on_announce,
+                "pin": self._on_pin,
                 "open_stream": self._on_open_stream,
                 "remove_route": self._on_remove_route,
                 "introduce": self._on_introduce,
@@ -245,6 +247,14 @@ class ChildHost:
         self._opened_data_path().steer(message.association_id, message.datagram)
         return pb.Steered()
 
+    async def _on_announce(self, message: pb.Announce) -> pb.Announced:
+        self._created().announce_over(message.circuit_id)
+        return pb.Announced()
+
+    async def _on_pin(self, message: pb.Pin) -> pb.Pinned:
+        self._opened_data_path().pin(message.association_id, message.destination, message.circuit_id)
+        return pb.Pinned()
+
     async def _on_open_stream(self, message: pb.OpenStream) -> pb.StreamOpened:
         data_path = self._opened_data_path()
         sock = self._sockets.take_socket(message.stream_id)
@@ -293,7 +303,7 @@ class ChildHost:
         destination = message.host, message.port
         try:
             response = await self._created().perform_http_request(
-                destination, message.request, message.hops, message.group
+                destination, message.request, message.hops, message.group, message.circuit_id or None
             )
         except NoHttpExitError as error:
             raise RemoteError(pb.ERROR_NO_CANDIDATES, str(error)) from None

@@ -18,7 +18,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.clients.direct import DirectCarrier
-from tunnel_pool.overlay.clients.lanes import Lane, set_group
+from tunnel_pool.overlay.clients.lanes import Lane, set_announced, set_group
 from tunnel_pool.overlay.clients.liveness import Carried, Liveness
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
@@ -274,20 +274,34 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     def _send_message(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
         self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
+    def announce_over(self, circuit_id: int) -> None:
+        """Hand what strangers send over this circuit to `on_datagram` (tunnel_pool.contract)."""
+        circuit = self.circuits.get(circuit_id)
+        if circuit is None:
+            return
+        set_announced(circuit)
+        if self.native is not None:
+            self.native.engine.announce(circuit_id)
+
     async def perform_http_request(
-        self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
+        self,
+        destination: tuple[str, int],
+        request: bytes,
+        hops: int = 1,
+        group: int = 0,
+        circuit_id: int | None = None,
     ) -> bytes:
         """Return the answer to a request that an exit makes (tunnel_pool.contract). Raises HttpError."""
-        answer: bytes = await self.http.perform(destination, request, Lane(hops, group))
+        answer: bytes = await self.http.perform(destination, request, Lane(hops, group), circuit_id)
         return answer
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
         """Return where the DHT node of this name is (tunnel_pool.contract)."""
         return await self.dht_names.find(name, port, hops)
 
-    def carrier(self, lane: Lane, on_lost: OnLost) -> DirectCarrier | None:
+    def carrier(self, lane: Lane, on_lost: OnLost, *, announced: bool = False) -> DirectCarrier | None:
         """Return a carrier by which the native engine reads clients' datagrams, else None (tunnel_pool.contract)."""
-        return DirectCarrier(self.native.engine, lane, self.circuits) if self.native is not None else None
+        return DirectCarrier(self.native.engine, lane, self.circuits, announced) if self.native is not None else None
 
     def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
         """Take a data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""

@@ -146,6 +146,12 @@ class Engine:
     def set_usual(self, association_id: int) -> None:
         """Give this association what nobody of its lane asked for."""
 
+    def announce(self, circuit_id: int) -> None:
+        """Hand what comes over this circuit from where no client sends to over it to the main process."""
+
+    def pin(self, association_id: int, destination: bytes, circuit_id: int) -> None:
+        """Have what the association's client sends to a destination (RFC 1928, 5) go over this circuit."""
+
     def client_datagram(self, association_id: int, datagram: bytes) -> None:
         """A datagram of the association's client (RFC 1928 section 7) that came another way."""
 

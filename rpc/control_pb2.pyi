@@ -771,6 +771,7 @@ class HttpRequest(google.protobuf.message.Message):
     PORT_FIELD_NUMBER: builtins.int
     REQUEST_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
     hops: builtins.int
     host: builtins.str
     """a name is resolved at the exit"""
@@ -779,6 +780,8 @@ class HttpRequest(google.protobuf.message.Message):
     """headers and all"""
     group: builtins.int
     """isolation group (overlay/clients/lanes.py); 0: the one of all who ask for none"""
+    circuit_id: builtins.int
+    """over this circuit, while it is there; 0: over one for requests"""
     def __init__(
         self,
         *,
@@ -787,8 +790,9 @@ class HttpRequest(google.protobuf.message.Message):
         port: builtins.int = ...,
         request: builtins.bytes = ...,
         group: builtins.int = ...,
+        circuit_id: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["group", b"group", "hops", b"hops", "host", b"host", "port", b"port", "request", b"request"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id", "group", b"group", "hops", b"hops", "host", b"host", "port", b"port", "request", b"request"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___HttpRequest: typing_extensions.TypeAlias = HttpRequest
@@ -950,6 +954,71 @@ class UsualSet(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___UsualSet: typing_extensions.TypeAlias = UsualSet
+
+@typing.final
+class Announce(google.protobuf.message.Message):
+    """Others are told to find us by this circuit's outside address: what comes over
+    it from where no client sends to goes to the main process, by the data stream.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Announce: typing_extensions.TypeAlias = Announce
+
+@typing.final
+class Announced(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Announced: typing_extensions.TypeAlias = Announced
+
+@typing.final
+class Pin(google.protobuf.message.Message):
+    """What the association's client sends to a destination goes over this circuit from now on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASSOCIATION_ID_FIELD_NUMBER: builtins.int
+    DESTINATION_FIELD_NUMBER: builtins.int
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    association_id: builtins.int
+    destination: builtins.bytes
+    """RFC 1928 section 5"""
+    circuit_id: builtins.int
+    def __init__(
+        self,
+        *,
+        association_id: builtins.int = ...,
+        destination: builtins.bytes = ...,
+        circuit_id: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["association_id", b"association_id", "circuit_id", b"circuit_id", "destination", b"destination"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Pin: typing_extensions.TypeAlias = Pin
+
+@typing.final
+class Pinned(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Pinned: typing_extensions.TypeAlias = Pinned
 
 @typing.final
 class OpenStream(google.protobuf.message.Message):
@@ -2054,6 +2123,8 @@ class Request(google.protobuf.message.Message):
     SET_ADMISSION_FIELD_NUMBER: builtins.int
     SET_USUAL_FIELD_NUMBER: builtins.int
     OPEN_STREAM_FIELD_NUMBER: builtins.int
+    ANNOUNCE_FIELD_NUMBER: builtins.int
+    PIN_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -2104,6 +2175,10 @@ class Request(google.protobuf.message.Message):
     def set_usual(self) -> Global___SetUsual: ...
     @property
     def open_stream(self) -> Global___OpenStream: ...
+    @property
+    def announce(self) -> Global___Announce: ...
+    @property
+    def pin(self) -> Global___Pin: ...
     def __init__(
         self,
         *,
@@ -2132,12 +2207,14 @@ class Request(google.protobuf.message.Message):
         set_admission: Global___SetAdmission | None = ...,
         set_usual: Global___SetUsual | None = ...,
         open_stream: Global___OpenStream | None = ...,
+        announce: Global___Announce | None = ...,
+        pin: Global___Pin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2172,6 +2249,8 @@ class Reply(google.protobuf.message.Message):
     SET_ADMISSION_FIELD_NUMBER: builtins.int
     SET_USUAL_FIELD_NUMBER: builtins.int
     OPEN_STREAM_FIELD_NUMBER: builtins.int
+    ANNOUNCE_FIELD_NUMBER: builtins.int
+    PIN_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -2222,6 +2301,10 @@ class Reply(google.protobuf.message.Message):
     def set_usual(self) -> Global___UsualSet: ...
     @property
     def open_stream(self) -> Global___StreamOpened: ...
+    @property
+    def announce(self) -> Global___Announced: ...
+    @property
+    def pin(self) -> Global___Pinned: ...
     def __init__(
         self,
         *,
@@ -2250,12 +2333,14 @@ class Reply(google.protobuf.message.Message):
         set_admission: Global___AdmissionSet | None = ...,
         set_usual: Global___UsualSet | None = ...,
         open_stream: Global___StreamOpened | None = ...,
+        announce: Global___Announced | None = ...,
+        pin: Global___Pinned | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

@@ -101,6 +101,7 @@ class DropReason(StrEnum):
     SOCKS5_NO_CLIENT = "socks5_no_client"
     STEER_FAILED = "steer_failed"
     STEERED_TO_THE_DEAD = "steered_to_the_dead"
+    STRANGERS_TOO_FAST = "strangers_too_fast"
     STREAM_CONTENT_REFUSED = "stream_content_refused"
     STREAM_FAILED_TOO_OFTEN = "stream_failed_too_often"
     STREAM_MALFORMED = "stream_malformed"

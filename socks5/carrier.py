@@ -26,6 +26,9 @@ class Carrier(Protocol):
     def take(self, association: Association, address: bytes, payload: bytes) -> bool:
         """Take a datagram; return False when it is to go the usual way."""
 
+    async def pin(self, association: Association, address: bytes, circuit_id: int) -> bool:
+        """Have what the client sends to an encoded IPv4 address go over this circuit; return whether it will."""
+
     def closed(self, association: Association) -> None: ...
 
     def has_streams(self, address: Socks5Address) -> bool:

@@ -14,11 +14,15 @@ An IPv4 address with port 1024 is the other end of an end-to-end circuit: its
 id, all but the first byte masked (overlay/hidden_swarms/end_to_end.py; py-ipv8
 tunnel.py, CIRCUIT_ID_PORT). The first byte is the slot of the child that has
 the circuit.
+
+Where a lane is announced (tunnel_pool/torrent/announces), questions to trackers
+and DHT nodes, and what has a name for its destination, go to the server's own
+socket, and IPv4 addresses that are pinned to the socket that is named for each.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tunnel_pool.socks5.address import AddressType
 from tunnel_pool.steering.bpf import (
@@ -44,6 +48,7 @@ from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 BUCKET_BITS = 8
 BUCKETS = 1 << BUCKET_BITS
 END_TO_END_PORT = 1024
+MAX_PINS = 128  # of one association: the kernel gives a program little memory
 
 _WORD = (1 << 32) - 1
 _GOLDEN = 0x9E3779B1
@@ -100,8 +105,64 @@ def _end_to_end(sockets: int) -> list[Instruction]:
     return [(LD_BYTE, 0, 0, _ATYP_AT), (JEQ, 0, len(check_port), AddressType.IPV4), *check_port]
 
 
-def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
-    """Return the program for the socket index of each of the BUCKETS buckets, in a group of so many sockets."""
+# How questions begin (BEP 5, a dictionary in bencode; BEP 15, the first half of the protocol's number), and what their
+# third word is: to announce, or to scrape. A uTP packet (BEP 29) may have the latter by chance.
+_DHT_START, _CONNECT_START, _TRACKER_ACTIONS = ord("d"), 0x417, (1, 2)
+_ACTION_AT = 8
+
+
+def _questions(payload_at: int) -> list[Instruction]:
+    """Return the instructions that leave questions to the server's own socket, and go on with all else."""
+    found: list[Instruction] = [
+        (LD_BYTE, 0, 0, payload_at),
+        (JEQ, 5, 0, _DHT_START),
+        (LD_WORD, 0, 0, payload_at),
+        (JEQ, 3, 0, _CONNECT_START),
+        (LD_WORD, 0, 0, payload_at + _ACTION_AT),
+        (JEQ, 1, 0, _TRACKER_ACTIONS[0]),
+        (JEQ, 0, 1, _TRACKER_ACTIONS[1]),
+        (RET, 0, 0, OWN_SOCKET),
+    ]
+    return found
+
+
+def _pinned(pins: Mapping[bytes, int]) -> list[Instruction]:
+    """Return the instructions that find the socket of a pinned IPv4 address, and go on with all others."""
+    by_host: dict[int, list[tuple[int, int]]] = {}
+    for address, index in pins.items():
+        by_host.setdefault(int.from_bytes(address[1:5], "big"), []).append((int.from_bytes(address[5:7], "big"), index))
+    nobody: Instruction = (JUMP, 0, 0, _WORD)  # its distance is filled in below
+
+    def search(hosts: Sequence[int]) -> list[Instruction]:
+        if len(hosts) > 1:
+            middle = len(hosts) // 2
+            left, right = search(hosts[:middle]), search(hosts[middle:])
+            return [(JGE, 0, 1, hosts[middle]), (JUMP, 0, 0, len(left)), *left, *right]
+        ports = [part for port, index in by_host[hosts[0]] for part in ((JEQ, 0, 1, port), (RET, 0, 0, index))]
+        return [(JEQ, 1, 0, hosts[0]), nobody, (LD_HALF, 0, 0, _ADDRESS_AT + 4), *ports, nobody]
+
+    found = [(LD_WORD, 0, 0, _ADDRESS_AT), *search(sorted(by_host))] if by_host else []
+    return [(JUMP, 0, 0, len(found) - at - 1) if part == nobody else part for at, part in enumerate(found)]
+
+
+def _announced(pins: Mapping[bytes, int]) -> list[Instruction]:
+    """Return the instructions of a lane that is announced, which go on with what has no place of its own."""
+    of_kinds: dict[AddressType, list[Instruction]] = {
+        AddressType.IPV4: [*_questions(_ADDRESS_AT + 6), *_pinned(pins)],
+        AddressType.IPV6: _questions(_ADDRESS_AT + 18),
+        AddressType.DOMAIN: [(RET, 0, 0, OWN_SOCKET)],
+    }
+    whole: list[Instruction] = []
+    for kind, found in of_kinds.items():
+        whole += [(LD_BYTE, 0, 0, _ATYP_AT), (JEQ, 1, 0, kind), (JUMP, 0, 0, len(found)), *found]
+    return whole
+
+
+def program(indexes: Sequence[int], sockets: int, pins: Mapping[bytes, int] | None = None) -> list[Instruction]:
+    """Return the program for the socket index of each of the BUCKETS buckets, in a group of so many sockets.
+
+    `pins`, of a lane that is announced, has the socket index of encoded IPv4 addresses.
+    """
     runs = [(0, indexes[0])]
     for bucket, index in enumerate(indexes):
         if index != runs[-1][1]:
@@ -110,7 +171,8 @@ def program(indexes: Sequence[int], sockets: int) -> list[Instruction]:
     hashes = list(_HASHES.items())
     nobody: list[Instruction] = [(RET, 0, 0, OWN_SOCKET)]
     left = sum(2 + len(find) for _, find in hashes) + len(nobody)
-    whole: list[Instruction] = [*_end_to_end(sockets), (LD_BYTE, 0, 0, _ATYP_AT)]
+    special = _announced(pins) if pins is not None else []
+    whole: list[Instruction] = [*_end_to_end(sockets), *special, (LD_BYTE, 0, 0, _ATYP_AT)]
     for kind, find in hashes:
         left -= 2 + len(find)
         whole += [(JEQ, 0, len(find) + 1, kind), *find, (JUMP, 0, 0, left)]
@@ -133,6 +195,12 @@ class BucketTable:
             first = self._turn % len(self._eligible)
             self.owners[bucket] = min(self._eligible[first:] + self._eligible[:first], key=self._load())
         return self.owners[bucket]
+
+    def claim(self, bucket: int, owner: int) -> bool:
+        """Give a bucket of nobody to this owner, if it may have buckets; return whether the bucket is this owner's."""
+        if self.owners[bucket] is None and owner in self._eligible:
+            self.owners[bucket] = owner
+        return self.owners[bucket] == owner
 
     def set_eligible(self, eligible: Iterable[int]) -> set[int]:
         """Share the buckets among these owners from now on, and return the buckets that changed hands.

@@ -135,8 +135,11 @@ class Tunnels(Protocol):
         Dropped and counted when that can't be.
         """
 
-    def carrier(self, lane: Lane, on_lost: OnLost) -> Carrier | None:
-        """Return what carries this lane's datagrams past Python or the main process, None if nothing can."""
+    def carrier(self, lane: Lane, on_lost: OnLost, *, announced: bool = False) -> Carrier | None:
+        """Return what carries this lane's datagrams past Python or the main process, None if nothing can.
+
+        With `announced`, it leaves questions to trackers and DHT nodes to the server.
+        """
 
     def join_swarm(
         self,
@@ -156,8 +159,19 @@ class Tunnels(Protocol):
     def leave_swarm(self, info_hash: bytes) -> None:
         """Leave a hidden swarm, and remove its circuits."""
 
-    async def perform_http_request(self, destination: Address, request: bytes, hops: int = 1, group: int = 0) -> bytes:
-        """Return the answer to an HTTP request that an exit makes. Raises HttpError."""
+    async def perform_http_request(
+        self, destination: Address, request: bytes, hops: int = 1, group: int = 0, circuit_id: int | None = None
+    ) -> bytes:
+        """Return the answer to an HTTP request that an exit makes. Raises HttpError.
+
+        It is the exit of the circuit with this id, while that is there.
+        """
+
+    def announce_over(self, circuit_id: int) -> None:
+        """Hand what comes over this circuit from where no client sends to, so many a second, to `on_datagram`.
+
+        Others are told to find us by the address under which its exit's socket is seen.
+        """
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
         """Return the address from which the DHT node of this name answers an exit, None when it does not."""

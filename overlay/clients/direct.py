@@ -13,6 +13,8 @@ from tunnel_pool.overlay.clients.streams import that_reach
 from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association
+from tunnel_pool.socks5.steering import BUCKETS, program
+from tunnel_pool.steering.group import ReusePortGroup
 
 logger = logging.getLogger(__name__)
 
@@ -20,22 +22,41 @@ logger = logging.getLogger(__name__)
 class DirectCarrier:
     """Lets an engine (packet_engine/_native.pyi) read each association's socket (tunnel_pool.socks5.carrier)."""
 
-    def __init__(self, engine: Any, lane: Lane, circuits: Mapping[int, Circuit]) -> None:
+    def __init__(self, engine: Any, lane: Lane, circuits: Mapping[int, Circuit], announced: bool = False) -> None:
+        """With `announced`, questions to trackers and DHT nodes are left to the server."""
         self.drops: Counter[str] = Counter()
         self._engine = engine
         self._lane = lane
         self._circuits = circuits
+        self._announced = announced
         self._carried: set[int] = set()
 
     def opened(self, association: Association) -> None:
         assert association.client is not None
         try:
-            self._engine.add_association(association.id, association.fileno(), self._lane.pack(), association.client)
+            fileno = self._share(association.group) if self._announced else association.fileno()
+            self._engine.add_association(association.id, fileno, self._lane.pack(), association.client)
         except OSError as error:
             logger.warning("A client is served the slow way: %s", error)
             return
-        association.stop_reading()
+        if not self._announced:
+            association.stop_reading()
         self._carried.add(association.id)
+
+    @staticmethod
+    def _share(group: ReusePortGroup | None) -> int:
+        """Return a socket of the association's port that gets all but questions. Raises OSError."""
+        if group is None:
+            raise OSError("the association's port can't be shared")
+        index = group.add()
+        group.steer(program([index] * BUCKETS, len(group.sockets), {}))
+        return group.sockets[index].fileno()
+
+    async def pin(self, association: Association, address: bytes, circuit_id: int) -> bool:
+        if association.id not in self._carried:
+            return False
+        self._engine.pin(association.id, address, circuit_id)
+        return True
 
     def usual(self, association: Association) -> None:
         if association.id in self._carried:

@@ -54,6 +54,15 @@ def set_detour(circuit: Circuit, hops: int) -> None:
     circuit.detour = hops
 
 
+def is_announced(circuit: Circuit) -> bool:
+    """Return whether others are told to find us by this circuit's outside address."""
+    return bool(getattr(circuit, "announced", False))
+
+
+def set_announced(circuit: Circuit) -> None:
+    circuit.announced = True
+
+
 def asked_hops(circuit: Circuit) -> int:
     """Return how many hops `create_circuit` was asked for."""
     return int(circuit.goal_hops) - detour_of(circuit)

@@ -61,6 +61,14 @@ class OutgoingCircuits:
         """Send a datagram; the tunnels drop and count what a circuit can't carry yet."""
         self._tunnels.send_datagram(outgoing.circuit.circuit_id, outgoing.address, payload)
 
+    def pin(self, address: bytes, circuit_id: int) -> None:
+        """Send what goes to this encoded address over this circuit from now on, while that lives."""
+        self._sticky.assign(address, [circuit_id])
+
+    def circuit_of(self, address: bytes) -> int | None:
+        """Return the id of the circuit that datagrams to this encoded address take."""
+        return self._sticky.get(address)
+
     def forget_circuit(self, circuit_id: int) -> list[bytes]:
         """Forget a dead circuit; return the destinations, encoded, that it carried."""
         return self._sticky.forget_circuit(circuit_id)

@@ -12,11 +12,11 @@ import asyncio
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.payload import CellablePayload
-from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, DESTROY_REASON_UNNEEDED, Circuit
 from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName, RequestCache
 
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.wire.addresses import pack_address, unpack_address
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
@@ -97,12 +97,18 @@ class HttpRequests:
         community.add_cell_handler(HttpResponsePayload, self._on_response)
         community.cells_over_our_circuits.add(HttpResponsePayload.msg_id)
 
-    async def perform(self, destination: tuple[str, int], request: bytes, lane: Lane) -> bytes:
-        """Return the answer as it came, headers and all; names are resolved at the exit. Raises HttpError."""
+    async def perform(
+        self, destination: tuple[str, int], request: bytes, lane: Lane, circuit_id: int | None = None
+    ) -> bytes:
+        """Return the answer as it came, headers and all; names are resolved at the exit. Raises HttpError.
+
+        The request takes the circuit with this id while it is there, else one that is for requests.
+        """
         community = self._community
         if len(request) > MAX_REQUEST_BYTES:
             raise HttpError(f"a request of {len(request)} bytes; {MAX_REQUEST_BYTES} fit into a cell")
-        circuit = await self._circuit(lane)
+        named = self._named_circuit(circuit_id, lane)
+        circuit = named or await self._circuit(lane)
         cache = HttpRequestCache(community.request_cache, circuit)
         if community.request_cache.add(cache) is None:
             raise HttpError("shutting down")
@@ -112,8 +118,14 @@ class HttpRequests:
             return await cache.future
         except HttpError:
             # The exit may be gone, or never answer: the next request tries another.
-            community.remove_circuit(circuit.circuit_id, "no answer to a request", destroy=DESTROY_REASON_UNNEEDED)
+            if circuit is not named:
+                community.remove_circuit(circuit.circuit_id, "no answer to a request", destroy=DESTROY_REASON_UNNEEDED)
             raise
+
+    def _named_circuit(self, circuit_id: int | None, lane: Lane) -> Circuit | None:
+        circuit: Circuit | None = self._community.circuits.get(circuit_id)
+        is_there = circuit is not None and circuit.state == CIRCUIT_STATE_READY and lane_of(circuit) == lane
+        return circuit if is_there else None
 
     async def _circuit(self, lane: Lane) -> Circuit:
         """Return a ready circuit for requests: one that is there or being built, else a new one. Raises HttpError."""

@@ -420,10 +420,13 @@ impl Core {
             }
             _ => data.origin,
         };
+        let purpose = circuit.purpose;
         let client = self.routes.client_of(circuit.lane, header.circuit_id, origin);
+        let is_stranger = self.routes.is_stranger(header.circuit_id, origin, self.gate.now_ns)?;
+        let client = client.filter(|_| !is_stranger);
         // py-ipv8 gets messages of its own overlay, what comes over circuits that carry no client's
         // datagrams, and everything when nobody else wants it.
-        let is_for_python = match circuit.purpose {
+        let is_for_python = match purpose {
             Purpose::Data => payload.starts_with(&self.settings.prefix),
             Purpose::EndToEnd => false,
             Purpose::Other => true,

@@ -66,6 +66,7 @@ reasons! {
     DataOutFull = "data_out_full",
     HandshakesOfSource = "handshakes_of_source",
     HandshakesTooMany = "handshakes_too_many",
+    StrangersTooFast = "strangers_too_fast",
     StreamContentRefused = "stream_content_refused",
     StreamFailedTooOften = "stream_failed_too_often",
     StreamMalformed = "stream_malformed",

@@ -355,6 +355,15 @@ impl Engine {
         self.command(Command::SetUsual(association_id));
     }
 
+    fn announce(&self, circuit_id: u32) {
+        self.command(Command::Announce(circuit_id));
+    }
+
+    fn pin(&self, association_id: u32, destination: &[u8], circuit_id: u32) {
+        let destination = destination.to_vec();
+        self.command(Command::Pin { association: association_id, destination, circuit_id });
+    }
+
     fn client_datagram(&self, association_id: u32, datagram: &[u8]) {
         self.command(Command::ClientDatagram { association: association_id, datagram: datagram.to_vec() });
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::address::{self, Destination};
 use crate::cell::MESSAGE_AT;
 use crate::clients::{Clients, Lane};
-use crate::counters::RouteStats;
+use crate::counters::{DropReason, RouteStats};
 use crate::keys::{Direction, SessionKeys, LAYER_BYTES};
 use crate::limits::OwnBucket;
 use crate::probes::Probes;
@@ -155,10 +155,15 @@ pub struct Routes {
     pub exits: HashMap<u32, Exit>,
     pub clients: Clients,
     pub sticky: HashMap<Lane, StickyMap>,
+    /// Circuits under whose outside address others are told to find us, and what strangers may send over each.
+    announced: HashMap<u32, OwnBucket>,
     neighbours: HashSet<IpAddr>,
     neighbours_ms: u64,
 }
 
+/// Datagrams a second that the main process gets of those whom nobody asked, over one circuit.
+const STRANGERS_PER_S: u64 = 500;
+const STRANGERS_BURST_NS: u64 = 1_000_000_000;
 /// How old what `has_neighbour` knows may be.
 const NEIGHBOURS_MS: u64 = 1000;
 
@@ -196,9 +201,45 @@ impl Routes {
         }
     }
 
+    /// Others are told to find us by this circuit, if it is there.
+    pub fn announce(&mut self, circuit_id: u32) {
+        if self.circuits.contains_key(&circuit_id) {
+            self.announced.entry(circuit_id).or_default();
+        }
+    }
+
+    /// Whether what comes from an origin over a circuit is for the main process: the circuit was announced, and no
+    /// client sends to the origin over it.
+    pub fn is_stranger(&mut self, circuit_id: u32, origin: Destination<'_>, now_ns: u64) -> Result<bool, DropReason> {
+        let Some(strangers) = self.announced.get_mut(&circuit_id) else { return Ok(false) };
+        let mut address = [0; address::MAX_ADDRESS_BYTES];
+        let known = address::write_socks5(origin, &mut address).and_then(|bytes| address.get(..bytes));
+        let lane = self.circuits.get(&circuit_id).map(|circuit| circuit.lane);
+        let sticky = lane.and_then(|lane| self.sticky.get(&lane));
+        if sticky.zip(known).is_some_and(|(sticky, address)| sticky.circuit_of(address) == Some(circuit_id)) {
+            return Ok(false);
+        }
+        if !strangers.permits(now_ns) {
+            return Err(DropReason::StrangersTooFast);
+        }
+        strangers.take(1, STRANGERS_PER_S, STRANGERS_BURST_NS, now_ns);
+        Ok(true)
+    }
+
+    /// Let what an association's client sends to a destination go over this circuit, which has to be of its lane.
+    pub fn pin(&mut self, association: u32, destination: &[u8], circuit_id: u32) {
+        let Some(lane) = self.clients.get(association).map(|association| association.lane) else { return };
+        let is_ready =
+            self.circuits.get(&circuit_id).is_some_and(|circuit| circuit.lane == lane && circuit.may_carry());
+        if is_ready {
+            self.sticky.entry(lane).or_default().assign(destination, association, std::iter::once(circuit_id));
+        }
+    }
+
     /// Forget a circuit; returns its lane and the destinations that have none now.
     pub fn remove_circuit(&mut self, circuit_id: u32) -> Option<(Lane, Vec<Box<[u8]>>)> {
         let circuit = self.circuits.remove(&circuit_id)?;
+        self.announced.remove(&circuit_id);
         self.clients.forget_circuit(circuit_id);
         let sticky = self.sticky.get_mut(&circuit.lane)?;
         Some((circuit.lane, sticky.forget_circuit(circuit_id)))

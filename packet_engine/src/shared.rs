@@ -64,6 +64,14 @@ pub enum Command {
     },
     /// This association gets what nobody of its lane asked for.
     SetUsual(u32),
+    /// What strangers send over this circuit of ours is the main process' to look at.
+    Announce(u32),
+    /// What an association's client sends to a destination (RFC 1928 encoding) goes over this circuit from now on.
+    Pin {
+        association: u32,
+        destination: Vec<u8>,
+        circuit_id: u32,
+    },
     /// A datagram of an association's client that did not come by the association's socket.
     ClientDatagram {
         association: u32,

@@ -31,6 +31,11 @@ impl StickyMap {
         Some(known.circuit_id)
     }
 
+    /// The destination's circuit.
+    pub fn circuit_of(&self, destination: &[u8]) -> Option<u32> {
+        self.destinations.get(destination).map(|known| known.circuit_id)
+    }
+
     /// The association that sent to this destination last.
     pub fn asker(&self, destination: &[u8]) -> Option<u32> {
         self.destinations.get(destination).map(|known| known.asker)

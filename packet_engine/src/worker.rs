@@ -356,6 +356,10 @@ impl Worker {
             }
             Command::Resolved { number, ip } => self.streams.resolved(core, &self.epoll, number, ip),
             Command::SetUsual(id) => core.routes.clients.set_usual(id),
+            Command::Announce(id) => core.routes.announce(id),
+            Command::Pin { association, destination, circuit_id } => {
+                core.routes.pin(association, &destination, circuit_id);
+            }
             Command::ClientDatagram { association, datagram } => {
                 match core.routes.clients.get(association).map(|known| known.client) {
                     Some(client) => core.client_received(association, client, &datagram),

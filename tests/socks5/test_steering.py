@@ -12,6 +12,7 @@ from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.steering import (
     BUCKETS,
     END_TO_END_PORT,
+    MAX_PINS,
     BucketTable,
     bucket_of,
     end_to_end_slot,
@@ -159,3 +160,41 @@ def test_only_who_may_has_buckets_and_who_is_new_has_about_as_many_as_another(st
             table.owner(bucket)
         assert set(table.owners) <= eligible | {None}
         last, known = eligible, known | eligible
+
+
+DHT_QUERY = b"d1:ad2:id20:" + bytes(20) + b"e1:q4:ping1:t2:aa1:y1:qe"
+CONNECT = (0x41727101980).to_bytes(8, "big") + bytes(8)
+ANNOUNCE = b"\x01\x00" + bytes(6) + b"\x00\x00\x00\x01" + bytes(86)
+UTP = b"\x21\x00" + bytes(6) + b"\x00\x00\x01\x01" + bytes(30)
+
+
+@given(addresses, st.sampled_from([DHT_QUERY, CONNECT, ANNOUNCE, UTP]))
+def test_questions_and_names_of_an_announced_lane_go_to_the_server(group, client, address, payload):
+    assume(end_to_end_slot(address) is None)
+    group.steer(program([3] * BUCKETS, len(group.sockets), {}))
+    client.sendto(b"\x00\x00\x00" + address + payload, group.sockets[OWN_SOCKET].getsockname())
+    expected = 3 if payload == UTP and address[0] != 3 else OWN_SOCKET
+    assert group.sockets[expected].recv(2000).endswith(payload)
+
+
+pinned_addresses = st.tuples(st.ip_addresses(v=4), st.integers(1025, 65535)).map(
+    lambda a: encode_address(str(a[0]), a[1])
+)
+pin_tables = st.dictionaries(pinned_addresses, st.integers(0, 4), max_size=40)
+
+
+@given(pin_tables, pinned_addresses, st.data())
+def test_a_pinned_address_goes_to_the_socket_that_is_named_for_it(group, client, pins, other, data):
+    address = data.draw(st.sampled_from([other, *pins]))
+    group.steer(program([2] * BUCKETS, len(group.sockets), pins))
+    client.sendto(b"\x00\x00\x00" + address + UTP, group.sockets[OWN_SOCKET].getsockname())
+    assert group.sockets[pins.get(address, 2)].recv(2000).endswith(UTP)
+
+
+def test_many_pins_at_one_host_and_at_many_fit_into_a_program(group):
+    one_host = {encode_address("9.9.9.9", port): port % 4 for port in range(2000, 2000 + MAX_PINS)}
+    many = {encode_address(f"9.9.{number}.9", 2000): number % 4 for number in range(MAX_PINS)}
+    for pins in (one_host, many):
+        whole = program([bucket % 5 for bucket in range(BUCKETS)], len(group.sockets), pins)
+        assert len(whole) <= 4096
+        group.steer(whole)

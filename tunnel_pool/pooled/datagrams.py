@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.lanes import Lane, set_announced
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.wire.addresses import unpack_encoded
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.steered_associations import SteeredCarrier
 from tunnel_pool.pooled.stream_placement import StreamPlacement
+from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.carrier import OnLost
@@ -54,6 +55,13 @@ class PooledDatagrams:
         except ValueError:
             self.drops[DropReason.DATAGRAM_MALFORMED] += 1
 
+    def announce_over(self, circuit_id: int) -> None:
+        """Hand what strangers send over this circuit to `on_datagram` (tunnel_pool.contract)."""
+        circuit = self.circuits.get(circuit_id)
+        if circuit is not None and slot_of(circuit_id) in self.pool.working():
+            set_announced(circuit)
+            self.pool.tell(slot_of(circuit_id), "announce", pb.Announce(circuit_id=circuit_id))
+
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
         circuit = self.circuits.get(circuit_id)
         if circuit is None:
@@ -69,6 +77,6 @@ class PooledDatagrams:
         else:
             self.on_raw_data(circuit, origin, data)
 
-    def carrier(self, lane: Lane, on_lost: OnLost) -> SteeredCarrier:
+    def carrier(self, lane: Lane, on_lost: OnLost, *, announced: bool = False) -> SteeredCarrier:
         """Return what has the children read clients' datagrams (tunnel_pool.contract)."""
-        return SteeredCarrier(self, lane, on_lost)
+        return SteeredCarrier(self, lane, on_lost, announced)

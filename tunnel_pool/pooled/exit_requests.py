@@ -36,13 +36,27 @@ class PooledExitRequests:
         self._failed = Recent[int](SUSPECT_S)  # slots
 
     async def perform_http_request(
-        self, destination: tuple[str, int], request: bytes, hops: int = 1, group: int = 0
+        self,
+        destination: tuple[str, int],
+        request: bytes,
+        hops: int = 1,
+        group: int = 0,
+        circuit_id: int | None = None,
     ) -> bytes:
         """Send an HTTP request from a child (tunnel_pool.contract). Raises HttpError."""
-        slot = self._slot_for_http(Lane(hops, group))
+        if circuit_id not in self.circuits:
+            circuit_id = None
+        slot = self._slot_for_http(Lane(hops, group)) if circuit_id is None else slot_of(circuit_id)
         if slot is None:
             raise NoHttpExitError("no exit that makes HTTP requests is known")
-        message = pb.HttpRequest(hops=hops, group=group, host=destination[0], port=destination[1], request=request)
+        message = pb.HttpRequest(
+            hops=hops,
+            group=group,
+            host=destination[0],
+            port=destination[1],
+            request=request,
+            circuit_id=circuit_id or 0,
+        )
         try:
             reply = await self.pool.call(slot, "http_request", message, CALL_TIMEOUT_S)
         except (CallError, KeyError) as error:

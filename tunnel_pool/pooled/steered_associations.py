@@ -6,7 +6,8 @@ import socket
 import time
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Protocol
 
 from ipv8.messaging.anonymization.tunnel import Circuit
@@ -24,7 +25,7 @@ from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association, new_id
-from tunnel_pool.socks5.steering import BucketTable, bucket_of, end_to_end_slot, program
+from tunnel_pool.socks5.steering import MAX_PINS, BucketTable, bucket_of, end_to_end_slot, program
 from tunnel_pool.steering.bpf import ret
 from tunnel_pool.steering.group import ReusePortGroup
 from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
@@ -59,18 +60,21 @@ class _Steered:
         self.refused_until_s: dict[int, float] = {}  # slot: when to ask again
         self.steers = True
         self.waiting: list[tuple[bytes, bytes]] = []
+        self.pins: dict[bytes, int] = {}  # circuit, by encoded address, of those in buckets of other children
         self.gather_until_s = time.monotonic() + GATHER_S
 
 
 class SteeredCarrier:
     """Lets each child that has circuits read its share of the association's port (tunnel_pool.socks5.carrier)."""
 
-    def __init__(self, children: Children, lane: Lane, on_lost: OnLost) -> None:
+    def __init__(self, children: Children, lane: Lane, on_lost: OnLost, announced: bool = False) -> None:
+        """With `announced`, questions to trackers and DHT nodes are left to the server."""
         self.drops: Counter[str] = Counter()
         self._children = children
         self._pool = children.pool
         self._lane = lane
         self._on_lost = on_lost
+        self._announced = announced
         self._steered: dict[int, _Steered] = {}
         self._usual = 0  # the id of the association that gets what nobody asked for; 0: none does
         children.watchers.append(self._update)
@@ -98,6 +102,23 @@ class SteeredCarrier:
         if not steered.serving and time.monotonic() > steered.gather_until_s:
             return False
         self._assign(steered, address, payload)
+        return True
+
+    async def pin(self, association: Association, address: bytes, circuit_id: int) -> bool:
+        steered, slot = self._steered.get(association.id), slot_of(circuit_id)
+        if steered is None or not steered.steers or slot not in steered.serving:
+            return False
+        message = pb.Pin(association_id=association.id, destination=address, circuit_id=circuit_id)
+        try:
+            await self._pool.call(slot, "pin", message)
+        except (CallError, KeyError):
+            return False
+        steered.pins.pop(address, None)
+        if not steered.table.claim(bucket_of(address), slot):
+            steered.pins[address] = circuit_id
+            if len(steered.pins) > MAX_PINS:
+                del steered.pins[next(iter(steered.pins))]
+        self._attach_program(steered)
         return True
 
     def closed(self, association: Association) -> None:
@@ -159,6 +180,8 @@ class SteeredCarrier:
         with_circuits = self._children.slots_with_circuits(self._lane)
         for steered in [steered for steered in self._steered.values() if steered.steers]:
             self._forget_gone(steered, pids)
+            circuits = self._children.circuits
+            steered.pins = {address: id_ for address, id_ in steered.pins.items() if id_ in circuits}
             for slot, pid in pids.items():
                 if steered.asked.get(slot) != pid and steered.refused_until_s.get(slot, 0) <= time.monotonic():
                     self._ask(steered, slot, pid)
@@ -167,7 +190,7 @@ class SteeredCarrier:
             moved = steered.table.set_eligible(with_circuits.intersection(steered.serving))
             if moved:
                 self._attach_program(steered)
-                self._on_lost(lambda address, moved=moved: bucket_of(encode_address(*address)) in moved)  # type: ignore[misc]
+                self._on_lost(partial(_has_moved, moved, dict(steered.pins)))
             waiting, steered.waiting = steered.waiting, []
             for address, payload in waiting:
                 self._assign(steered, address, payload)
@@ -221,9 +244,16 @@ class SteeredCarrier:
             return  # the association was closed meanwhile, and its sockets with it
         owners = steered.table.owners
         indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
+        pins = {address: socket_of_slot(slot_of(id_)) for address, id_ in steered.pins.items()}
         try:
-            steered.group.steer(program(indexes, len(steered.group.sockets)))
+            steered.group.steer(program(indexes, len(steered.group.sockets), pins if self._announced else None))
         except OSError as error:  # no memory for the program (net.core.optmem_max)
             logger.warning("Datagrams pass through the main process from now on: %s", error.strerror)
             steered.steers = False
             steered.group.steer(ret(OWN_SOCKET))
+
+
+def _has_moved(buckets: Collection[int], pins: Collection[bytes], address: tuple[str, int]) -> bool:
+    """Return whether an address that is not pinned lost its child when these buckets changed hands."""
+    encoded = encode_address(*address)
+    return bucket_of(encoded) in buckets and encoded not in pins

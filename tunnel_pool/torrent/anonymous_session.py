@@ -13,15 +13,19 @@ from typing import Any, Generic, TypeVar
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.socks5.server import Socks5Server
+from tunnel_pool.torrent.announces.announcer import Announcer
+from tunnel_pool.torrent.announces.choice import Life
 from tunnel_pool.torrent.dht_bootstrap import DhtEntry
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, new_secret, serve_session
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.readiness import Readiness
 from tunnel_pool.torrent.transport_control import TransportControl
 
+LIFE = Life(LocalTunnelSettings.max_time, LocalTunnelSettings.max_traffic)  # that of a circuit of ours
 S = TypeVar("S", bound=LibtorrentSession[Any])
 
 
@@ -34,6 +38,7 @@ class AnonymousSession(Generic[S]):
     dispatcher: Dispatcher
     readiness: Readiness
     transports: TransportControl
+    announcer: Announcer
     entering: asyncio.Task[None] | None  # the task that enters the DHT; None where it is off
 
     def is_ready(self, now_s: float) -> bool:
@@ -49,6 +54,7 @@ class AnonymousSession(Generic[S]):
 
     def end_tasks(self) -> None:
         self.transports.end()
+        self.announcer.end()
         if self.entering is not None:
             self.entering.cancel()
 
@@ -94,7 +100,7 @@ class AnonymousSessions(Generic[S]):
         secret = new_secret()
         on_lost = partial(self._reconnect, lane)
         dispatcher, server = serve_session(
-            self._tunnels, lane, on_lost, self._steering, secret=secret, lockdown=self._lockdown
+            self._tunnels, lane, on_lost, self._steering, secret=secret, lockdown=self._lockdown, announced=True
         )
         self._servers[lane] = server
         session = self._make(server.listen(), secret)
@@ -106,10 +112,12 @@ class AnonymousSessions(Generic[S]):
             entering = asyncio.get_running_loop().create_task(entry.keep())
         transports = TransportControl(self._tunnels, lane, session)
         transports.start()
+        dispatcher.announcer = announcer = Announcer(self._tunnels, lane, session, LIFE)
+        announcer.start()
         dispatcher.on_guest = transports.guest_came
         dispatcher.is_http_tracker = session.is_http_tracker
         readiness = Readiness(self._tunnels, dispatcher)
-        opened = AnonymousSession(session, server, dispatcher, readiness, transports, entering)
+        opened = AnonymousSession(session, server, dispatcher, readiness, transports, announcer, entering)
         self._opened[lane] = opened
         self._connect()
         return opened

@@ -1,5 +1,6 @@
 """Between the SOCKS5 server and the tunnels: which circuit carries which peer's datagrams."""
 
+import asyncio
 import contextlib
 import logging
 import secrets
@@ -12,13 +13,14 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.clients import Clients
-from tunnel_pool.overlay.clients.lanes import Lane, detour_of, lane_of
+from tunnel_pool.overlay.clients.lanes import Lane, detour_of, is_announced, lane_of
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
     end_to_end_address,
 )
+from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.sandbox.lockdown import Lockdown
@@ -27,8 +29,11 @@ from tunnel_pool.socks5.carrier import Carrier, OnLost
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
+from tunnel_pool.torrent.announces.announcer import Announcer, Came
 from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
 from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
+
+STRANGERS_PER_S, STRANGERS_AT_ONCE = 20, 40  # connections of strangers that are let in
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +67,9 @@ class Dispatcher:
         self.is_http_tracker: Callable[[str, int], bool] = lambda host, port: False
         self.on_guest: Callable[[Circuit], None] = lambda circuit: None  # as in Tunnels, for circuits of this lane
         self._carrier = carrier
+        self.announcer: Announcer | None = None  # who leads the questions of the session, where somebody does
+        self._strangers = TokenBucket()
+        self._entering: dict[bytes, asyncio.Task[None]] = {}  # by encoded address, who begins a connection
         self.may_speak_tls = may_speak_tls
 
     @property
@@ -91,6 +99,11 @@ class Dispatcher:
             decode_address(address)
         except Socks5Error:
             self.drops[DropReason.SOCKS5_MALFORMED] += 1
+            return
+        asked = self.announcer.ask(address, payload) if self.announcer is not None else None
+        if asked is not None:
+            self._clients.asked(asked.circuit_id, address, association.id)
+            self._tunnels.send_datagram(asked.circuit_id, *asked.datagram)
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
@@ -131,7 +144,8 @@ class Dispatcher:
 
     async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
         try:
-            response = await self._tunnels.perform_http_request(address[1:], request, *self.lane)
+            asked, circuit_id = (request, None) if self.announcer is None else self.announcer.http_request(request)
+            response = await self._tunnels.perform_http_request(address[1:], asked, *self.lane, circuit_id)
             return rewritten(response, _url_of(address, request))
         except HttpError as error:
             self.drops[DropReason.HTTP_REQUEST_FAILED] += 1
@@ -146,6 +160,49 @@ class Dispatcher:
         if not self._associations:
             self.drops[DropReason.NO_ASSOCIATION] += 1
             return
+        if self.announcer is not None and self._is_strange(circuit_id, address):
+            came = self.announcer.came(circuit_id, address, data)
+            if came is Came.STRANGER:
+                self._let_in(circuit_id, address, data)
+            if came is not Came.FOR_CLIENT:
+                return
+        self._hand_to_client(circuit_id, address, data)
+
+    def _is_strange(self, circuit_id: int, address: bytes) -> bool:
+        """Return whether no client sends to this encoded address over a circuit by which others find us."""
+        circuit = self._tunnels.circuits.get(circuit_id)
+        is_ours = circuit is not None and is_announced(circuit)
+        return is_ours and self._outgoing.circuit_of(address) != circuit_id
+
+    def _let_in(self, circuit_id: int, address: bytes, data: bytes) -> None:
+        """Hand a connection's first datagram on, once what is answered goes over the same circuit."""
+        if address in self._entering:
+            return
+        if not self._strangers.spend(STRANGERS_PER_S, STRANGERS_AT_ONCE, asyncio.get_running_loop().time()):
+            self.drops[DropReason.STRANGERS_TOO_FAST] += 1
+            return
+        self._entering[address] = asyncio.get_running_loop().create_task(self._enter(circuit_id, address, data))
+
+    async def _enter(self, circuit_id: int, address: bytes, data: bytes) -> None:
+        try:
+            association = self._usual_association()
+            if association is not None and await self._pinned(association, address, circuit_id):
+                self._hand_to_client(circuit_id, address, data)
+        finally:
+            del self._entering[address]
+
+    async def _pinned(self, association: Association, address: bytes, circuit_id: int) -> bool:
+        is_carried = self._carrier is not None and await self._carrier.pin(association, address, circuit_id)
+        if not is_carried:
+            self._outgoing.pin(address, circuit_id)
+        return association in self._associations
+
+    def _usual_association(self) -> Association | None:
+        known = {association.id: association for association in self._associations}
+        chosen = self._clients.usual(self.lane, [*known])
+        return known[chosen] if chosen is not None else None
+
+    def _hand_to_client(self, circuit_id: int, address: bytes, data: bytes) -> None:
         known = {association.id: association for association in self._associations}
         chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
         if chosen is not None:
@@ -155,6 +212,8 @@ class Dispatcher:
         if circuit.ctype in END_TO_END:
             self._on_lost({end_to_end_address(circuit.circuit_id)}.__contains__)
         self._clients.forget_circuit(circuit.circuit_id)
+        if self.announcer is not None:
+            self.announcer.circuit_removed(circuit.circuit_id)
         orphans = self._outgoing.forget_circuit(circuit.circuit_id)
         if orphans:
             self.orphaned(orphans)
@@ -197,13 +256,15 @@ def serve_session(
     *,
     secret: Secret | None = None,
     lockdown: Lockdown | None = None,
+    announced: bool = False,
 ) -> tuple[Dispatcher, Socks5Server]:
     """Make what a libtorrent session of this lane needs: a server to `listen`, a dispatcher to `connect`.
 
     Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
-    there alone.
+    there alone. With `announced`, questions to trackers and DHT nodes come to the dispatcher, whose `announcer` is to
+    be set.
     """
-    carrier = tunnels.carrier(lane, on_lost) if steering else None
+    carrier = tunnels.carrier(lane, on_lost, announced=announced) if steering else None
     dispatcher = Dispatcher(tunnels, lane, on_lost, carrier, may_speak_tls=lockdown is not None)
     open_in = open_here if lockdown is None else lockdown.call
     return dispatcher, Socks5Server(own_network(), dispatcher, steering, secret, open_in)

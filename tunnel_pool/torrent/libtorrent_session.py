@@ -16,6 +16,7 @@ from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
+from tunnel_pool.torrent.announces.standing import Standing
 from tunnel_pool.torrent.anonymous_torrents import http_host, schemes_for
 from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
@@ -23,6 +24,7 @@ from tunnel_pool.torrent.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.transport import Transport
 
 HTTP_HOSTS_S = 0.1
+CONNECTED_S = 1.0
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
 
 
@@ -78,6 +80,8 @@ class LibtorrentSession(Generic[T]):
         self.schemes = schemes_for(lockdown is not None)  # of trackers that its torrents may have
         self._http_hosts: set[Address] = set()
         self._http_hosts_s = 0.0  # when these were looked up
+        self._connected: set[Address] = set()
+        self._connected_s = 0.0  # likewise
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
         self._torrents: dict[lt.torrent_handle, T] = {}
         self._poller: asyncio.Task[None] | None = None
@@ -132,6 +136,27 @@ class LibtorrentSession(Generic[T]):
             if not torrent.is_finished and torrent.peer_count < len(torrent.peers):
                 for peer in torrent.peers:
                     torrent.handle.connect_peer(peer)
+
+    def announce_anew(self) -> None:
+        """Tell all trackers and the DHT of the torrents now, however short ago they were told."""
+        for torrent in self._torrents.values() if not self._stopped else ():
+            torrent.handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
+            torrent.handle.force_dht_announce()
+
+    def standing_of(self, infohash: bytes) -> Standing | None:
+        """Return what trackers are told of the torrent that is announced by this hash; None leaves it to libtorrent."""
+        return None
+
+    def is_connected(self, peer: Address) -> bool:
+        """Return whether a peer with this address is connected, or was a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._connected_s > CONNECTED_S and not self._stopped:
+            self._connected_s = now_s
+            busy = [torrent.handle for torrent in self._torrents.values() if torrent.peer_count]
+            infos = (info for handle in busy for info in handle.get_peer_info())
+            half_open = lt.peer_info.connecting | lt.peer_info.handshake
+            self._connected = {info.ip for info in infos if not info.flags & half_open}
+        return peer in self._connected
 
     def ask_dht(self) -> None:
         """Look torrents without peers up now: libtorrent asks when they are added, and a quarter hour later."""

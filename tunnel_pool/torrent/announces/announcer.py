@@ -1,0 +1,274 @@
+"""Leads the questions of one libtorrent session over one circuit, so that others find its torrents at one address.
+
+That is the address under which the circuit's exit is seen (outside.py). UDP and HTTP trackers are told its port; DHT
+nodes see it. Before the circuit is worn, another one takes its place, once it is known where that is seen; trackers and
+the DHT are told at once then, and peers that came over the old circuit stay until it ends.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT, Circuit
+
+from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
+from tunnel_pool.socks5.address import AddressType, decode_address
+from tunnel_pool.torrent.announces import http_trackers, udp_trackers
+from tunnel_pool.torrent.announces.choice import Life, Seen, choose, is_worn
+from tunnel_pool.torrent.announces.outside import Nodes, Outside
+from tunnel_pool.torrent.announces.questions import Question, begins_connection, question_of
+from tunnel_pool.torrent.announces.standing import Standing
+from tunnel_pool.torrent.announces.udp_trackers import Connections, Datagram
+
+LOOK_S = 0.25
+ASK_S = 1.0  # between questions to DHT nodes while it is not known where a circuit is seen
+ASK_AGAIN_S = 60.0  # and once it is known
+ANSWER_S = 6.0  # how long nodes have to answer before another circuit is tried
+CREATE_S = 10.0  # between circuits that are built for this
+ANNOUNCE_S = 5.0  # between announces for the sake of a new address
+MAX_DHT_ASKED = 512
+
+logger = logging.getLogger(__name__)
+
+
+class AnnouncedSession(Protocol):
+    """Names what is asked of a libtorrent session."""
+
+    def announce_anew(self) -> None:
+        """Have libtorrent tell all trackers and the DHT of its torrents now."""
+
+    def standing_of(self, infohash: bytes) -> Standing | None:
+        """Return the standing of the torrent that is announced by this hash; None leaves it to libtorrent."""
+
+    def is_connected(self, peer: Address) -> bool:
+        """Return whether a peer with this address is connected."""
+
+
+class Came(Enum):
+    """Lists what becomes of a datagram that came over an announced circuit."""
+
+    FOR_CLIENT = auto()
+    TAKEN = auto()
+    STRANGER = auto()  # it begins a connection
+
+
+class Asked(NamedTuple):
+    """Says over which circuit a question goes, and what is sent in its place."""
+
+    circuit_id: int
+    datagram: Datagram
+
+
+class Announcer:
+    """Leads one session's questions, from `start` until `end`."""
+
+    def __init__(
+        self,
+        tunnels: Tunnels,
+        lane: Lane,
+        session: AnnouncedSession,
+        life: Life,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tunnels = tunnels
+        self._lane = lane
+        self._session = session
+        self._life = life
+        self._clock = clock
+        self._nodes = Nodes()
+        self._dht_asked: OrderedDict[bytes, None] = OrderedDict()
+        self._connections = Connections(lambda: secrets.token_bytes(4))
+        self._current: int | None = None
+        self._next: int | None = None
+        self._outsides: dict[int, Outside] = {}
+        self._since_s: dict[int, float] = {}  # since when each of these circuits is asked about
+        self._asked_s: dict[int, float] = {}
+        self._failed: set[int] = set()  # circuits over which no node answered
+        self._wants_requests = False  # whether a torrent has an HTTP tracker
+        self._created_s = float("-inf")
+        self._announced_s = float("-inf")
+        self._told: Address | None = None  # where trackers were told to find us
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    def end(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    @property
+    def circuit_id(self) -> int | None:
+        """Return the circuit that questions take, None where there is none."""
+        circuit = self._tunnels.circuits.get(self._current or 0)
+        return self._current if circuit is not None and circuit.state == CIRCUIT_STATE_READY else None
+
+    @property
+    def outside(self) -> Address | None:
+        """Return where others find the session's torrents, None while that is not known."""
+        outside = self._outsides.get(self._current or 0)
+        return outside.agreed() if outside is not None else None
+
+    # What libtorrent asks
+
+    def ask(self, destination: bytes, payload: bytes) -> Asked | None:
+        """Return what is sent, and over which circuit; None for what is no question, or goes the usual way."""
+        circuit_id = self.circuit_id
+        question = question_of(payload)
+        if circuit_id is None or question is Question.NONE:
+            return None
+        if question is Question.DHT:
+            self._note_dht(destination)
+            return Asked(circuit_id, Datagram(destination, payload))
+        if question is not Question.CONNECT and not self._connections.is_tracker(destination):
+            return None
+        if question is Question.ANNOUNCE:
+            payload = self._rewritten(destination, payload)
+        return Asked(circuit_id, self._connections.ask(circuit_id, Datagram(destination, payload)))
+
+    def _rewritten(self, destination: bytes, announce: bytes) -> bytes:
+        standing = self._session.standing_of(udp_trackers.infohash_of(announce))
+        # An exit's IPv6 socket has another port, which nobody has told us.
+        port = self.outside[1] if self.outside is not None and destination[0] != AddressType.IPV6 else None
+        return udp_trackers.rewritten(announce, port, standing)
+
+    def http_request(self, request: bytes) -> tuple[bytes, int | None]:
+        """Return what is asked in the place of an HTTP request, and over which circuit; None: over any."""
+        infohash = http_trackers.infohash_of(request)
+        if infohash is None:
+            return request, None
+        self._wants_requests = True
+        circuit_id = self.circuit_id
+        is_able = circuit_id is not None and self._makes_requests(self._tunnels.circuits[circuit_id])
+        port = self.outside[1] if is_able and self.outside is not None else None
+        told = http_trackers.rewritten(request, port, self._session.standing_of(infohash))
+        return told, circuit_id if is_able else None
+
+    def _note_dht(self, destination: bytes) -> None:
+        self._dht_asked[destination] = None
+        self._dht_asked.move_to_end(destination)
+        if len(self._dht_asked) > MAX_DHT_ASKED:
+            self._dht_asked.popitem(last=False)
+
+    # What comes in
+
+    def came(self, circuit_id: int, origin: bytes, payload: bytes) -> Came:
+        """Judge a datagram that came over an announced circuit from where no client sends to over it."""
+        if question_of(payload) is Question.DHT:
+            outside = self._outsides.get(circuit_id)
+            if outside is not None and outside.answered(origin, payload):
+                return Came.TAKEN
+            if origin in self._dht_asked:
+                self._nodes.add(origin)
+            return Came.FOR_CLIENT
+        if begins_connection(payload):
+            is_known = self._session.is_connected(decode_address(origin)[1:])
+            return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
+        answer, is_for_client = self._connections.answered(circuit_id, payload)
+        if answer is not None:
+            self._tunnels.send_datagram(circuit_id, *answer)
+        return Came.FOR_CLIENT if is_for_client else Came.TAKEN
+
+    def circuit_removed(self, circuit_id: int) -> None:
+        for known in (self._outsides, self._since_s, self._asked_s):
+            known.pop(circuit_id, None)
+        self._failed.discard(circuit_id)
+        if circuit_id == self._next:
+            self._next = None
+        if circuit_id == self._current:
+            self._current, self._next = self._next, None
+            self.look()
+
+    # Which circuit it is
+
+    def look(self) -> None:
+        """Take a circuit where there is none, find out where it is seen, and replace it in time."""
+        now_s = self._clock()
+        ready = {seen.circuit_id: seen for seen in map(self._seen, self._ready())}
+        if self.circuit_id is None:
+            self._current = self._choose(list(ready.values()), now_s)
+        elif self._next is None:
+            current = ready.get(self.circuit_id)  # None while its child is drained
+            others = [seen for seen in ready.values() if seen.circuit_id != self._current]
+            lacks_requests = current is not None and not current.makes_requests and self._may_ask_by_http()
+            if current is None or is_worn(current, self._life) or lacks_requests:
+                self._next = self._choose(others, now_s)
+            elif self._is_unanswered(now_s):
+                untried = [seen for seen in others if seen.circuit_id not in self._failed]
+                self._next = self._choose(untried, now_s, may_create=False)
+        for circuit_id in (self._current, self._next):
+            if circuit_id is not None:
+                self._find_out(circuit_id, now_s)
+        if self._next is not None and self._is_found(self._next, now_s):
+            self._current, self._next = self._next, None
+        if self.outside is not None and self.outside != self._told and now_s - self._announced_s >= ANNOUNCE_S:
+            self._told, self._announced_s = self.outside, now_s
+            logger.info("Torrents of %d hops are found at %s:%d from now on.", self._lane.hops, *self.outside)
+            self._session.announce_anew()
+
+    def _ready(self) -> list[Circuit]:
+        return self._tunnels.circuits_for_new_peers(*self._lane)
+
+    def _seen(self, circuit: Circuit) -> Seen:
+        carried_bytes = circuit.bytes_up + circuit.bytes_down
+        age_s = time.time() - circuit.creation_time
+        return Seen(circuit.circuit_id, age_s, carried_bytes, self._makes_requests(circuit))
+
+    def _makes_requests(self, circuit: Circuit) -> bool:
+        """Return whether a circuit's exit makes HTTP requests, as far as there are some to make."""
+        if not self._wants_requests or not circuit.hops:
+            return False
+        key = circuit.hops[-1].public_key_bin
+        return any(peer.public_key.key_to_bin() == key for peer in self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP))
+
+    def _may_ask_by_http(self) -> bool:
+        """Return whether a torrent has an HTTP tracker, and an exit is known that asks it."""
+        return self._wants_requests and bool(self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP))
+
+    def _choose(self, circuits: list[Seen], now_s: float, *, may_create: bool = True) -> int | None:
+        wants_requests = self._may_ask_by_http()
+        flags = [PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_HTTP] if wants_requests else [PEER_FLAG_EXIT_BT]
+        chosen = choose(circuits, self._life, wants_requests=wants_requests, failed=self._failed)
+        if chosen is None and may_create and now_s - self._created_s >= CREATE_S:
+            self._created_s = now_s
+            self._tunnels.create_circuit(self._lane.hops, CIRCUIT_TYPE_DATA, exit_flags=flags, group=self._lane.group)
+        return chosen.circuit_id if chosen is not None else None
+
+    def _find_out(self, circuit_id: int, now_s: float) -> None:
+        if circuit_id not in self._outsides:
+            self._outsides[circuit_id] = Outside(secrets.token_bytes)
+            self._since_s[circuit_id] = now_s
+            self._tunnels.announce_over(circuit_id)
+        outside = self._outsides[circuit_id]
+        wait_s = ASK_S if outside.agreed() is None else ASK_AGAIN_S
+        if now_s - self._asked_s.get(circuit_id, float("-inf")) >= wait_s:
+            questions = outside.ask(self._nodes)
+            if questions:
+                self._asked_s[circuit_id] = now_s
+            for address, question in questions:
+                self._tunnels.send_datagram(circuit_id, address, question)
+
+    def _is_found(self, circuit_id: int, now_s: float) -> bool:
+        return self._outsides[circuit_id].agreed() is not None or now_s - self._since_s[circuit_id] >= ANSWER_S
+
+    def _is_unanswered(self, now_s: float) -> bool:
+        """Return whether nodes that were asked over the circuit had the time to answer, and none did."""
+        assert self._current is not None
+        outside = self._outsides.get(self._current)
+        if outside is None or outside.is_answered or self._current not in self._asked_s:
+            return False
+        if now_s - self._since_s[self._current] >= ANSWER_S:
+            self._failed.add(self._current)
+        return self._current in self._failed
+
+    async def _keep(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
