@@ -43,10 +43,10 @@ def block(client, hosts):
         run(*client.enter, "ip", "route", "add", "blackhole", f"{host}/32")
 
 
-async def plain_relay(role, host, stack):
-    """Run a relay of plain pyipv8, and return its address."""
+async def plain_relay(role, host, stack, enter=()):
+    """Run a relay of plain pyipv8, and return its address; `enter` is the command prefix that runs a program there."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.plain_node", role, host, cwd=ROOT,
+        *enter, sys.executable, "-m", "tests.plain_node", role, host, cwd=ROOT,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     stack.push_async_callback(process.wait)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -20,7 +21,7 @@ import libtorrent as lt
 
 from tests.blocked_world import plain_relay
 from tests.commands import MODULE, command
-from tests.leak_world import CLIENT, NET, TRACKER, Client, Wire, added_by, asking, is_word_to, run
+from tests.leak_world import CLIENT, NET, TRACKER, WORLD, Client, Wire, added_by, asking, is_word_to, run
 from tests.network import COMMUNITY_ID, until
 from tests.recording_tracker import recording_tracker
 from tests.swarms import dht_nodes
@@ -102,12 +103,46 @@ class PlainPeer:
         await asyncio.to_thread(holder.clear)
 
 
+class Machine:
+    """A host with a network namespace of its own, so that what it sends comes from its address alone."""
+
+    def __init__(self, host):
+        self._host = host
+        self._holder = subprocess.Popen(["unshare", "-n", "sleep", "600"])
+        self.enter = ["nsenter", "-t", str(self._holder.pid), "-n"]
+
+    def join(self):
+        ours, theirs = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", self._holder.pid))
+        if ours == theirs:
+            return False
+        here = "port" + self._host.rpartition(".")[2]
+        run("ip", "addr", "del", f"{self._host}/32", "dev", "world")
+        run("ip", "link", "add", here, "type", "veth", "peer", "name", "out", "netns", str(self._holder.pid))
+        run("ip", "link", "set", here, "master", "world", "up")
+        run(*self.enter, "ip", "addr", "add", f"{self._host}/16", "dev", "out")
+        for device in ("lo", "out"):
+            run(*self.enter, "ip", "link", "set", device, "up")
+        run(*self.enter, "ip", "route", "add", "default", "via", WORLD)
+        return True
+
+    def close(self):
+        self._holder.kill()
+        self._holder.wait()
+
+
+async def plain_exit(host, stack):
+    machine = Machine(host)
+    stack.callback(machine.close)
+    await until(machine.join, what="an exit's namespace")
+    return await plain_relay("exit", host, stack, machine.enter)
+
+
 async def open_swarm(exits, stack):
     """Return a swarm, and the addresses of its exits."""
     plain = []
     if exits != "ours":
         os.environ["PLAIN_ENDPOINT"] = "rust" if exits == "rust" else ""
-        plain = [await plain_relay("exit", f"{NET}.{EXIT_NET}.{number}", stack) for number in (1, 2)]
+        plain = [await plain_exit(f"{NET}.{EXIT_NET}.{number}", stack) for number in (1, 2)]
     return await stack.enter_async_context(
         LocalSwarm(
             SIZE_BYTES, seeders=1, exits=0 if plain else 2, relays=4, log_level="error", net=NET,
@@ -136,7 +171,7 @@ async def found(folder, client, hops, *, source, exits, peer, options, stack):
     swarm = await open_swarm(exits, stack)
     tracker = await stack.enter_async_context(recording_tracker(TRACKER))
     _, places = await stack.enter_async_context(dht_nodes(DHT))
-    wire = Wire(client.mac)
+    wire = Wire(client.mac, "port")
     torrent = torrent_with(swarm, f"{source}.torrent", url_of(source, tracker))
     (folder / "seeded").mkdir()
     shutil.copy(swarm.file, folder / "seeded")
@@ -149,6 +184,7 @@ async def found(folder, client, hops, *, source, exits, peer, options, stack):
         first_s, last_s = await plain.downloaded()
     except TimeoutError as error:
         print(json.dumps({"error": str(error), "told": tracker.told and list(map(str, tracker.told))}))
+        print("\n".join(daemon.lines))
         raise
     await ask("session_close", {})
     code, report, lines = await daemon.ended()
@@ -169,11 +205,13 @@ async def found(folder, client, hops, *, source, exits, peer, options, stack):
 async def scenario(folder, hops, **how):
     client = Client(folder)
     try:
-        await until(client.join, what="the client's namespace")
+        await until(client.join_bridge, what="the client's namespace")
         run("ip", "link", "set", "lo", "up")
         nodes = [f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 9)]
         for host in [TRACKER, *DHT, *PEERS, *nodes]:
             run("ip", "addr", "add", f"{host}/32", "dev", "world")
+        # Where there is no way to everybody, libtorrent hears those next to it alone.
+        run("ip", "route", "add", "default", "via", CLIENT, "dev", "world")
         async with AsyncExitStack() as stack:
             return await found(folder, client, hops, stack=stack, **how)
     finally:

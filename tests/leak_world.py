@@ -68,10 +68,20 @@ class Client:
 
     def join(self):
         """Join both namespaces by a veth pair; return False while `unshare` has not made the client's yet."""
+        return self._joined("world")
+
+    def join_bridge(self):
+        """Join both namespaces by a bridge named `world`, whose port to the client is `port`; return as `join`."""
+        return self._joined("port")
+
+    def _joined(self, device):
         ours, theirs = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", self._holder.pid))
         if ours == theirs:
             return False
-        run("ip", "link", "add", "world", "type", "veth", "peer", "name", "wire")
+        run("ip", "link", "add", device, "type", "veth", "peer", "name", "wire")
+        if device != "world":
+            run("ip", "link", "add", "world", "type", "bridge")
+            run("ip", "link", "set", device, "master", "world", "up")
         (wire,) = json.loads(run("ip", "-json", "link", "show", "wire"))
         self.mac = bytes.fromhex(wire["address"].replace(":", ""))
         run("ip", "link", "set", "wire", "netns", str(self._holder.pid))
@@ -111,8 +121,9 @@ _TO_NODES = [
 class Wire:
     """Counts the client's frames that do not go to a node, by destination."""
 
-    def __init__(self, mac):
+    def __init__(self, mac, device="world"):
         """Listen to the client's frames, whose source is `mac`; other frames on the device are ignored."""
+        self._device = device
         self.packets = Counter()
         self.infohash = None  # whose name in a frame is noted
         self._mac = mac
@@ -122,13 +133,12 @@ class Wire:
         program = struct.pack("@HP", len(_TO_NODES), ctypes.addressof(code))
         self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
         self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-        self._socket.bind(("world", 0))
+        self._socket.bind((device, 0))
         threading.Thread(target=self._listen, daemon=True).start()
 
-    @staticmethod
-    def _received():
-        (world,) = json.loads(run("ip", "-statistics", "-json", "link", "show", "world"))
-        return world["stats64"]["rx"]["packets"]
+    def _received(self):
+        (device,) = json.loads(run("ip", "-statistics", "-json", "link", "show", self._device))
+        return device["stats64"]["rx"]["packets"]
 
     def to_nodes(self):
         """Return how many packets went to nodes: all that came, without those counted in `packets`."""
