@@ -1,21 +1,30 @@
-"""Seed with hops, and let a plain BitTorrent client, to which nobody can connect, find the seeder.
+"""Seed with hops, and let plain BitTorrent clients, to which nobody can connect, find the seeder.
 
-found_world.py FOLDER HOPS udp|http|dht ours|plain|rust libtorrent|transmission [OPTION...]
+found_world.py FOLDER HOPS udp|http|dht ours|plain|rust WHAT [OPTION...]
 
-The client knows a UDP tracker, an HTTP tracker or the DHT alone. The exits are `ours`, or plain pyipv8's with its own
-endpoint, or with that of ipv8-rust-tunnels. The seeder runs in a network namespace of its own, as in leak_world.py;
-frames that leave it for others than nodes are counted. Prints one JSON object.
+The clients know a UDP tracker, an HTTP tracker or the DHT alone. The exits are `ours`, or plain pyipv8's with its own
+endpoint, or with that of ipv8-rust-tunnels. WHAT is one of these:
+
+    libtorrent     one client downloads, then the seeder downloads the same from a plain seeder
+    transmission   Debian's transmission-daemon downloads
+    killed         the exit over which three clients download is killed
+    account        a private torrent changes hops, and its daemon is restarted and killed
+
+The seeder runs in a network namespace of its own, as in leak_world.py; frames that leave it for others than nodes are
+counted. Prints one JSON object.
 """
 
 import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import libtorrent as lt
 
@@ -23,16 +32,21 @@ from tests.blocked_world import plain_relay
 from tests.commands import MODULE, command
 from tests.leak_world import CLIENT, NET, TRACKER, WORLD, Client, Wire, added_by, asking, is_word_to, run
 from tests.network import COMMUNITY_ID, until
-from tests.recording_tracker import recording_tracker
+from tests.recording_tracker import Tracker, recording_tracker
 from tests.swarms import dht_nodes
+from tunnel_pool.bench.harness.daemon import magnet_of
 from tunnel_pool.private_swarm.swarm import EXIT_NET, LocalSwarm, same_bytes
 from tunnel_pool.torrent.libtorrent_session import open_session
 from tunnel_pool.torrent.session_settings import PRIVATE_DHT
 
 DHT = [f"44.{number}.5.1" for number in range(11, 16)]  # in networks of their own, as each has one vote
+# libtorrent gives a tracker's connection id from one session to another of the process: each peer has its own tracker.
+TRACKERS = [f"{NET}.4.{number}" for number in range(2, 6)]
 PEERS = [f"{NET}.6.{number}" for number in range(1, 5)]
-SIZE_BYTES = 32 << 20
+SIZE_BYTES = int(os.environ.get("MB", "32")) << 20
+BUFFER_BYTES = 4 << 20
 ASK_AGAIN_S = 1.0
+SLOWLY = 1 << 20  # bytes a second
 
 
 def torrent_with(swarm, name, tracker, *, private=False):
@@ -51,7 +65,7 @@ def torrent_with(swarm, name, tracker, *, private=False):
 class PlainPeer:
     """Downloads by plain libtorrent, without a port that others could connect to."""
 
-    def __init__(self, host, torrent, folder, nodes=()):
+    def __init__(self, host, torrent, folder, nodes=(), speed=0):
         settings = {
             "listen_interfaces": f"{host}:0",
             "enable_incoming_tcp": False,
@@ -64,6 +78,11 @@ class PlainPeer:
             "allow_multiple_connections_per_ip": True,
             "min_reconnect_time": 1,
             "alert_mask": 0,
+            **(
+                {"recv_socket_buffer_size": 4000000, "send_socket_buffer_size": 4000000}
+                if os.environ.get("BIG")
+                else {}
+            ),
             **PRIVATE_DHT,
         }
         self._session = open_session(settings)
@@ -73,23 +92,24 @@ class PlainPeer:
         self.handle = self._session.add_torrent(parameters)
         self.seen = set()  # peers that it has been connected to
 
-    async def downloaded(self, timeout_s=60):
-        """Return when the first byte and the last came, in seconds."""
-        started_s, first_s, asked_s = time.monotonic(), None, 0.0
-        while True:
-            now_s = time.monotonic() - started_s
-            status = self.handle.status()
-            if status.total_payload_download and first_s is None:
-                first_s = now_s
-            self.seen |= {info.ip for info in self.handle.get_peer_info()}
-            if status.is_seeding:
-                return first_s, now_s
-            if now_s > timeout_s:
+    async def until(self, is_there, timeout_s=60):
+        """Return after how many seconds the status `is_there`; the client asks for peers again and again."""
+        started_s = asked_s = time.monotonic()
+        while not is_there(status := self.handle.status()):
+            now_s = time.monotonic()
+            self.seen |= {info.ip for info in self.handle.get_peer_info() if info.total_download}
+            if now_s > started_s + timeout_s:
                 raise TimeoutError(f"not found: {status.state}, {status.num_peers} peers, {self.seen}")
             if now_s - asked_s > ASK_AGAIN_S:
                 asked_s = now_s
                 self._ask()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
+        return time.monotonic() - started_s
+
+    async def downloaded(self):
+        """Return when the first byte came, and how long all others took, in seconds."""
+        first_s = await self.until(lambda status: status.total_payload_download)
+        return first_s, await self.until(lambda status: status.is_seeding)
 
     def _ask(self):
         self.handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
@@ -151,74 +171,259 @@ async def open_swarm(exits, stack):
     )  # fmt: skip
 
 
-def daemon_of(folder, hops, swarm, places, client, options):
-    """Return the command that seeds."""
-    return command(
-        "daemon", f"--hops={hops}", "--workers=2", f"--state={folder / 'state'}", f"--folder={folder / 'seeded'}",
-        "--rpc=127.0.0.1:0", "--json", f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, swarm.nodes))}",
-        "--allow-private", f"--community-id={swarm.community_id.hex()}", "--min-free=1 MB",
-        f"--dht={','.join(f'{host}:{port}' for host, port in places)}", *options,
-        program=[*client.enter, *MODULE],
-    )  # fmt: skip
-
-
-def url_of(source, tracker):
+def url_of(source, host, port):
     path = "/announce" if source == "http" else ""
-    return None if source == "dht" else f"{source}://{TRACKER}:{tracker.port}{path}"
+    return None if source == "dht" else f"{source}://{host}:{port}{path}"
 
 
-async def found(folder, client, hops, *, source, exits, peer, options, stack):
+async def reverse(world):
+    """Download the same file from a plain seeder with an open port; return bytes a second."""
+    folder = world.folder / "reverse"
+    arguments = [magnet_of(world.swarm), f"--hops={world.hops}", "--workers=2", f"--state={folder}", f"--save={folder}"]
+    arguments += [f"--listen={CLIENT}:0", f"--bootstrap={','.join(map(str, world.swarm.nodes))}", "--allow-private"]
+    arguments += [f"--community-id={world.swarm.community_id.hex()}", "--json"]
+    async with command("download", *arguments, program=[*world.client.enter, *MODULE]) as download:
+        code, report, lines = await download.ended()
+    assert code == 0, lines
+    return round(report["mb_per_s"] * 1e6)
+
+
+class World(NamedTuple):
+    """What there is, and who the seeder is."""
+
+    folder: Path
+    client: Client
+    hops: int
+    swarm: LocalSwarm
+    tracker: Tracker
+    places: list
+    stack: AsyncExitStack
+    source: str
+    is_private: bool
+    options: list
+
+    def daemon(self):
+        """Return the command that seeds."""
+        return command(
+            "daemon", f"--hops={self.hops}", "--workers=2", "--rpc=127.0.0.1:0", "--json", f"--listen={CLIENT}:0",
+            f"--state={self.folder / 'state'}", f"--folder={self.folder / 'seeded'}", "--allow-private",
+            f"--bootstrap={','.join(map(str, self.swarm.nodes))}", f"--community-id={self.swarm.community_id.hex()}",
+            f"--dht={','.join(f'{host}:{port}' for host, port in self.places)}", "--min-free=1 MB", *self.options,
+            program=[*self.client.enter, *MODULE],
+        )  # fmt: skip
+
+    def torrent(self, host=TRACKER):
+        """Return a .torrent file that names the tracker by one of its addresses."""
+        url = url_of(self.source, host, self.tracker.port)
+        return torrent_with(self.swarm, f"{self.source}{host}.torrent", url, private=self.is_private)
+
+    def peer(self, number, speed=0):
+        nodes = self.places if self.source == "dht" else ()
+        peer = PlainPeer(PEERS[number], self.torrent(TRACKERS[number]), self.folder / f"got{number}", nodes, speed)
+        self.stack.push_async_callback(peer.close)
+        return peer
+
+    def ours(self):
+        """Return what the tracker was told by the seeder."""
+        return [told for told in self.tracker.told if told.host not in PEERS]
+
+
+async def opened(folder, client, hops, *, source, exits, what, options, stack):
     swarm = await open_swarm(exits, stack)
-    tracker = await stack.enter_async_context(recording_tracker(TRACKER))
+    tracker = await stack.enter_async_context(recording_tracker(TRACKER, *TRACKERS))
     _, places = await stack.enter_async_context(dht_nodes(DHT))
-    wire = Wire(client.mac, "port")
-    torrent = torrent_with(swarm, f"{source}.torrent", url_of(source, tracker))
     (folder / "seeded").mkdir()
     shutil.copy(swarm.file, folder / "seeded")
-    daemon = await stack.enter_async_context(daemon_of(folder, hops, swarm, places, client, options))
-    ask = await asking(daemon, client)
-    await ask("torrent_add", added_by(str(torrent)))
-    plain = PlainPeer(PEERS[0], torrent, folder / "got", places if source == "dht" else ())
-    stack.push_async_callback(plain.close)
-    try:
-        first_s, last_s = await plain.downloaded()
-    except TimeoutError as error:
-        print(json.dumps({"error": str(error), "told": tracker.told and list(map(str, tracker.told))}))
-        print("\n".join(daemon.lines))
-        raise
-    await ask("session_close", {})
-    code, report, lines = await daemon.ended()
-    hosts = {node.host for node in swarm.nodes}
+    return World(folder, client, hops, swarm, tracker, places, stack, source, what == "account", options)
+
+
+async def seeding(world, daemon):
+    """Add the torrent, and return what asks the daemon, once others can find it."""
+    ask = await asking(daemon, world.client)
+    await ask("torrent_add", added_by(str(world.torrent())))
+    await daemon.until_line(lambda line: "are found at" in line)
+    return ask
+
+
+async def found_by_libtorrent(world):
+    async with world.daemon() as daemon:
+        ask = await seeding(world, daemon)
+        peer = world.peer(0)
+        first_s, others_s = await peer.downloaded()
+        await ask("session_close", {})
+        code, _, lines = await daemon.ended()
     return {
         "code": code,
-        "verified": same_bytes(swarm.file, folder / "got" / swarm.file.name),
+        "lines": lines,
+        "verified": same_bytes(world.swarm.file, world.folder / "got0" / world.swarm.file.name),
         "first_s": round(first_s, 1),
-        "bytes_per_s": round(SIZE_BYTES / (last_s - first_s)),
-        "seen": sorted(f"{host}:{port}" for host, port in plain.seen),
-        "told": [f"{told.by} {told.host}:{told.port} {told.event} {told.left}" for told in tracker.told],
-        "wrong_connection_ids": tracker.wrong_connection_ids,
-        "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
-        "lines": lines[-5:],
+        "bytes_per_s": round(SIZE_BYTES / others_s),
+        "reverse_bytes_per_s": await reverse(world),
+        "seen": [host for host, _ in peer.seen],
     }
 
 
-async def scenario(folder, hops, **how):
+async def found_by_transmission(world):
+    folder = world.folder / "transmission"
+    (folder / "watched").mkdir(parents=True)
+    settings = {
+        "bind-address-ipv4": PEERS[3], "rpc-enabled": False, "dht-enabled": world.source == "dht", "pex-enabled": False,
+        "lpd-enabled": False, "port-forwarding-enabled": False, "utp-enabled": True, "encryption": 0,
+        "download-dir": str(folder), "watch-dir": str(folder / "watched"), "watch-dir-enabled": True,
+        "rename-partial-files": True,
+    }  # fmt: skip
+    (folder / "settings.json").write_text(json.dumps(settings))
+    async with world.daemon() as daemon:
+        ask = await seeding(world, daemon)
+        shutil.copy(world.torrent(TRACKERS[3]), folder / "watched")
+        process = await asyncio.create_subprocess_exec(
+            "transmission-daemon", "-f", "-g", folder,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        started_s = time.monotonic()
+        try:
+            whole = folder / world.swarm.file.name
+            await until(whole.exists, timeout_s=60, what="transmission's download")
+        finally:
+            process.kill()
+            await process.wait()
+        seconds = time.monotonic() - started_s
+        await ask("session_close", {})
+        code, _, lines = await daemon.ended()
+    return {
+        "code": code,
+        "lines": lines,
+        "verified": same_bytes(world.swarm.file, whole),
+        "seconds": round(seconds, 1),
+        "told_of_transmission": [told.port for told in world.tracker.told if told.host == PEERS[3]],
+    }
+
+
+async def found_again(world):
+    """Kill the exit over which three clients download; return when each of them gets something again."""
+    async with world.daemon() as daemon:
+        ask = await seeding(world, daemon)
+        peers = [world.peer(number, SLOWLY) for number in range(3)]
+        await asyncio.gather(*(peer.until(lambda status: status.total_payload_download > SLOWLY) for peer in peers))
+        used = {host for peer in peers for host, _ in peer.seen}
+        for pid, node in zip(world.swarm.pids()["exits"], world.swarm.exits, strict=True):
+            if node.host in used:
+                os.kill(pid, signal.SIGKILL)
+        before = [peer.handle.status().total_payload_download for peer in peers]
+        seconds = await asyncio.gather(
+            *(
+                peer.until(lambda status, had=had: status.total_payload_download > had + SLOWLY)
+                for peer, had in zip(peers, before, strict=True)
+            )
+        )
+        await ask("session_close", {})
+        code, _, lines = await daemon.ended()
+    return {
+        "code": code,
+        "lines": lines,
+        "used": sorted(used),
+        "seen": [[host for host, _ in peer.seen] for peer in peers],
+        "again_s": [round(each, 1) for each in seconds],
+    }
+
+
+async def uploaded(world, ask):
+    """Stop the torrent and start it again; return what the daemon counts, and what the tracker was told of it then."""
+    await until(lambda: world.ours()[-1].event != "stopped", what="an announce")
+    before = len(world.ours())
+    await ask("torrent_stop", {})
+    await until(lambda: any(told.event == "stopped" for told in world.ours()[before:]), what="the last announce")
+    (torrent,) = (await ask("torrent_get", {"fields": ["uploaded_ever", "downloaded_ever"]}))["torrents"]
+    told = world.ours()[-1]
+    await ask("torrent_start", {})
+    await until(lambda: world.ours()[-1].event != "stopped", what="an announce")
+    return {
+        "counted": [torrent["uploaded_ever"], torrent["downloaded_ever"]],
+        "told": [told.uploaded, told.downloaded],
+        "key": told.key,
+        "host": told.host,
+    }
+
+
+async def accounts(world):
+    """Return what daemon and tracker count after each step."""
+    steps = {}
+    everything = {"ids": 1}
+    async with world.daemon() as daemon:
+        ask = await seeding(world, daemon)
+        await world.peer(0).downloaded()
+        steps["seeded"] = await uploaded(world, ask)
+        await ask("torrent_set", {**everything, "hops": 2})
+        await world.peer(1).downloaded()
+        steps["2 hops"] = await uploaded(world, ask)
+        await ask("torrent_set", {**everything, "hops": 1, "confirm_fewer_hops": True})
+        await asyncio.sleep(20)
+        print(
+            "\n".join(daemon.lines[-60:]),
+            await ask("torrent_get", {"fields": ["hops", "status", "error_string", "activity_date", "standing"]}),
+        )
+        steps["1 hop"] = await uploaded(world, ask)
+        await ask("session_close", {})
+        await daemon.ended()
+    async with world.daemon() as daemon:
+        ask = await asking(daemon, world.client)
+        steps["restarted"] = await uploaded(world, ask)
+        await world.peer(2).downloaded()
+        steps["seeded more"] = await uploaded(world, ask)
+        os.kill(daemon.pid, signal.SIGKILL)
+        await daemon.process.wait()
+    async with world.daemon() as daemon:
+        ask = await asking(daemon, world.client)
+        steps["killed"] = await uploaded(world, ask)
+        await ask("session_close", {})
+        code, _, lines = await daemon.ended()
+    return {"code": code, "lines": lines, "steps": steps, "keys": sorted({told.key for told in world.ours()})}
+
+
+SCENARIOS = {
+    "libtorrent": found_by_libtorrent,
+    "transmission": found_by_transmission,
+    "killed": found_again,
+    "account": accounts,
+}
+
+
+async def watched(client, what, stack, **how):
+    world = await opened(stack=stack, client=client, what=what, **how)
+    wire = Wire(client.mac, "port")
+    try:
+        result = await SCENARIOS[what](world)
+    except Exception:
+        print([(told.host, told.port, told.event, told.uploaded, told.key) for told in world.ours()])
+        raise
+    hosts = {node.host for node in world.swarm.nodes}
+    return {
+        **result,
+        "lines": result["lines"][-5:],
+        "told": sorted({told.host for told in world.ours()}),
+        "wrong_connection_ids": world.tracker.wrong_connection_ids,
+        "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
+        "unseen": wire.dropped(),
+    }
+
+
+async def scenario(folder, what, **how):
     client = Client(folder)
     try:
         await until(client.join_bridge, what="the client's namespace")
         run("ip", "link", "set", "lo", "up")
         nodes = [f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 9)]
-        for host in [TRACKER, *DHT, *PEERS, *nodes]:
+        for host in [TRACKER, *TRACKERS, *DHT, *PEERS, *nodes]:
             run("ip", "addr", "add", f"{host}/32", "dev", "world")
         # Where there is no way to everybody, libtorrent hears those next to it alone.
         run("ip", "route", "add", "default", "via", CLIENT, "dev", "world")
         async with AsyncExitStack() as stack:
-            return await found(folder, client, hops, stack=stack, **how)
+            return await watched(client, what, stack, folder=folder, **how)
     finally:
         client.close()
 
 
 if __name__ == "__main__":
-    where, hop_count, source, exits, peer, *more = sys.argv[1:]
-    run_it = scenario(Path(where), int(hop_count), source=source, exits=exits, peer=peer, options=more)
+    where, hop_count, source, exits, what, *more = sys.argv[1:]
+    run_it = scenario(Path(where), what, hops=int(hop_count), source=source, exits=exits, options=more)
     print(json.dumps(asyncio.run(run_it)))

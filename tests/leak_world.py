@@ -92,8 +92,8 @@ class Client:
             run(*self.enter, "mount", "--bind", str(self._folder / file), f"/etc/{file}")
         run(*self.enter, "ip", "addr", "add", f"{CLIENT}/16", "dev", "wire")
         run(*self.enter, "ip", "addr", "add", f"{CLIENT_6}/64", "dev", "wire", "nodad")
-        for device in ("lo", "wire"):
-            run(*self.enter, "ip", "link", "set", device, "up")
+        for name in ("lo", "wire"):
+            run(*self.enter, "ip", "link", "set", name, "up")
         for gateway in (WORLD, WORLD_6):
             run(*self.enter, "ip", "route", "add", "default", "via", gateway)
         return True

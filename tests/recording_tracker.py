@@ -53,39 +53,27 @@ class Tracker:
         peers[told.key] = (told.host, told.port), told.left > 0
         return [address for address, lacks in peers.values() if told.left and not lacks]
 
-    # UDP
-
-    def connection_made(self, transport):
-        self._transport = transport
-
-    def connection_lost(self, error):
-        pass
-
-    def error_received(self, error):
-        pass
-
-    def datagram_received(self, data, source):
+    def answer_to(self, data, source):
+        """Return the answer to a datagram, None where there is none."""
         if len(data) < _HEAD.size:
-            return
+            return None
         connection, action, transaction = _HEAD.unpack_from(data)
         if (connection, action) == (PROTOCOL, CONNECT):
             given = secrets.randbits(64)
             self._connections[given] = source
-            self._transport.sendto(struct.pack("!IIQ", CONNECT, transaction, given), source)
-        elif self._connections.get(connection) != source:
+            return struct.pack("!IIQ", CONNECT, transaction, given)
+        if self._connections.get(connection) != source:
             self.wrong_connection_ids += 1
-            self._transport.sendto(struct.pack("!II", ERROR, transaction) + b"wrong connection id", source)
-        elif action == ANNOUNCE:
+            return struct.pack("!II", ERROR, transaction) + b"wrong connection id"
+        if action == ANNOUNCE:
             infohash, peer_id, downloaded, left, uploaded, event, _, key, _, port = _ANNOUNCE.unpack_from(
                 data, _HEAD.size
             )
             peers = self.take(
                 Told("udp", source[0], port, infohash, peer_id, key, uploaded, downloaded, left, EVENTS[event])
             )
-            answer = struct.pack("!IIIII", ANNOUNCE, transaction, INTERVAL_S, 1, 1) + packed(peers)
-            self._transport.sendto(answer, source)
-
-    # HTTP
+            return struct.pack("!IIIII", ANNOUNCE, transaction, INTERVAL_S, 1, 1) + packed(peers)
+        return None
 
     async def answer(self, request):
         query = urllib.parse.parse_qs(request.rel_url.raw_query_string, encoding="latin-1")
@@ -101,21 +89,37 @@ def packed(peers):
     return b"".join(bytes(map(int, host.split("."))) + port.to_bytes(2, "big") for host, port in peers)
 
 
+class _Udp(asyncio.DatagramProtocol):
+    def __init__(self, tracker):
+        self._tracker = tracker
+
+    def connection_made(self, transport):
+        self._transport = transport
+
+    def datagram_received(self, data, source):
+        if (answer := self._tracker.answer_to(data, source)) is not None:
+            self._transport.sendto(answer, source)
+
+
 @asynccontextmanager
-async def recording_tracker(host, port=0):
-    """Run a tracker on this address, at one port for UDP and HTTP."""
+async def recording_tracker(*hosts):
+    """Run one tracker at these addresses, at one port for UDP and HTTP."""
     tracker = Tracker()
     app = web.Application()
     app.router.add_get("/announce", tracker.answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    tracker.port = runner.addresses[0][1]
-    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: tracker, local_addr=(host, tracker.port)
-    )
+    transports = []
     try:
+        for host in hosts:
+            await web.TCPSite(runner, host, tracker.port).start()
+            tracker.port = runner.addresses[0][1]
+            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                lambda: _Udp(tracker), local_addr=(host, tracker.port)
+            )
+            transports.append(transport)
         yield tracker
     finally:
-        transport.close()
+        for transport in transports:
+            transport.close()
         await runner.cleanup()

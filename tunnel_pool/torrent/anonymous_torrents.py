@@ -36,12 +36,15 @@ def is_allowed_tracker(url: str, schemes: Collection[str] = TRACKER_SCHEMES) -> 
     return parts.scheme in schemes and bool(host) and port != 0 and not str(host).endswith(".i2p")
 
 
-def http_host(url: str) -> tuple[str, int] | None:
-    """Return the host and port of an HTTP tracker, None of all others."""
-    if not is_allowed_tracker(url, ["http"]):
+TrackerPlace = tuple[str, str, int]
+
+
+def tracker_place(url: str) -> TrackerPlace | None:
+    """Return the scheme, host and port of an HTTP or UDP tracker, None of all others."""
+    if not is_allowed_tracker(url):
         return None
     parts = urlsplit(url)
-    return parts.hostname or "", parts.port or HTTP_PORT
+    return parts.scheme, parts.hostname or "", parts.port or HTTP_PORT
 
 
 def allowed_trackers(tiers: Iterable[Iterable[str]], schemes: Collection[str] = TRACKER_SCHEMES) -> list[list[str]]:

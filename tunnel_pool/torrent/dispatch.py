@@ -29,7 +29,7 @@ from tunnel_pool.socks5.carrier import Carrier, OnLost
 from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
-from tunnel_pool.torrent.announces.announcer import Announcer, Came
+from tunnel_pool.torrent.announces.announcer import Announcer, Came, NoCircuitError
 from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
 from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
 
@@ -100,7 +100,11 @@ class Dispatcher:
         except Socks5Error:
             self.drops[DropReason.SOCKS5_MALFORMED] += 1
             return
-        asked = self.announcer.ask(address, payload) if self.announcer is not None else None
+        try:
+            asked = self.announcer.ask(address, payload) if self.announcer is not None else None
+        except NoCircuitError:
+            self.drops[DropReason.NO_CIRCUIT] += 1
+            return
         if asked is not None:
             self._clients.asked(asked.circuit_id, address, association.id)
             self._tunnels.send_datagram(asked.circuit_id, *asked.datagram)
@@ -164,8 +168,9 @@ class Dispatcher:
             came = self.announcer.came(circuit_id, address, data)
             if came is Came.STRANGER:
                 self._let_in(circuit_id, address, data)
-            if came is not Came.FOR_CLIENT:
+            if isinstance(came, Came):
                 return
+            data = came
         self._hand_to_client(circuit_id, address, data)
 
     def _is_strange(self, circuit_id: int, address: bytes) -> bool:

@@ -16,14 +16,14 @@ from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
-from tunnel_pool.torrent.announces.standing import Standing
-from tunnel_pool.torrent.anonymous_torrents import http_host, schemes_for
+from tunnel_pool.torrent.announces.account import Account
+from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, schemes_for, tracker_place
 from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 from tunnel_pool.torrent.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.transport import Transport
 
-HTTP_HOSTS_S = 0.1
+TRACKERS_S = 0.1
 CONNECTED_S = 1.0
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
 
@@ -78,8 +78,8 @@ class LibtorrentSession(Generic[T]):
         """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""
         open_in = open_here if lockdown is None else lockdown.call
         self.schemes = schemes_for(lockdown is not None)  # of trackers that its torrents may have
-        self._http_hosts: set[Address] = set()
-        self._http_hosts_s = 0.0  # when these were looked up
+        self._trackers: set[TrackerPlace] = set()
+        self._trackers_s = 0.0  # when these were looked up
         self._connected: set[Address] = set()
         self._connected_s = 0.0  # likewise
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
@@ -118,12 +118,19 @@ class LibtorrentSession(Generic[T]):
 
     def is_http_tracker(self, host: str, port: int) -> bool:
         """Return whether a torrent has an HTTP tracker at this address, or had a moment ago."""
+        return ("http", host, port) in self._tracker_places()
+
+    def is_udp_tracker(self, host: str, port: int) -> bool:
+        """Return whether a torrent has a UDP tracker at this address, or had a moment ago."""
+        return ("udp", host, port) in self._tracker_places()
+
+    def _tracker_places(self) -> set[TrackerPlace]:
         now_s = time.monotonic()
-        if now_s - self._http_hosts_s > HTTP_HOSTS_S and not self._stopped:
-            self._http_hosts_s = now_s
+        if now_s - self._trackers_s > TRACKERS_S and not self._stopped:
+            self._trackers_s = now_s
             urls = [tracker["url"] for torrent in self._torrents.values() for tracker in torrent.handle.trackers()]
-            self._http_hosts = set(filter(None, map(http_host, urls)))
-        return (host, port) in self._http_hosts
+            self._trackers = set(filter(None, map(tracker_place, urls)))
+        return self._trackers
 
     @property
     def is_lonely(self) -> bool:
@@ -143,8 +150,8 @@ class LibtorrentSession(Generic[T]):
             torrent.handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
             torrent.handle.force_dht_announce()
 
-    def standing_of(self, infohash: bytes) -> Standing | None:
-        """Return what trackers are told of the torrent that is announced by this hash; None leaves it to libtorrent."""
+    def account_of(self, infohash: bytes, key: int) -> Account | None:
+        """Return what trackers are told of a torrent in the place of what libtorrent says; None: nothing else."""
         return None
 
     def is_connected(self, peer: Address) -> bool:

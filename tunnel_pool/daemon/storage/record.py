@@ -1,5 +1,6 @@
 """What the daemon keeps of a torrent beside libtorrent's resume data."""
 
+import secrets
 from enum import IntEnum
 from typing import Annotated
 
@@ -17,6 +18,10 @@ class LimitMode(IntEnum):
     GLOBAL = 0
     SINGLE = 1
     UNLIMITED = 2
+
+
+def new_tracker_key() -> int:
+    return secrets.randbits(32) or 1
 
 
 class Record(msgspec.Struct):
@@ -50,4 +55,7 @@ class Record(msgspec.Struct):
     sequential: bool = False
     stopped_by_limit: bool = msgspec.field(default=False, name="gave_all")  # its ratio's, or that of idle time
     peers: list[tuple[str, int]] = []  # peers of its magnet link; resume data lacks those whose last connection failed
+    tracker_key: int = 0  # by which private trackers know it (torrent/announces/account.py); 0: none was chosen yet
+    told_uploaded: int = 0  # bytes, as trackers were told last
+    told_downloaded: int = 0
     moving_to: str = ""  # where its files are being moved; empty when they are not

@@ -17,7 +17,7 @@ from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import LimitMode, Record
+from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
@@ -118,6 +118,7 @@ class Changes:
             peers=parameters.peers,
             stopped=not library.records.settings.start_added_torrents if request.stopped is None else request.stopped,
             file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
+            tracker_key=new_tracker_key(),
             **fields,
         )
 

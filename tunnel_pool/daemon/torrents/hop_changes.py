@@ -97,11 +97,14 @@ class HopChanges:
         # A peer that knows our own address must not meet us over the tunnels, too, or the other way round.
         with_peers = (torrent.record.hops == PLAIN) == (hops == PLAIN)
         kept = torrent.record.peers if with_peers else []
+        if not torrent.is_between_sessions:
+            torrent.handle.pause()  # what is moved from here on would be in no account
         # The steps that can fail come first, so that a failure changes nothing.
         staying = await self._resume_of_others(torrent) if was_announced else []
         resume = await library.records.put_with_resume(torrent, with_peers, hops=hops, peers=kept)
         parameters = lt.read_resume_data(resume)
         library.scheduler.leave_swarms(torrent)
+        torrent.update(torrent.handle.status())
         torrent.is_between_sessions = True
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
         before.forget(torrent)
@@ -151,6 +154,7 @@ class HopChanges:
         """Raises RuntimeError."""
         library = self._library
         torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters)
+        torrent.begin_count(torrent.totals)
         torrent.update(torrent.handle.status())
         torrent.is_between_sessions, torrent.selections = False, 0
         library.sessions.ensure_open(torrent.lane).register(torrent)

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections import deque
+from functools import partial
 
 import libtorrent as lt
 
@@ -16,8 +17,9 @@ from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.records import RESUME_TIMEOUT_S, Records
 from tunnel_pool.daemon.torrents.scheduler import Scheduler
 from tunnel_pool.daemon.torrents.sessions import Sessions
-from tunnel_pool.daemon.torrents.torrent import Count, Torrent, hashes_of
+from tunnel_pool.daemon.torrents.torrent import NOTHING, Count, StatusSummary, Torrent, hashes_of
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator
 from tunnel_pool.torrent.lost_peers import is_end_to_end
@@ -51,6 +53,7 @@ class Library:
         self.records = Records(store, self.torrents, os.getcwd())
         self.scheduler = Scheduler(self.records, sessions, tunnels, self.background, min_free_bytes=min_free_bytes)
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
+        self._left: dict[str, Totals] = {}  # what torrents had moved that were removed: trackers hear of it afterwards
         self._settle_s = settle_s
 
     def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
@@ -67,6 +70,10 @@ class Library:
             self.leave_lane(lane, record)
             raise
         torrent = Torrent(self.seen, record, lane, handle, handle.status())
+        # A killed daemon has told trackers more than it has saved.
+        told = Totals(record.told_uploaded, record.told_downloaded)
+        saved = Totals(parameters.total_uploaded, parameters.total_downloaded)
+        torrent.begin_count(Totals(*map(max, zip(told, saved, strict=True))))
         torrent.has_run = parameters.active_time > 0
         torrent.active_s = torrent.changed_s = time.monotonic()
         # Also of one that was added before a restart.
@@ -87,6 +94,7 @@ class Library:
             removed = self.sessions.ensure_open(torrent.lane).remove(torrent)
         removed.add_done_callback(lambda _: self.leave_lane(torrent.lane, torrent.record))
         del self.torrents[torrent.record.infohash]
+        self._left[torrent.record.infohash] = torrent.totals
         self._removed.append((time.monotonic(), torrent.record.number))
         self._forget_removed()
         return removed
@@ -124,7 +132,27 @@ class Library:
         parameters.file_priorities = record.file_priorities
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)
-        return self.sessions.ensure_open(lane).add(parameters)
+        handle = self.sessions.ensure_open(lane).add(parameters)
+        account = Account(record.tracker_key, partial(self._tell_tracker, record.infohash))
+        self.sessions.ensure_open(lane).set_account(handle, account)
+        return handle
+
+    def _tell_tracker(self, infohash: str) -> Totals:
+        """Return what a torrent has moved, and keep that a tracker was told so."""
+        torrent = self.torrents.get(infohash)
+        if torrent is None:
+            return self._left.get(infohash, NOTHING)
+        totals = torrent.totals
+        if not torrent.is_between_sessions:
+            totals = torrent.totals_by(StatusSummary.of(torrent.handle.status()))
+        self.background.spawn(self._keep_told(torrent, totals))
+        return totals
+
+    async def _keep_told(self, torrent: Torrent, totals: Totals) -> None:
+        async with self.records.changing:
+            told = Totals(torrent.record.told_uploaded, torrent.record.told_downloaded)
+            if totals != told:
+                await self.records.put(torrent, told_uploaded=totals.uploaded, told_downloaded=totals.downloaded)
 
     def find_by_hashes(self, hashes: lt.info_hash_t) -> Torrent | None:
         """Return the torrent of these infohashes; a hybrid's is found by either of its two."""

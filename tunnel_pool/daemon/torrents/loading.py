@@ -22,6 +22,7 @@ async def load(library: Library, folder: str | None, was_ended: bool) -> None:
     """
     torrents = await library.records.restore(folder)
     await _delete_given_up(library, torrents)
+    await library.records.choose_keys(kept.record for kept in torrents)
     for record, resume in torrents:
         try:
             parameters = lt.read_resume_data(resume)

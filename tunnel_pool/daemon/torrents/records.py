@@ -8,7 +8,7 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
-from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.daemon.storage.record import Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings, settings_of
 from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, StoreError
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -44,6 +44,14 @@ class Records:
         torrents = sorted(await self._store.torrents(), key=lambda kept: kept.record.position)
         self._next_number = max([self._next_number, *(kept.record.number + 1 for kept in torrents)])
         return torrents
+
+    async def choose_keys(self, records: Iterable[Record]) -> None:
+        """Give those a key for trackers that have none, as they were kept before there were any. Raises StoreError."""
+        without = [record for record in records if not record.tracker_key]
+        for record in without:
+            record.tracker_key = new_tracker_key()
+        if without:
+            await self._store.put_records(without)
 
     async def new_number(self) -> int:
         """Return a number by which remote clients name a torrent; none is given twice. Raises StoreError."""

@@ -89,12 +89,12 @@ class Scheduler:
 
     def _view(self, torrent: Torrent, now_s: float) -> View:
         summary = torrent.summary
-        given_for = max(summary.all_time_download, summary.total_wanted)
+        given_for = max(torrent.totals.downloaded, summary.total_wanted)
         return View(
             torrent.record,
             torrent.is_finished,
             self.room.is_in(torrent.record.folder),
-            summary.all_time_upload / given_for if given_for else 0.0,
+            torrent.totals.uploaded / given_for if given_for else 0.0,
             now_s - torrent.active_s,
         )
 

@@ -18,10 +18,12 @@ from tunnel_pool.daemon.storage.record import UNWANTED, Record
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
+from tunnel_pool.torrent.announces.account import Totals
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 
 S = lt.torrent_status
 CHECKING = (S.checking_files, S.checking_resume_data)
+NOTHING = Totals(0, 0)
 PEERS_FOR_S = 1.0
 MEASURE_S = 0.9
 PAUSED = int(lt.torrent_flags.paused)
@@ -138,6 +140,9 @@ class Torrent:
     changed_s: float = 0.0  # monotonic
     down_rate: int = 0  # payload, bytes a second
     up_rate: int = 0
+    moved_before: Totals = NOTHING  # by the last time that libtorrent began to count from 0
+    _counted: Totals = NOTHING  # since
+    _counting: tuple[int, int] = (0, 0)  # libtorrent's counters, with what failed
     _measured: tuple[float, int, int] = (0.0, 0, 0)  # when (monotonic), and the payload down and up until then
     _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
@@ -161,11 +166,37 @@ class Torrent:
 
     def _look(self, summary: StatusSummary) -> None:
         self.summary = summary
+        self._count(summary)
         self.is_checking = summary.state in CHECKING
         self.is_finished = bool(summary.has_metadata and summary.finished and not self.is_checking)
         self.is_paused = bool(summary.flags & PAUSED)
         self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
         self.is_private = self.info is not None and self.info.priv()
+
+    def begin_count(self, before: Totals) -> None:
+        """Note that libtorrent counts from 0, and what was moved before."""
+        self.moved_before, self._counted, self._counting = before, NOTHING, (0, 0)
+
+    @property
+    def totals(self) -> Totals:
+        """Return what it has moved in all: libtorrent's own all_time_upload loses up to a second when it is paused."""
+        return self.moved_before + self._counted
+
+    def totals_by(self, summary: StatusSummary) -> Totals:
+        """Return what it has moved in all by a status, which is as new as the last one or newer."""
+        before = self.totals if self._has_begun_anew(summary) else self.moved_before
+        return before + _moved(summary)
+
+    def _has_begun_anew(self, summary: StatusSummary) -> bool:
+        """Return whether it was paused and started, and libtorrent counts from 0 again."""
+        up, down = self._counting
+        return summary.total_payload_upload < up or summary.total_payload_download < down
+
+    def _count(self, summary: StatusSummary) -> None:
+        if self._has_begun_anew(summary):
+            self.begin_count(self.totals)
+        self._counting = summary.total_payload_upload, summary.total_payload_download
+        self._counted = _moved(summary)
 
     def apply_limits(self) -> None:
         """Have libtorrent keep what the record says of speeds, peers and order."""
@@ -303,6 +334,10 @@ class Torrent:
 
     def is_wanted(self, index: int) -> bool:
         return self.priority(index) != UNWANTED
+
+
+def _moved(summary: StatusSummary) -> Totals:
+    return Totals(summary.total_payload_upload, max(0, summary.total_payload_download - summary.total_failed_bytes))
 
 
 def hashes_of(hashes: lt.info_hash_t) -> set[bytes]:

@@ -21,10 +21,10 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import AddressType, decode_address
 from tunnel_pool.torrent.announces import http_trackers, udp_trackers
+from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.choice import Life, Seen, choose, is_worn
 from tunnel_pool.torrent.announces.outside import Nodes, Outside
 from tunnel_pool.torrent.announces.questions import Question, begins_connection, question_of
-from tunnel_pool.torrent.announces.standing import Standing
 from tunnel_pool.torrent.announces.udp_trackers import Connections, Datagram
 
 LOOK_S = 0.25
@@ -44,17 +44,23 @@ class AnnouncedSession(Protocol):
     def announce_anew(self) -> None:
         """Have libtorrent tell all trackers and the DHT of its torrents now."""
 
-    def standing_of(self, infohash: bytes) -> Standing | None:
-        """Return the standing of the torrent that is announced by this hash; None leaves it to libtorrent."""
+    def account_of(self, infohash: bytes, key: int) -> Account | None:
+        """Return the account of the torrent that libtorrent announces so; None leaves everything as it is."""
+
+    def is_udp_tracker(self, host: str, port: int) -> bool:
+        """Return whether a torrent has a UDP tracker at this address."""
 
     def is_connected(self, peer: Address) -> bool:
         """Return whether a peer with this address is connected."""
 
 
+class NoCircuitError(Exception):
+    """Says that there is no circuit yet for the questions of a lane."""
+
+
 class Came(Enum):
     """Lists what becomes of a datagram that came over an announced circuit."""
 
-    FOR_CLIENT = auto()
     TAKEN = auto()
     STRANGER = auto()  # it begins a connection
 
@@ -84,7 +90,7 @@ class Announcer:
         self._clock = clock
         self._nodes = Nodes()
         self._dht_asked: OrderedDict[bytes, None] = OrderedDict()
-        self._connections = Connections(lambda: secrets.token_bytes(4))
+        self._connections = Connections(secrets.token_bytes)
         self._current: int | None = None
         self._next: int | None = None
         self._outsides: dict[int, Outside] = {}
@@ -119,36 +125,53 @@ class Announcer:
     # What libtorrent asks
 
     def ask(self, destination: bytes, payload: bytes) -> Asked | None:
-        """Return what is sent, and over which circuit; None for what is no question, or goes the usual way."""
-        circuit_id = self.circuit_id
+        """Return what is sent, and over which circuit; None for what is no question.
+
+        Raises NoCircuitError for a question that can't be asked now.
+        """
         question = question_of(payload)
-        if circuit_id is None or question is Question.NONE:
+        is_tracked = question in (Question.ANNOUNCE, Question.SCRAPE) and self._is_tracker(destination)
+        if question is Question.NONE or not (question in (Question.DHT, Question.CONNECT) or is_tracked):
             return None
+        circuit_id = self._circuit_now()
         if question is Question.DHT:
             self._note_dht(destination)
             return Asked(circuit_id, Datagram(destination, payload))
-        if question is not Question.CONNECT and not self._connections.is_tracker(destination):
-            return None
         if question is Question.ANNOUNCE:
             payload = self._rewritten(destination, payload)
         return Asked(circuit_id, self._connections.ask(circuit_id, Datagram(destination, payload)))
 
+    def _is_tracker(self, destination: bytes) -> bool:
+        """Return whether a destination is a UDP tracker, and not a peer whose uTP packet looks like a question."""
+        if destination[0] == AddressType.DOMAIN or self._connections.is_tracker(destination):
+            return True
+        return self._session.is_udp_tracker(*decode_address(destination)[1:])
+
+    def _circuit_now(self) -> int:
+        """Return the circuit that questions take. Raises NoCircuitError."""
+        if self.circuit_id is None:
+            self.look()
+        if (circuit_id := self.circuit_id) is None:
+            raise NoCircuitError
+        return circuit_id
+
     def _rewritten(self, destination: bytes, announce: bytes) -> bytes:
-        standing = self._session.standing_of(udp_trackers.infohash_of(announce))
+        account = self._session.account_of(udp_trackers.infohash_of(announce), udp_trackers.key_of(announce))
         # An exit's IPv6 socket has another port, which nobody has told us.
         port = self.outside[1] if self.outside is not None and destination[0] != AddressType.IPV6 else None
-        return udp_trackers.rewritten(announce, port, standing)
+        return udp_trackers.rewritten(announce, port, account)
 
     def http_request(self, request: bytes) -> tuple[bytes, int | None]:
         """Return what is asked in the place of an HTTP request, and over which circuit; None: over any."""
-        infohash = http_trackers.infohash_of(request)
-        if infohash is None:
+        announced = http_trackers.announced_by(request)
+        if announced is None:
             return request, None
         self._wants_requests = True
         circuit_id = self.circuit_id
         is_able = circuit_id is not None and self._makes_requests(self._tunnels.circuits[circuit_id])
         port = self.outside[1] if is_able and self.outside is not None else None
-        told = http_trackers.rewritten(request, port, self._session.standing_of(infohash))
+        account = self._session.account_of(announced.infohash, announced.key)
+        told = http_trackers.rewritten(request, port, account)
         return told, circuit_id if is_able else None
 
     def _note_dht(self, destination: bytes) -> None:
@@ -159,27 +182,31 @@ class Announcer:
 
     # What comes in
 
-    def came(self, circuit_id: int, origin: bytes, payload: bytes) -> Came:
-        """Judge a datagram that came over an announced circuit from where no client sends to over it."""
+    def came(self, circuit_id: int, origin: bytes, payload: bytes) -> bytes | Came:
+        """Judge a datagram that came over an announced circuit from where no client sends to over it.
+
+        Return what the client gets in its place, or what else becomes of it.
+        """
         if question_of(payload) is Question.DHT:
             outside = self._outsides.get(circuit_id)
             if outside is not None and outside.answered(origin, payload):
                 return Came.TAKEN
             if origin in self._dht_asked:
                 self._nodes.add(origin)
-            return Came.FOR_CLIENT
+            return payload
         if begins_connection(payload):
             is_known = self._session.is_connected(decode_address(origin)[1:])
             return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
-        answer, is_for_client = self._connections.answered(circuit_id, payload)
-        if answer is not None:
-            self._tunnels.send_datagram(circuit_id, *answer)
-        return Came.FOR_CLIENT if is_for_client else Came.TAKEN
+        answer = self._connections.answered(circuit_id, payload)
+        if answer.sent is not None:
+            self._tunnels.send_datagram(circuit_id, *answer.sent)
+        return Came.TAKEN if answer.for_client is None else answer.for_client
 
     def circuit_removed(self, circuit_id: int) -> None:
         for known in (self._outsides, self._since_s, self._asked_s):
             known.pop(circuit_id, None)
         self._failed.discard(circuit_id)
+        self._connections.forget_circuit(circuit_id)
         if circuit_id == self._next:
             self._next = None
         if circuit_id == self._current:

@@ -1,36 +1,42 @@
 """What HTTP trackers are told (BEP 3), beside what libtorrent tells them. Pure."""
 
 import re
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from tunnel_pool.torrent.announces.standing import Standing
+from tunnel_pool.torrent.announces.account import Account
 
 _LINE_END = b"\r\n"
 _PARAMETER = re.compile(rb"(?<=[?&])(info_hash|port|uploaded|downloaded|key)=([^&\s#]*)")
-_NUMBER = re.compile(rb"\d{1,19}")
+_KEY = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
-def infohash_of(request: bytes) -> bytes | None:
-    """Return the infohash that a request announces; None where it asks for something else."""
-    values = dict(_PARAMETER.findall(_target_of(request)))
+class Announced(NamedTuple):
+    """Says what a request announces: an infohash, by libtorrent's key."""
+
+    infohash: bytes
+    key: int
+
+
+def announced_by(request: bytes) -> Announced | None:
+    """Return what a request announces; None where it asks for something else."""
+    values: dict[bytes, bytes] = dict(_PARAMETER.findall(_target_of(request)))
     if not {b"info_hash", b"port"} <= values.keys():
         return None
-    return unquote_to_bytes(values[b"info_hash"])
+    key = values.get(b"key", b"")
+    return Announced(unquote_to_bytes(values[b"info_hash"]), int(key, 16) if _KEY.fullmatch(key) else 0)
 
 
-def rewritten(request: bytes, port: int | None, standing: Standing | None) -> bytes:
-    """Return a request with this port, and a torrent's standing; what is None, or not there, stays as it is."""
+def rewritten(request: bytes, port: int | None, account: Account | None) -> bytes:
+    """Return an announce with this port, and what a torrent's account says; what is None stays as it is."""
     told = {} if port is None else {b"port": b"%d" % port}
-    if standing is not None:
-        told[b"key"] = b"%08X" % standing.key
+    if account is not None:
+        totals = account.tell()
+        told |= {b"uploaded": b"%d" % totals.uploaded, b"downloaded": b"%d" % totals.downloaded}
+        told[b"key"] = b"%08X" % account.key
 
     def value_of(found: re.Match[bytes]) -> bytes:
         name, value = found.groups()
-        if standing is not None and _NUMBER.fullmatch(value):
-            if name == b"uploaded":
-                value = b"%d" % standing.uploaded_bytes(int(value))
-            elif name == b"downloaded":
-                value = b"%d" % standing.downloaded_bytes(int(value))
         return b"%s=%s" % (name, told.get(name, value))
 
     line, end, headers = request.partition(_LINE_END)

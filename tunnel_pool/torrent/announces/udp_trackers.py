@@ -5,25 +5,28 @@
     connect:   0x41727101980 (8) | action 0 (4) | transaction id (4)
     connected: action 0 (4) | transaction id (4) | connection id (8)
 
-A tracker takes a connection id only from the address that it gave it to. libtorrent keeps one for a minute, whatever
-circuit its datagrams take. So when they have come to take another, the tracker is asked for another id, which replaces
-libtorrent's.
+A tracker takes a connection id only from the address that it gave it to. libtorrent keeps one for a minute, and uses it
+in all sessions of the process (udp_tracker_connection.cpp, m_connection_cache): in those of other lanes, and in the
+plain one, at our own address. There, an id that was given over a circuit would tell the tracker who we are, and the
+other way round. So libtorrent never sees an id that a tracker gave over a circuit, but one made here, which stands for
+it over this circuit alone; in the place of any other that libtorrent sends, the tracker is asked for a new one.
 """
 
 import struct
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.questions import CONNECT_BYTES, CONNECT_START, LEAST_ANNOUNCE_BYTES
-from tunnel_pool.torrent.announces.standing import Standing
 
-_CONNECTION_BYTES = 8
+CONNECTION_BYTES = 8
+_TRANSACTION_BYTES = 4
+_CONNECTED = bytes(4)  # the action
 _TRANSACTION_AT = slice(12, 16)
 _INFOHASH_AT = slice(16, 36)
+_KEY = struct.Struct("!I")
 _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
 _TOTALS_AT, _KEY_AT, _PORT_AT = 56, 88, 96
-_CONNECTED = struct.Struct("!4s4s8s")
-_MOST = (1 << 64) - 1
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
 
 Key = TypeVar("Key")
@@ -34,16 +37,21 @@ def infohash_of(announce: bytes) -> bytes:
     return announce[_INFOHASH_AT]
 
 
-def rewritten(announce: bytes, port: int | None, standing: Standing | None) -> bytes:
-    """Return an announce with this port, and a torrent's standing; what is None stays as it is."""
+def key_of(announce: bytes) -> int:
+    """Return the key by which libtorrent announces the torrent."""
+    return _KEY.unpack_from(announce, _KEY_AT)[0]  # type: ignore[no-any-return]
+
+
+def rewritten(announce: bytes, port: int | None, account: Account | None) -> bytes:
+    """Return an announce with this port, and what a torrent's account says; what is None stays as it is."""
     told = bytearray(announce)
     if port is not None:
         struct.pack_into("!H", told, _PORT_AT, port)
-    if standing is not None:
-        downloaded, left, uploaded = _TOTALS.unpack_from(told, _TOTALS_AT)
-        totals = standing.downloaded_bytes(downloaded), left, standing.uploaded_bytes(uploaded)
-        _TOTALS.pack_into(told, _TOTALS_AT, *(min(total, _MOST) for total in totals))
-        struct.pack_into("!I", told, _KEY_AT, standing.key)
+    if account is not None:
+        _, left, _ = _TOTALS.unpack_from(told, _TOTALS_AT)
+        totals = account.tell()
+        _TOTALS.pack_into(told, _TOTALS_AT, totals.downloaded, left, totals.uploaded)
+        _KEY.pack_into(told, _KEY_AT, account.key)
     return bytes(told)
 
 
@@ -54,56 +62,63 @@ class Datagram(NamedTuple):
     payload: bytes
 
 
-class _Waiting(NamedTuple):
-    circuit_id: int
-    held: Datagram
+class Answer(NamedTuple):
+    """Says what becomes of a tracker's answer: what libtorrent gets of it, and what is sent now."""
+
+    for_client: bytes | None
+    sent: Datagram | None = None
 
 
 class Connections:
-    """Knows over which circuit each connection id was given, and gets another one where that is needed."""
+    """Holds the connection ids that trackers gave over circuits, by those that libtorrent knows."""
 
-    def __init__(self, new_transaction: Callable[[], bytes]) -> None:
-        """`new_transaction` returns four bytes that nobody can guess."""
-        self._new_transaction = new_transaction
+    def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
+        """`random_bytes` returns bytes that nobody can guess."""
+        self._random_bytes = random_bytes
+        self._trackers: dict[bytes, None] = {}
         self._asked: dict[tuple[int, bytes], bytes] = {}  # destination, by circuit and transaction id
-        self._given: dict[tuple[bytes, bytes], int] = {}  # circuit, by destination and connection id
-        self._instead: dict[tuple[int, bytes, bytes], bytes] = {}  # by circuit, destination and libtorrent's id
-        self._waiting: dict[tuple[int, bytes], _Waiting] = {}  # by circuit and transaction id
+        self._given: dict[tuple[int, bytes, bytes], bytes] = {}  # by circuit, destination and libtorrent's id
+        self._waiting: dict[tuple[int, bytes], Datagram] = {}  # questions, by circuit and transaction id
 
     def is_tracker(self, destination: bytes) -> bool:
         """Return whether libtorrent has asked this destination for a connection id."""
-        return destination in self._asked.values() or any(known == destination for known, _ in self._given)
+        return destination in self._trackers
 
     def ask(self, circuit_id: int, question: Datagram) -> Datagram:
         """Return what is sent over a circuit in the place of a question, which may wait meanwhile."""
         destination, payload = question
         if len(payload) == CONNECT_BYTES and payload.startswith(CONNECT_START):
+            _put(self._trackers, destination, None)
             _put(self._asked, (circuit_id, payload[_TRANSACTION_AT]), destination)
             return question
-        connection = payload[:_CONNECTION_BYTES]
-        if self._given.get((destination, connection), circuit_id) == circuit_id:
-            return question
-        instead = self._instead.get((circuit_id, destination, connection))
-        if instead is not None:
-            return Datagram(destination, instead + payload[_CONNECTION_BYTES:])
-        transaction = self._new_transaction()
-        _put(self._waiting, (circuit_id, transaction), _Waiting(circuit_id, question))
+        given = self._given.get((circuit_id, destination, payload[:CONNECTION_BYTES]))
+        if given is not None:
+            return Datagram(destination, given + payload[CONNECTION_BYTES:])
+        transaction = self._random_bytes(_TRANSACTION_BYTES)
+        _put(self._waiting, (circuit_id, transaction), question)
         return Datagram(destination, CONNECT_START + transaction)
 
-    def answered(self, circuit_id: int, payload: bytes) -> tuple[Datagram | None, bool]:
-        """Take what a tracker may have answered: return what is sent now, and whether it is for libtorrent."""
-        if len(payload) != CONNECT_BYTES or not payload.startswith(bytes(4)):
-            return None, True
-        _, transaction, connection = _CONNECTED.unpack(payload)
+    def answered(self, circuit_id: int, payload: bytes) -> Answer:
+        """Take what a tracker may have answered over a circuit."""
+        if len(payload) != CONNECT_BYTES or not payload.startswith(_CONNECTED):
+            return Answer(payload)
+        transaction, given = payload[4:8], payload[8:]
         waiting = self._waiting.pop((circuit_id, transaction), None)
         if waiting is not None:
-            destination, held = waiting.held
-            _put(self._instead, (circuit_id, destination, held[:_CONNECTION_BYTES]), connection)
-            return Datagram(destination, connection + held[_CONNECTION_BYTES:]), False
+            destination, held = waiting
+            _put(self._given, (circuit_id, destination, held[:CONNECTION_BYTES]), given)
+            return Answer(None, Datagram(destination, given + held[CONNECTION_BYTES:]))
         asked = self._asked.pop((circuit_id, transaction), None)
-        if asked is not None:
-            _put(self._given, (asked, connection), circuit_id)
-        return None, True
+        if asked is None:
+            return Answer(None)
+        told = self._random_bytes(CONNECTION_BYTES)
+        _put(self._given, (circuit_id, asked, told), given)
+        return Answer(payload[:8] + told)
+
+    def forget_circuit(self, circuit_id: int) -> None:
+        self._asked = {key: value for key, value in self._asked.items() if key[0] != circuit_id}
+        self._given = {key: value for key, value in self._given.items() if key[0] != circuit_id}
+        self._waiting = {key: value for key, value in self._waiting.items() if key[0] != circuit_id}
 
 
 def _put(known: dict[Key, Value], key: Key, value: Value) -> None:

@@ -51,9 +51,8 @@ def _error(torrent: Torrent) -> tuple[int, str]:
 
 
 def ratio(torrent: Torrent) -> float:
-    status = torrent.status
-    base = status.all_time_download or status.total_wanted_done
-    return status.all_time_upload / base if base else RATIO_NOT_AVAILABLE
+    base = torrent.totals.downloaded or torrent.status.total_wanted_done
+    return torrent.totals.uploaded / base if base else RATIO_NOT_AVAILABLE
 
 
 def _files(torrent: Torrent) -> list[dict[str, Any]]:
@@ -190,7 +189,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "desired_available": lambda t: t.left_bytes if t.status.distributed_copies >= 1 else 0,
     "done_date": lambda t: int(t.record.done_s),
     "download_dir": lambda t: t.record.folder,
-    "downloaded_ever": lambda t: t.status.all_time_download,
+    "downloaded_ever": lambda t: t.totals.downloaded,
     "download_limit": lambda t: t.record.download_limit_kb,
     "download_limited": lambda t: t.record.download_limited,
     "edit_date": lambda t: int(t.record.edited_s),
@@ -250,7 +249,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "trackers": trackers.entries,
     "tracker_list": trackers.text,
     "tracker_stats": trackers.stats,
-    "uploaded_ever": lambda t: t.status.all_time_upload,
+    "uploaded_ever": lambda t: t.totals.uploaded,
     "upload_limit": lambda t: t.record.upload_limit_kb,
     "upload_limited": lambda t: t.record.upload_limited,
     "upload_ratio": ratio,

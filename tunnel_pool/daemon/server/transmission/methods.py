@@ -259,8 +259,8 @@ class Methods:
 
     async def _session_stats(self, arguments: Arguments) -> Arguments:
         torrents = self._library.torrents.values()
-        down = sum(torrent.status.all_time_download for torrent in torrents)
-        up = sum(torrent.status.all_time_upload for torrent in torrents)
+        down = sum(torrent.totals.downloaded for torrent in torrents)
+        up = sum(torrent.totals.uploaded for torrent in torrents)
         down_rate, up_rate = self._library.rates()
         stats = {"files_added": 0, "session_count": 1, "seconds_active": int(time.monotonic() - self._started_s)}
         now = {
