@@ -11,6 +11,7 @@ import secrets
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
 
+from tunnel_pool.overlay.requests.dht_pings import answers, ping
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import encode_address
@@ -19,18 +20,6 @@ CIRCUIT_TYPE_DHT_NAME = "DHT_NAME"  # our own: for one question
 ASK_AGAIN_S = 2.0
 ASK_TIMES = 4
 TRANSACTION_BYTES = 4
-
-
-def ping(transaction: bytes, node_id: bytes) -> bytes:
-    """Return a ping of BEP 5: {"a": {"id": ...}, "q": "ping", "t": ..., "y": "q"}."""
-    length = str(len(transaction)).encode()
-    return b"d1:ad2:id20:" + node_id + b"e1:q4:ping1:t" + length + b":" + transaction + b"1:y1:qe"
-
-
-def answers(data: bytes, transaction: bytes) -> bool:
-    """Return whether this is the response to that ping; of a bencoded dictionary, as much as is needed."""
-    length = str(len(transaction)).encode()
-    return data.startswith(b"d") and b"1:t" + length + b":" + transaction in data and b"1:y1:r" in data
 
 
 class DhtNames:

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use packet_engine::address::Destination;
 use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
@@ -16,6 +17,7 @@ use proptest::prelude::*;
 const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
 const OURS: u32 = 0x0100_0001;
 const THEIRS: u32 = 0x0200_0002;
+const LATER_NS: u64 = 1 << 40;
 
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -217,6 +219,51 @@ fn what_comes_over_a_circuit_of_no_client_is_for_python() {
     client.routes.circuits.get_mut(&OURS).unwrap().purpose = Purpose::Other;
     assert!(passed(&mut client, "198.51.100.1:1", &cell).is_empty());
     assert_eq!(client.take_events().filter(|event| matches!(event, Event::Packet { .. })).count(), 1);
+}
+
+/// What the exit gets from an address outside comes back over the circuit to the client.
+fn back(origin: &str, payload: &[u8]) -> (Core, Vec<(Via, SocketAddr, Vec<u8>)>) {
+    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
+    let (_, _, cell) = one(sent(&mut client));
+    let (_, _, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell));
+    passed(&mut exit, "198.51.100.1:1", &cell);
+    client.routes.announce(OURS);
+    exit.exit_received(THEIRS, address(origin), payload);
+    let (_, _, cell) = one(sent(&mut exit));
+    let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
+    let come = passed(&mut client, "198.51.100.1:1", &cell);
+    (client, come)
+}
+
+#[test]
+fn over_a_circuit_that_is_announced_who_was_asked_meets_the_client_and_strangers_python() {
+    let (_, come) = back("8.8.8.8:80", b"d1:y1:re");
+    assert!(matches!(one(come), (Via::Client(1), _, _)));
+    let (mut client, come) = back("9.9.9.9:80", b"d1:y1:re");
+    assert!(come.is_empty());
+    assert_eq!(client.take_events().filter(|event| matches!(event, Event::Packet { .. })).count(), 1);
+}
+
+#[test]
+fn a_stranger_that_is_pinned_is_answered_over_the_circuit_that_it_came_by() {
+    let (mut client, _) = back("9.9.9.9:80", b"d1:y1:re");
+    let stranger = [1, 9, 9, 9, 9, 0, 80];
+    assert_eq!(client.routes.circuit_for(1, &stranger, 1), Some(OURS)); // there is no other
+    client.routes.pin(1, &stranger, OURS + 1);
+    client.routes.pin(2, &stranger, OURS);
+    client.routes.pin(1, &stranger, OURS);
+    assert!(!client.routes.is_stranger(OURS, Destination::Ip(address("9.9.9.9:80")), LATER_NS).unwrap());
+    assert!(client.routes.is_stranger(OURS, Destination::Ip(address("9.9.9.9:81")), LATER_NS).unwrap());
+}
+
+#[test]
+fn strangers_come_so_many_a_second() {
+    let (mut client, _) = back("9.9.9.9:80", b"d1:y1:re");
+    let stranger = Destination::Ip(address("9.9.9.9:81"));
+    let come = (0..2000).filter(|_| client.routes.is_stranger(OURS, stranger, LATER_NS).is_ok()).count();
+    assert!((500..=502).contains(&come), "{come}");
+    assert_eq!(client.routes.is_stranger(OURS, stranger, LATER_NS), Err(DropReason::StrangersTooFast));
 }
 
 #[test]

@@ -237,7 +237,8 @@ class Announcer:
             self._current, self._next = self._next, None
         if self.outside is not None and self.outside != self._told and now_s - self._announced_s >= ANNOUNCE_S:
             self._told, self._announced_s = self.outside, now_s
-            logger.info("Torrents of %d hops are found at %s:%d from now on.", self._lane.hops, *self.outside)
+            hops, noun = self._lane.hops, "hop" if self._lane.hops == 1 else "hops"
+            logger.info("Torrents with %d %s are found at %s:%d from now on.", hops, noun, *self.outside)
             self._session.announce_anew()
 
     def _ready(self) -> list[Circuit]:

@@ -8,7 +8,7 @@ import ipaddress
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 
-from tunnel_pool.overlay.requests.dht_names import answers, ping
+from tunnel_pool.overlay.requests.dht_pings import answers, ping
 from tunnel_pool.socks5.address import AddressType, decode_address
 
 Address = tuple[str, int]
