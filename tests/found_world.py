@@ -375,8 +375,10 @@ async def accounts(world):
         steps["seeded more"] = await uploaded(world, ask)
         os.kill(daemon.pid, signal.SIGKILL)
         await daemon.process.wait()
+    before = len(world.ours())
     async with world.daemon() as daemon:
         ask = await asking(daemon, world.client)
+        await until(lambda: len(world.ours()) > before, what="an announce of the new daemon")
         steps["killed"] = await uploaded(world, ask)
         await ask("session_close", {})
         code, _, lines = await daemon.ended()
