@@ -147,12 +147,14 @@ class Dispatcher:
         return None
 
     async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
+        asked, circuit_id = (request, None) if self.announcer is None else self.announcer.http_request(request)
         try:
-            asked, circuit_id = (request, None) if self.announcer is None else self.announcer.http_request(request)
             response = await self._tunnels.perform_http_request(address[1:], asked, *self.lane, circuit_id)
             return rewritten(response, _url_of(address, request))
         except HttpError as error:
             self.drops[DropReason.HTTP_REQUEST_FAILED] += 1
+            if self.announcer is not None and circuit_id is not None:
+                self.announcer.request_failed(circuit_id)
             logger.info("A tracker was not asked: %s", error)
         except AnswerRefusedError as error:
             self.drops[DropReason.HTTP_ANSWER_REFUSED] += 1

@@ -24,10 +24,17 @@ from tunnel_pool.torrent.announces import http_trackers, udp_trackers
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.choice import Life, Seen, choose, is_worn
 from tunnel_pool.torrent.announces.outside import Nodes, Outside
-from tunnel_pool.torrent.announces.questions import Question, begins_connection, question_of
+from tunnel_pool.torrent.announces.questions import (
+    Question,
+    begins_connection,
+    is_dht_query,
+    may_be_trackers,
+    question_of,
+)
 from tunnel_pool.torrent.announces.udp_trackers import Connections, Datagram
 
 LOOK_S = 0.25
+SETTLED_S, IDLE_LOOK_S = 30.0, 2.0  # once a circuit has been the one for so long, it is looked at less often
 ASK_S = 1.0  # between questions to DHT nodes while it is not known where a circuit is seen
 ASK_AGAIN_S = 60.0  # and once it is known
 ANSWER_S = 6.0  # how long nodes have to answer before another circuit is tried
@@ -96,6 +103,7 @@ class Announcer:
         self._outsides: dict[int, Outside] = {}
         self._since_s: dict[int, float] = {}  # since when each of these circuits is asked about
         self._asked_s: dict[int, float] = {}
+        self._without_requests: set[int] = set()  # circuits whose exit did not answer one
         self._failed: set[int] = set()  # circuits over which no node answered
         self._wants_requests = False  # whether a torrent has an HTTP tracker
         self._created_s = float("-inf")
@@ -174,6 +182,10 @@ class Announcer:
         told = http_trackers.rewritten(request, port, account)
         return told, circuit_id if is_able else None
 
+    def request_failed(self, circuit_id: int) -> None:
+        """Hear that an HTTP request over this circuit had no answer: the next ones take another."""
+        self._without_requests.add(circuit_id)
+
     def _note_dht(self, destination: bytes) -> None:
         self._dht_asked[destination] = None
         self._dht_asked.move_to_end(destination)
@@ -193,10 +205,13 @@ class Announcer:
                 return Came.TAKEN
             if origin in self._dht_asked:
                 self._nodes.add(origin)
-            return payload
+            # What is answered goes over the present circuit: who asks over another must not see that both are ours.
+            return Came.TAKEN if circuit_id != self.circuit_id and is_dht_query(payload) else payload
         if begins_connection(payload):
             is_known = self._session.is_connected(decode_address(origin)[1:])
             return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
+        if not may_be_trackers(payload):
+            return Came.TAKEN  # libtorrent would answer a stray uTP packet over whatever circuit
         answer = self._connections.answered(circuit_id, payload)
         if answer.sent is not None:
             self._tunnels.send_datagram(circuit_id, *answer.sent)
@@ -206,6 +221,7 @@ class Announcer:
         for known in (self._outsides, self._since_s, self._asked_s):
             known.pop(circuit_id, None)
         self._failed.discard(circuit_id)
+        self._without_requests.discard(circuit_id)
         self._connections.forget_circuit(circuit_id)
         if circuit_id == self._next:
             self._next = None
@@ -251,7 +267,7 @@ class Announcer:
 
     def _makes_requests(self, circuit: Circuit) -> bool:
         """Return whether a circuit's exit makes HTTP requests, as far as there are some to make."""
-        if not self._wants_requests or not circuit.hops:
+        if not self._wants_requests or not circuit.hops or circuit.circuit_id in self._without_requests:
             return False
         key = circuit.hops[-1].public_key_bin
         return any(peer.public_key.key_to_bin() == key for peer in self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP))
@@ -299,4 +315,5 @@ class Announcer:
     async def _keep(self) -> None:
         while True:
             self.look()
-            await asyncio.sleep(LOOK_S)
+            since_s = self._clock() - self._since_s.get(self._next or self._current or 0, self._clock())
+            await asyncio.sleep(LOOK_S if since_s < SETTLED_S else IDLE_LOOK_S)

@@ -8,6 +8,7 @@ from enum import Enum, auto
 CONNECT_START = (0x41727101980).to_bytes(8, "big") + bytes(4)  # BEP 15: the protocol's number, and action 0
 CONNECT_BYTES = 16
 LEAST_SCRAPE_BYTES, LEAST_ANNOUNCE_BYTES = 36, 98
+LEAST_ANSWER_BYTES, LAST_ACTION = 8, 3
 _ACTION_AT = slice(8, 12)
 _ANNOUNCE, _SCRAPE = b"\0\0\0\1", b"\0\0\0\2"
 LEAST_UTP_BYTES = 20
@@ -36,6 +37,16 @@ def question_of(payload: bytes) -> Question:
     if action == _SCRAPE and len(payload) >= LEAST_SCRAPE_BYTES:
         return Question.SCRAPE
     return Question.NONE
+
+
+def is_dht_query(payload: bytes) -> bool:
+    """Return whether a datagram from outside, a DHT message by its form, wants an answer (BEP 5)."""
+    return b"1:y1:q" in payload
+
+
+def may_be_trackers(payload: bytes) -> bool:
+    """Return whether a datagram from outside may be a UDP tracker's answer (BEP 15): an action, then an id."""
+    return len(payload) >= LEAST_ANSWER_BYTES and payload[:3] == bytes(3) and payload[3] <= LAST_ACTION
 
 
 def begins_connection(payload: bytes) -> bool:
