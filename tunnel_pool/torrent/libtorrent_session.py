@@ -80,6 +80,7 @@ class LibtorrentSession(Generic[T]):
         self.schemes = schemes_for(lockdown is not None)  # of trackers that its torrents may have
         self._trackers: set[TrackerPlace] = set()
         self._trackers_s = 0.0  # when these were looked up
+        self._to_announce: dict[lt.torrent_handle, bool] = {}  # whether its trackers are told, too
         self._connected: set[Address] = set()
         self._connected_s = 0.0  # likewise
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
@@ -144,11 +145,20 @@ class LibtorrentSession(Generic[T]):
                 for peer in torrent.peers:
                     torrent.handle.connect_peer(peer)
 
-    def announce_anew(self) -> None:
-        """Tell all trackers and the DHT of the torrents now, however short ago they were told."""
-        for torrent in self._torrents.values() if not self._stopped else ():
-            torrent.handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
-            torrent.handle.force_dht_announce()
+    def announce_anew(self, *, to_trackers: bool) -> None:
+        """Have the DHT told of all torrents, and their trackers, however short ago, by calls of `announce_some`."""
+        self._to_announce |= {handle: to_trackers or self._to_announce.get(handle, False) for handle in self._torrents}
+
+    def announce_some(self, most: int) -> bool:
+        """Tell of so many of the torrents that are still to be announced; return whether others are left."""
+        for handle in list(self._to_announce)[:most]:
+            to_trackers = self._to_announce.pop(handle)
+            if handle not in self._torrents or self._stopped:
+                continue
+            if to_trackers:
+                handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
+            handle.force_dht_announce()
+        return bool(self._to_announce)
 
     def account_of(self, infohash: bytes, key: int) -> Account | None:
         """Return what trackers are told of a torrent in the place of what libtorrent says; None: nothing else."""

@@ -58,11 +58,11 @@ class Tunnels:
 
 class Session:
     def __init__(self):
-        self.announces = 0
+        self.announces = []
         self.connected = set()
 
-    def announce_anew(self):
-        self.announces += 1
+    def announce_anew(self, *, to_trackers):
+        self.announces.append(to_trackers)
 
     def account_of(self, infohash, key):
         return None
@@ -114,12 +114,15 @@ def test_the_youngest_circuit_is_announced_once_it_is_known_where_it_is_seen(wor
     world.tunnels.add(1, age_s=60)
     world.tunnels.add(2, age_s=30)
     world.look()
-    assert (world.announcer.circuit_id, world.announcer.outside, world.session.announces) == (2, None, 0)
+    assert (world.announcer.circuit_id, world.announcer.outside, world.session.announces) == (2, None, [])
     world.meet_nodes()
     world.look(seen={2: 4000})
     assert world.announcer.outside == ("5.6.7.8", 4000)
     world.look()
-    assert (world.tunnels.announced, world.session.announces) == ([2], 1)
+    assert (world.tunnels.announced, world.session.announces) == ([2], [True])
+    for _ in range(100):
+        world.look()
+    assert world.session.announces == [True, False, False]
 
 
 def test_all_questions_take_it_and_announces_have_its_port(world):
@@ -151,7 +154,7 @@ def test_a_worn_circuit_is_replaced_once_it_is_known_where_the_next_one_is_seen(
     assert world.announcer.circuit_id == 1
     world.look(seen={2: 5000}, later_s=ANNOUNCE_S)
     assert (world.announcer.circuit_id, world.announcer.outside) == (2, ("5.6.7.8", 5000))
-    assert world.session.announces == 2
+    assert world.session.announces.count(True) == 2
     # Nobody sees that both circuits are ours.
     query = ping(b"t", bytes(20))
     assert world.announcer.came(1, PEER, query) is Came.TAKEN
@@ -166,7 +169,7 @@ def test_when_the_circuit_is_lost_another_is_taken_at_once(world):
     world.announcer.circuit_removed(1)
     assert world.announcer.circuit_id == 2
     world.look(seen={2: 5000}, later_s=ANNOUNCE_S)
-    assert world.session.announces == 2
+    assert world.session.announces.count(True) == 2
 
 
 def test_where_no_node_answers_another_circuit_is_tried_and_none_is_built(world):

@@ -40,6 +40,8 @@ ASK_AGAIN_S = 60.0  # and once it is known
 ANSWER_S = 6.0  # how long nodes have to answer before another circuit is tried
 CREATE_S = 10.0  # between circuits that are built for this
 ANNOUNCE_S = 5.0  # between announces for the sake of a new address
+DHT_AGAIN_S = (10.0, 60.0)  # when the DHT is told again: libtorrent forgets its nodes when its address changes
+ANNOUNCES_AT_ONCE = 5  # torrents; a look-up in the DHT is a hundred datagrams
 MAX_DHT_ASKED = 512
 
 logger = logging.getLogger(__name__)
@@ -48,8 +50,11 @@ logger = logging.getLogger(__name__)
 class AnnouncedSession(Protocol):
     """Names what is asked of a libtorrent session."""
 
-    def announce_anew(self) -> None:
-        """Have libtorrent tell all trackers and the DHT of its torrents now."""
+    def announce_anew(self, *, to_trackers: bool) -> None:
+        """Have the DHT told of all torrents, and their trackers, by calls of `announce_some`."""
+
+    def announce_some(self, most: int) -> bool:
+        """Tell of so many of the torrents that are still to be announced; return whether others are left."""
 
     def account_of(self, infohash: bytes, key: int) -> Account | None:
         """Return the account of the torrent that libtorrent announces so; None leaves everything as it is."""
@@ -108,6 +113,7 @@ class Announcer:
         self._wants_requests = False  # whether a torrent has an HTTP tracker
         self._created_s = float("-inf")
         self._announced_s = float("-inf")
+        self._again_s: list[float] = []
         self._told: Address | None = None  # where trackers were told to find us
         self._keeping: asyncio.Task[None] | None = None
 
@@ -255,7 +261,11 @@ class Announcer:
             self._told, self._announced_s = self.outside, now_s
             hops, noun = self._lane.hops, "hop" if self._lane.hops == 1 else "hops"
             logger.info("Torrents with %d %s are found at %s:%d from now on.", hops, noun, *self.outside)
-            self._session.announce_anew()
+            self._session.announce_anew(to_trackers=True)
+            self._again_s = [now_s + wait_s for wait_s in DHT_AGAIN_S]
+        elif self._again_s and now_s >= self._again_s[0]:
+            del self._again_s[0]
+            self._session.announce_anew(to_trackers=False)
 
     def _ready(self) -> list[Circuit]:
         return self._tunnels.circuits_for_new_peers(*self._lane)
@@ -315,5 +325,6 @@ class Announcer:
     async def _keep(self) -> None:
         while True:
             self.look()
+            are_left = self._session.announce_some(ANNOUNCES_AT_ONCE)
             since_s = self._clock() - self._since_s.get(self._next or self._current or 0, self._clock())
-            await asyncio.sleep(LOOK_S if since_s < SETTLED_S else IDLE_LOOK_S)
+            await asyncio.sleep(LOOK_S if are_left or since_s < SETTLED_S else IDLE_LOOK_S)
