@@ -19,7 +19,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -30,22 +29,19 @@ import libtorrent as lt
 
 from tests.blocked_world import plain_relay
 from tests.commands import MODULE, command
-from tests.leak_world import CLIENT, NET, TRACKER, WORLD, Client, Wire, added_by, asking, is_word_to, run
+from tests.leak_world import CLIENT, NET, TRACKER, Client, Wire, added_by, asking, is_word_to, run
 from tests.network import COMMUNITY_ID, until
+from tests.plain_machines import Machine, PlainPeer
 from tests.recording_tracker import Tracker, recording_tracker
 from tests.swarms import dht_nodes
 from tunnel_pool.bench.harness.daemon import magnet_of
 from tunnel_pool.private_swarm.swarm import EXIT_NET, LocalSwarm, same_bytes
-from tunnel_pool.torrent.libtorrent_session import open_session
-from tunnel_pool.torrent.session_settings import PRIVATE_DHT
 
 DHT = [f"44.{number}.5.1" for number in range(11, 16)]  # in networks of their own, as each has one vote
 # libtorrent gives a tracker's connection id from one session to another of the process: each peer has its own tracker.
 TRACKERS = [f"{NET}.4.{number}" for number in range(2, 6)]
 PEERS = [f"{NET}.6.{number}" for number in range(1, 5)]
 SIZE_BYTES = int(os.environ.get("MB", "32")) << 20
-BUFFER_BYTES = 4 << 20
-ASK_AGAIN_S = 1.0
 SLOWLY = 1 << 20  # bytes a second
 
 
@@ -61,94 +57,6 @@ def torrent_with(swarm, name, tracker, *, private=False):
     path = swarm.torrent.with_name(name)
     path.write_bytes(lt.bencode(decoded))
     return path
-
-
-class PlainPeer:
-    """Downloads by plain libtorrent, without a port that others could connect to."""
-
-    def __init__(self, host, torrent, folder, nodes=(), speed=0):
-        settings = {
-            "listen_interfaces": f"{host}:0",
-            "enable_incoming_tcp": False,
-            "enable_incoming_utp": False,
-            "enable_lsd": False,
-            "enable_upnp": False,
-            "enable_natpmp": False,
-            "enable_dht": bool(nodes),
-            "dht_bootstrap_nodes": "",
-            "allow_multiple_connections_per_ip": True,
-            "min_reconnect_time": 1,
-            "alert_mask": 0,
-            **(
-                {"recv_socket_buffer_size": 4000000, "send_socket_buffer_size": 4000000}
-                if os.environ.get("BIG")
-                else {}
-            ),
-            **PRIVATE_DHT,
-        }
-        self._session = open_session(settings)
-        self._nodes = nodes
-        parameters = lt.load_torrent_file(str(torrent))
-        parameters.save_path = str(folder)
-        self.handle = self._session.add_torrent(parameters)
-        self.seen = set()  # peers that it has been connected to
-
-    async def until(self, is_there, timeout_s=60):
-        """Return after how many seconds the status `is_there`; the client asks for peers again and again."""
-        started_s = asked_s = time.monotonic()
-        while not is_there(status := self.handle.status()):
-            now_s = time.monotonic()
-            self.seen |= {info.ip for info in self.handle.get_peer_info() if info.total_download}
-            if now_s > started_s + timeout_s:
-                raise TimeoutError(f"not found: {status.state}, {status.num_peers} peers, {self.seen}")
-            if now_s - asked_s > ASK_AGAIN_S:
-                asked_s = now_s
-                self._ask()
-            await asyncio.sleep(0.02)
-        return time.monotonic() - started_s
-
-    async def downloaded(self):
-        """Return when the first byte came, and how long all others took, in seconds."""
-        first_s = await self.until(lambda status: status.total_payload_download)
-        return first_s, await self.until(lambda status: status.is_seeding)
-
-    def _ask(self):
-        self.handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
-        for node in self._nodes:
-            self._session.add_dht_node(node)
-        self.handle.force_dht_announce()
-
-    async def close(self):
-        holder = [self._session]
-        del self._session, self.handle
-        await asyncio.to_thread(holder.clear)
-
-
-class Machine:
-    """A host with a network namespace of its own, so that what it sends comes from its address alone."""
-
-    def __init__(self, host):
-        self._host = host
-        self._holder = subprocess.Popen(["unshare", "-n", "sleep", "600"])
-        self.enter = ["nsenter", "-t", str(self._holder.pid), "-n"]
-
-    def join(self):
-        ours, theirs = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", self._holder.pid))
-        if ours == theirs:
-            return False
-        here = "port" + "".join(self._host.split(".")[2:])
-        run("ip", "addr", "del", f"{self._host}/32", "dev", "world")
-        run("ip", "link", "add", here, "type", "veth", "peer", "name", "out", "netns", str(self._holder.pid))
-        run("ip", "link", "set", here, "master", "world", "up")
-        run(*self.enter, "ip", "addr", "add", f"{self._host}/16", "dev", "out")
-        for device in ("lo", "out"):
-            run(*self.enter, "ip", "link", "set", device, "up")
-        run(*self.enter, "ip", "route", "add", "default", "via", WORLD)
-        return True
-
-    def close(self):
-        self._holder.kill()
-        self._holder.wait()
 
 
 async def joined(host, stack):
@@ -195,7 +103,7 @@ async def reverse(world):
 
 
 class World(NamedTuple):
-    """What there is, and who the seeder is."""
+    """Holds the network, and what the seeder is started with."""
 
     folder: Path
     client: Client
@@ -247,7 +155,7 @@ async def seeding(world, daemon):
     """Add the torrent, and return what asks the daemon, once others can find it."""
     ask = await asking(daemon, world.client)
     await ask("torrent_add", added_by(str(world.torrent())))
-    await daemon.until_line(lambda line: "are found at" in line)
+    await daemon.until_line(lambda line: "Others find the torrents" in line)
     await until(lambda: world.source == "dht" or any(told.port > 1 for told in world.ours()), what="an announce")
     return ask
 

@@ -23,7 +23,7 @@ class DirectCarrier:
     """Lets an engine (packet_engine/_native.pyi) read each association's socket (tunnel_pool.socks5.carrier)."""
 
     def __init__(self, engine: Any, lane: Lane, circuits: Mapping[int, Circuit], announced: bool = False) -> None:
-        """With `announced`, questions to trackers and DHT nodes are left to the server."""
+        """Leave questions to trackers and DHT nodes to the server, when the lane is `announced`."""
         self.drops: Counter[str] = Counter()
         self._engine = engine
         self._lane = lane

@@ -68,7 +68,7 @@ class SteeredCarrier:
     """Lets each child that has circuits read its share of the association's port (tunnel_pool.socks5.carrier)."""
 
     def __init__(self, children: Children, lane: Lane, on_lost: OnLost, announced: bool = False) -> None:
-        """With `announced`, questions to trackers and DHT nodes are left to the server."""
+        """Leave questions to trackers and DHT nodes to the server, when the lane is `announced`."""
         self.drops: Counter[str] = Counter()
         self._children = children
         self._pool = children.pool

@@ -260,7 +260,8 @@ class Announcer:
         if self.outside is not None and self.outside != self._told and now_s - self._announced_s >= ANNOUNCE_S:
             self._told, self._announced_s = self.outside, now_s
             hops, noun = self._lane.hops, "hop" if self._lane.hops == 1 else "hops"
-            logger.info("Torrents with %d %s are found at %s:%d from now on.", hops, noun, *self.outside)
+            logger.info("Others find the torrents with %d %s from now on.", hops, noun)
+            logger.debug("They are found at %s:%d.", *self.outside)
             self._session.announce_anew(to_trackers=True)
             self._again_s = [now_s + wait_s for wait_s in DHT_AGAIN_S]
         elif self._again_s and now_s >= self._again_s[0]:
