@@ -199,6 +199,30 @@ def test_where_no_circuit_is_answered_over_nothing_changes_for_ever(world):
     assert not world.tunnels.created
 
 
+def test_while_a_lane_has_no_circuit_yet_none_is_built_for_this(world):
+    for _ in range(30):
+        world.look()
+    assert not world.tunnels.created
+
+
+def test_an_old_circuit_is_better_than_none(world):
+    world.tunnels.add(1, age_s=700)
+    world.look()
+    assert world.announcer.circuit_id == 1
+    assert not world.tunnels.created
+
+
+def test_where_no_exit_makes_requests_circuits_are_built_less_and_less_often(world):
+    world.tunnels.add(1)
+    world.tunnels.add(2, by_http=True)
+    world.look()
+    world.announcer.http_request(HTTP)
+    world.announcer.request_failed(2)
+    for _ in range(3600):
+        world.look()
+    assert 3 < len(world.tunnels.created) < 12
+
+
 def test_http_trackers_are_asked_by_an_exit_that_asks_them(world):
     world.tunnels.add(1)
     world.tunnels.add(2, age_s=30, by_http=True)

@@ -18,6 +18,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYP
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.pacing import doubled_s
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import AddressType, decode_address
 from tunnel_pool.torrent.announces import http_trackers, udp_trackers
@@ -38,7 +39,7 @@ SETTLED_S, IDLE_LOOK_S = 30.0, 2.0  # once a circuit has been the one for so lon
 ASK_S = 1.0  # between questions to DHT nodes while it is not known where a circuit is seen
 ASK_AGAIN_S = 60.0  # and once it is known
 ANSWER_S = 6.0  # how long nodes have to answer before another circuit is tried
-CREATE_S = 10.0  # between circuits that are built for this
+CREATE_S, MAX_CREATE_S = 10.0, 1800.0  # between circuits that are built for this, the first ones and later ones
 ANNOUNCE_S = 5.0  # between announces for the sake of a new address
 DHT_AGAIN_S = (10.0, 60.0)  # when the DHT is told again: libtorrent forgets its nodes when its address changes
 ANNOUNCES_AT_ONCE = 5  # torrents; a look-up in the DHT is a hundred datagrams
@@ -111,7 +112,8 @@ class Announcer:
         self._without_requests: set[int] = set()  # circuits whose exit did not answer one
         self._failed: set[int] = set()  # circuits over which no node answered
         self._wants_requests = False  # whether a torrent has an HTTP tracker
-        self._created_s = float("-inf")
+        self._created = 0  # circuits that were built for this of late
+        self._next_creation_s = float("-inf")
         self._announced_s = float("-inf")
         self._again_s: list[float] = []
         self._told: Address | None = None  # where trackers were told to find us
@@ -238,11 +240,20 @@ class Announcer:
     # Which circuit it is
 
     def look(self) -> None:
-        """Take a circuit where there is none, find out where it is seen, and replace it in time."""
+        """Take a circuit where there is none, find out where it is seen, replace it in time, and have others told."""
         now_s = self._clock()
+        self._choose_circuits(now_s)
+        for circuit_id in (self._current, self._next):
+            if circuit_id is not None:
+                self._find_out(circuit_id, now_s)
+        if self._next is not None and self._is_found(self._next, now_s):
+            self._current, self._next = self._next, None
+        self._tell(now_s)
+
+    def _choose_circuits(self, now_s: float) -> None:
         ready = {seen.circuit_id: seen for seen in map(self._seen, self._ready())}
         if self.circuit_id is None:
-            self._current = self._choose(list(ready.values()), now_s)
+            self._current = self._choose_at_once(list(ready.values()))
         elif self._next is None:
             current = ready.get(self.circuit_id)  # None while its child is drained
             others = [seen for seen in ready.values() if seen.circuit_id != self._current]
@@ -250,15 +261,14 @@ class Announcer:
             if current is None or is_worn(current, self._life) or lacks_requests:
                 self._next = self._choose(others, now_s)
             elif self._is_unanswered(now_s):
-                untried = [seen for seen in others if seen.circuit_id not in self._failed]
-                self._next = self._choose(untried, now_s, may_create=False)
-        for circuit_id in (self._current, self._next):
-            if circuit_id is not None:
-                self._find_out(circuit_id, now_s)
-        if self._next is not None and self._is_found(self._next, now_s):
-            self._current, self._next = self._next, None
+                self._next = self._chosen([seen for seen in others if seen.circuit_id not in self._failed])
+
+    def _tell(self, now_s: float) -> None:
+        """Have the session announce its torrents anew when they are found elsewhere, and to the DHT again after that."""
         if self.outside is not None and self.outside != self._told and now_s - self._announced_s >= ANNOUNCE_S:
             self._told, self._announced_s = self.outside, now_s
+            if now_s >= self._next_creation_s:
+                self._created = 0
             hops, noun = self._lane.hops, "hop" if self._lane.hops == 1 else "hops"
             logger.info("Others find the torrents with %d %s from now on.", hops, noun)
             logger.debug("They are found at %s:%d.", *self.outside)
@@ -287,14 +297,24 @@ class Announcer:
         """Return whether a torrent has an HTTP tracker, and an exit is known that asks it."""
         return self._wants_requests and bool(self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP))
 
-    def _choose(self, circuits: list[Seen], now_s: float, *, may_create: bool = True) -> int | None:
-        wants_requests = self._may_ask_by_http()
-        flags = [PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_HTTP] if wants_requests else [PEER_FLAG_EXIT_BT]
-        chosen = choose(circuits, self._life, wants_requests=wants_requests, failed=self._failed)
-        if chosen is None and may_create and now_s - self._created_s >= CREATE_S:
-            self._created_s = now_s
-            self._tunnels.create_circuit(self._lane.hops, CIRCUIT_TYPE_DATA, exit_flags=flags, group=self._lane.group)
+    def _chosen(self, circuits: list[Seen]) -> int | None:
+        chosen = choose(circuits, self._life, wants_requests=self._may_ask_by_http(), failed=self._failed)
         return chosen.circuit_id if chosen is not None else None
+
+    def _choose_at_once(self, circuits: list[Seen]) -> int | None:
+        """Return a circuit, worn as it may be; none where the lane has none yet."""
+        least_spent = min(circuits, key=lambda circuit: circuit.spent(self._life), default=None)
+        return self._chosen(circuits) or (least_spent.circuit_id if least_spent is not None else None)
+
+    def _choose(self, circuits: list[Seen], now_s: float) -> int | None:
+        """Return a circuit, and have one built where none will do: less and less often, if that does not help."""
+        chosen = self._chosen(circuits)
+        if chosen is None and now_s >= self._next_creation_s:
+            wait_s = doubled_s(CREATE_S, self._created, MAX_CREATE_S)
+            self._next_creation_s, self._created = now_s + wait_s, self._created + 1
+            flags = [PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_HTTP] if self._may_ask_by_http() else [PEER_FLAG_EXIT_BT]
+            self._tunnels.create_circuit(self._lane.hops, CIRCUIT_TYPE_DATA, exit_flags=flags, group=self._lane.group)
+        return chosen
 
     def _find_out(self, circuit_id: int, now_s: float) -> None:
         if circuit_id not in self._outsides:
