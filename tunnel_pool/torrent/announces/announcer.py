@@ -264,7 +264,7 @@ class Announcer:
                 self._next = self._chosen([seen for seen in others if seen.circuit_id not in self._failed])
 
     def _tell(self, now_s: float) -> None:
-        """Have the session announce its torrents anew when they are found elsewhere, and to the DHT again after that."""
+        """Have torrents announced anew when they are found elsewhere, and to the DHT again after that."""
         if self.outside is not None and self.outside != self._told and now_s - self._announced_s >= ANNOUNCE_S:
             self._told, self._announced_s = self.outside, now_s
             if now_s >= self._next_creation_s:
