@@ -27,6 +27,7 @@ from tunnel_pool.daemon.storage.record import LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.torrent import Count, StatusSummary, Torrent
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.torrent.announces.account import Totals
 
 RULES = HopRules(default=2, by_label={"linux": 1, "secret": 3}, by_folder={"/data": 1, "/data/plain": 0})
 
@@ -127,6 +128,31 @@ def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, want
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
     torrent = Torrent(Count(), record, Lane(1), None, SimpleNamespace(**told))
     assert (torrent.progress, torrent.left_bytes) == (progress, left)
+
+
+def status_of(uploaded, downloaded=0, failed=0):
+    told = dict.fromkeys(StatusSummary._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
+    told |= {"total_payload_upload": uploaded, "total_payload_download": downloaded, "total_failed_bytes": failed}
+    return SimpleNamespace(**told, is_finished=True)
+
+
+def test_what_a_torrent_moved_is_counted_on_when_libtorrent_begins_from_0():
+    record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
+    torrent = Torrent(Count(), record, Lane(1), None, status_of(0))
+    torrent.begin_count(Totals(1000, 500))
+    torrent.update(status_of(30, 20, failed=5))
+    assert torrent.totals == (1030, 515)
+    # It was paused, sent 70 more before, and was started: only libtorrent knows yet.
+    assert torrent.totals_by(StatusSummary.of(status_of(100, 20, failed=5))) == (1100, 515)
+    torrent.update(status_of(100, 20, failed=5))
+    torrent.update(status_of(0))
+    assert torrent.totals == (1100, 515)
+    torrent.update(status_of(7, 9))
+    assert torrent.totals == (1107, 524)
+    # It has gone to another session.
+    torrent.begin_count(torrent.totals)
+    torrent.update(status_of(1))
+    assert torrent.totals == (1108, 524)
 
 
 @pytest.mark.parametrize(

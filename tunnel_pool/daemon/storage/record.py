@@ -56,6 +56,6 @@ class Record(msgspec.Struct):
     stopped_by_limit: bool = msgspec.field(default=False, name="gave_all")  # its ratio's, or that of idle time
     peers: list[tuple[str, int]] = []  # peers of its magnet link; resume data lacks those whose last connection failed
     tracker_key: int = 0  # by which private trackers know it (torrent/announces/account.py); 0: none was chosen yet
-    told_uploaded: int = 0  # bytes, as trackers were told last
-    told_downloaded: int = 0
+    uploaded_bytes: int = 0  # in all, as its trackers were told last, or when the daemon ended
+    downloaded_bytes: int = 0
     moving_to: str = ""  # where its files are being moved; empty when they are not

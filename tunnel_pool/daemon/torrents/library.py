@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 
 import libtorrent as lt
@@ -25,6 +26,7 @@ from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator
 from tunnel_pool.torrent.lost_peers import is_end_to_end
 
 TICK_S = 1.0
+MAX_LEFT = 1000  # removed torrents whose trackers may hear of it yet
 RECENT_S = 60.0  # Transmission's "recently active"
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class Library:
         self.records = Records(store, self.torrents, os.getcwd())
         self.scheduler = Scheduler(self.records, sessions, tunnels, self.background, min_free_bytes=min_free_bytes)
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
-        self._left: dict[str, Totals] = {}  # what torrents had moved that were removed: trackers hear of it afterwards
+        self._left: dict[str, Totals] = {}  # what torrents moved that libtorrent lets go of: trackers hear of it then
         self._settle_s = settle_s
 
     def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
@@ -70,10 +72,9 @@ class Library:
             self.leave_lane(lane, record)
             raise
         torrent = Torrent(self.seen, record, lane, handle, handle.status())
-        # A killed daemon has told trackers more than it has saved.
-        told = Totals(record.told_uploaded, record.told_downloaded)
+        # libtorrent has saved less than trackers were told, after `kill -9` and where it was paused.
         saved = Totals(parameters.total_uploaded, parameters.total_downloaded)
-        torrent.begin_count(Totals(*map(max, zip(told, saved, strict=True))))
+        torrent.begin_count(Totals(*map(max, zip(_kept(record), saved, strict=True))))
         torrent.has_run = parameters.active_time > 0
         torrent.active_s = torrent.changed_s = time.monotonic()
         # Also of one that was added before a restart.
@@ -95,6 +96,8 @@ class Library:
         removed.add_done_callback(lambda _: self.leave_lane(torrent.lane, torrent.record))
         del self.torrents[torrent.record.infohash]
         self._left[torrent.record.infohash] = torrent.totals
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
         self._removed.append((time.monotonic(), torrent.record.number))
         self._forget_removed()
         return removed
@@ -140,19 +143,19 @@ class Library:
     def _tell_tracker(self, infohash: str) -> Totals:
         """Return what a torrent has moved, and keep that a tracker was told so."""
         torrent = self.torrents.get(infohash)
-        if torrent is None:
+        if torrent is None or self.is_saved:  # libtorrent can't be asked while a session ends
             return self._left.get(infohash, NOTHING)
-        totals = torrent.totals
-        if not torrent.is_between_sessions:
-            totals = torrent.totals_by(StatusSummary.of(torrent.handle.status()))
-        self.background.spawn(self._keep_told(torrent, totals))
+        totals = _totals_now(torrent)
+        self.background.spawn(self._keep_totals([(torrent, totals)]))
         return totals
 
-    async def _keep_told(self, torrent: Torrent, totals: Totals) -> None:
+    async def _keep_totals(self, totals: Iterable[tuple[Torrent, Totals]]) -> None:
         async with self.records.changing:
-            told = Totals(torrent.record.told_uploaded, torrent.record.told_downloaded)
-            if totals != told:
-                await self.records.put(torrent, told_uploaded=totals.uploaded, told_downloaded=totals.downloaded)
+            await self.records.put_each(
+                (torrent, {"uploaded_bytes": moved.uploaded, "downloaded_bytes": moved.downloaded})
+                for torrent, moved in totals
+                if moved != _kept(torrent.record)
+            )
 
     def find_by_hashes(self, hashes: lt.info_hash_t) -> Torrent | None:
         """Return the torrent of these infohashes; a hybrid's is found by either of its two."""
@@ -182,7 +185,21 @@ class Library:
             torrent.handle.pause()
         try:
             await self.records.save_resume(here)
+            totals = [(torrent, _totals_now(torrent)) for torrent in here]
+            self._left = {torrent.record.infohash: moved for torrent, moved in totals}
+            await self._keep_totals(totals)
             self.is_saved = True
         except StoreError as error:
             logger.warning("The progress of a torrent was not saved: %s", error)
         await self.background.wait(RESUME_TIMEOUT_S)
+
+
+def _kept(record: Record) -> Totals:
+    return Totals(record.uploaded_bytes, record.downloaded_bytes)
+
+
+def _totals_now(torrent: Torrent) -> Totals:
+    """Return what a torrent has moved until now, which its last status may not say yet."""
+    if torrent.is_between_sessions:
+        return torrent.totals
+    return torrent.totals_by(StatusSummary.of(torrent.handle.status()))
