@@ -11,7 +11,7 @@ endpoint, or with that of ipv8-rust-tunnels. WHAT is one of these:
     account        a private torrent changes hops, and its daemon is restarted and killed
 
 The seeder runs in a network namespace of its own, as in leak_world.py; frames that leave it for others than nodes are
-counted. Prints one JSON object.
+counted. Prints one JSON object. With FOUND_MIB in the environment, the file has so many MiB.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ DHT = [f"44.{number}.5.1" for number in range(11, 16)]  # in networks of their o
 # libtorrent gives a tracker's connection id from one session to another of the process: each peer has its own tracker.
 TRACKERS = [f"{NET}.4.{number}" for number in range(2, 6)]
 PEERS = [f"{NET}.6.{number}" for number in range(1, 5)]
-SIZE_BYTES = int(os.environ.get("MB", "32")) << 20
+SIZE_BYTES = int(os.environ.get("FOUND_MIB", "32")) << 20
 SLOWLY = 1 << 20  # bytes a second
 
 
