@@ -1,4 +1,4 @@
-"""How often things are done: delays after failures, what happened of late, a token bucket. Pure."""
+"""How often things are done: delays after failures, what happened of late, the newest entries, a token bucket. Pure."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -7,6 +7,7 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 30.0
 
 Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 def doubled_s(first_s: float, times: int, most_s: float) -> float:
@@ -52,6 +53,20 @@ class Recent(Generic[Key]):
 
     def has(self, key: Key, now_s: float) -> bool:
         return self._until_s.get(key, now_s) > now_s
+
+
+class Newest(dict[Key, Value]):
+    """Holds the newest entries, the oldest first: what is set is the newest, and of too many the oldest goes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > self._most:
+            del self[next(iter(self))]
 
 
 class TokenBucket:

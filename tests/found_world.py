@@ -307,7 +307,8 @@ async def watched(client, what, stack, **how):
     try:
         result = await SCENARIOS[what](world)
     except Exception:
-        print([(told.host, told.port, told.event, told.uploaded, told.key) for told in world.ours()])
+        told = [(told.host, told.port, told.event, told.uploaded, told.key) for told in world.ours()]
+        print(f"The tracker was told {told}", file=sys.stderr)
         raise
     hosts = {node.host for node in world.swarm.nodes}
     return {

@@ -33,11 +33,6 @@ class Clients:
         """Let this association get what nobody of its lane asked for."""
         self._usual[lane] = association_id
 
-    def usual(self, lane: Lane, associations: Sequence[int]) -> int | None:
-        """Return which of a lane's associations, the newest last, gets what nobody asked for."""
-        usual = self._usual.get(lane)
-        return usual if usual in associations else (associations[-1] if associations else None)
-
     def forget_circuit(self, circuit_id: int) -> None:
         for key in [key for key in self._asked if key[0] == circuit_id]:
             del self._asked[key]

@@ -1,4 +1,4 @@
-from tunnel_pool.overlay.pacing import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Recent
+from tunnel_pool.overlay.pacing import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Newest, Recent
 
 
 def test_the_delay_doubles_up_to_its_limit():
@@ -39,3 +39,11 @@ def test_who_did_not_answer_is_suspected_for_a_while_or_until_it_does():
     suspects.clear(b"a")
     assert not suspects.has(b"a", 2.0)
     assert not suspects.has(b"b", 1.0 + 60.0)
+
+
+def test_the_newest_entries_stay_and_what_is_set_again_is_new():
+    newest = Newest(2)
+    newest["a"], newest["b"] = 1, 2
+    newest["a"] = 3
+    newest["c"] = 4
+    assert list(newest.items()) == [("a", 3), ("c", 4)]

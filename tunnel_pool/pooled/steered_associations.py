@@ -16,6 +16,7 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.streams import that_reach
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.messages import address_message
+from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.stream_placement import StreamPlacement
 from tunnel_pool.rpc import control_pb2 as pb
@@ -60,7 +61,7 @@ class _Steered:
         self.refused_until_s: dict[int, float] = {}  # slot: when to ask again
         self.steers = True
         self.waiting: list[tuple[bytes, bytes]] = []
-        self.pins: dict[bytes, int] = {}  # circuit, by encoded address, of those in buckets of other children
+        self.pins = Newest[bytes, int](MAX_PINS)  # circuit, by encoded address, of those in buckets of other children
         self.gather_until_s = time.monotonic() + GATHER_S
 
 
@@ -116,8 +117,6 @@ class SteeredCarrier:
         steered.pins.pop(address, None)
         if not steered.table.claim(bucket_of(address), slot):
             steered.pins[address] = circuit_id
-            if len(steered.pins) > MAX_PINS:
-                del steered.pins[next(iter(steered.pins))]
         self._attach_program(steered)
         return True
 
@@ -181,7 +180,8 @@ class SteeredCarrier:
         for steered in [steered for steered in self._steered.values() if steered.steers]:
             self._forget_gone(steered, pids)
             circuits = self._children.circuits
-            steered.pins = {address: id_ for address, id_ in steered.pins.items() if id_ in circuits}
+            for address in [address for address, id_ in steered.pins.items() if id_ not in circuits]:
+                del steered.pins[address]
             for slot, pid in pids.items():
                 if steered.asked.get(slot) != pid and steered.refused_until_s.get(slot, 0) <= time.monotonic():
                     self._ask(steered, slot, pid)

@@ -192,28 +192,25 @@ class Dispatcher:
 
     async def _enter(self, circuit_id: int, address: bytes, data: bytes) -> None:
         try:
-            association = self._usual_association()
-            if association is not None and await self._pinned(association, address, circuit_id):
-                self._hand_to_client(circuit_id, address, data)
+            association = self._association_for(circuit_id, address)
+            if association is None:
+                return
+            if self._carrier is None or not await self._carrier.pin(association, address, circuit_id):
+                self._outgoing.pin(address, circuit_id)
+            self._hand_to_client(circuit_id, address, data)
         finally:
             del self._entering[address]
 
-    async def _pinned(self, association: Association, address: bytes, circuit_id: int) -> bool:
-        is_carried = self._carrier is not None and await self._carrier.pin(association, address, circuit_id)
-        if not is_carried:
-            self._outgoing.pin(address, circuit_id)
-        return association in self._associations
-
-    def _usual_association(self) -> Association | None:
+    def _association_for(self, circuit_id: int, address: bytes) -> Association | None:
+        """Return the association that gets what comes over a circuit from this encoded address."""
         known = {association.id: association for association in self._associations}
-        chosen = self._clients.usual(self.lane, [*known])
+        chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
         return known[chosen] if chosen is not None else None
 
     def _hand_to_client(self, circuit_id: int, address: bytes, data: bytes) -> None:
-        known = {association.id: association for association in self._associations}
-        chosen = self._clients.for_answer(self.lane, [*known], circuit_id, address)
-        if chosen is not None:
-            known[chosen].send(address, data)
+        association = self._association_for(circuit_id, address)
+        if association is not None:
+            association.send(address, data)
 
     def circuit_removed(self, circuit: Circuit) -> None:
         if circuit.ctype in END_TO_END:

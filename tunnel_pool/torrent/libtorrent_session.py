@@ -160,7 +160,7 @@ class LibtorrentSession(Generic[T]):
             handle.force_dht_announce()
         return bool(self._to_announce)
 
-    def account_of(self, infohash: bytes, key: int) -> Account | None:
+    def account_of(self, infohash: bytes) -> Account | None:
         """Return what trackers are told of a torrent in the place of what libtorrent says; None: nothing else."""
         return None
 

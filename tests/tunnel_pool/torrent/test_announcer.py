@@ -64,7 +64,7 @@ class Session:
     def announce_anew(self, *, to_trackers):
         self.announces.append(to_trackers)
 
-    def account_of(self, infohash, key):
+    def account_of(self, infohash):
         return None
 
     def is_udp_tracker(self, host, port):

@@ -45,7 +45,7 @@ def test_an_announce_has_the_port_of_the_circuit_and_what_the_account_says():
     assert struct.unpack_from("!QQQIIIiH", told, 56) == (200, 6, 300, 2, 0, 0xABCD, -1, 6881)
     assert (told[:56], told[98:]) == (announce()[:56], announce()[98:])
     assert udp_trackers.rewritten(announce(), None, None) == announce()
-    assert (udp_trackers.infohash_of(told), udp_trackers.key_of(announce())) == (b"h" * 20, 0x1234)
+    assert udp_trackers.infohash_of(told) == b"h" * 20
 
 
 REQUEST = (
@@ -61,17 +61,17 @@ def test_a_request_has_the_port_of_the_circuit_and_what_the_account_says():
         b"&key=0000ABCD&event=started HTTP/1.1\r\nHost: t\r\nCookie: port=1\r\n\r\n"
     )
     assert http_trackers.rewritten(REQUEST, None, None) == REQUEST
-    assert http_trackers.announced_by(REQUEST) == (b"\x01\x02ab", 0x1234)
+    assert http_trackers.infohash_of(REQUEST) == b"\x01\x02ab"
 
 
 @pytest.mark.parametrize("line", [b"GET /scrape?info_hash=ab HTTP/1.1", b"GET /", b"", b"GET /?port=1&key=zz HTTP/1.1"])
 def test_what_announces_nothing_is_no_announce(line):
-    assert http_trackers.announced_by(line + b"\r\n\r\n") is None
+    assert http_trackers.infohash_of(line + b"\r\n\r\n") is None
 
 
 @given(st.binary(max_size=200))
 def test_no_request_and_no_datagram_makes_them_fail(data):
-    http_trackers.announced_by(data)
+    http_trackers.infohash_of(data)
     http_trackers.rewritten(data, 1, ACCOUNT)
     question_of(data)
     connections = Connections(counting())

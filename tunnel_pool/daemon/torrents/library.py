@@ -20,6 +20,7 @@ from tunnel_pool.daemon.torrents.scheduler import Scheduler
 from tunnel_pool.daemon.torrents.sessions import Sessions
 from tunnel_pool.daemon.torrents.torrent import NOTHING, Count, StatusSummary, Torrent, hashes_of
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
 from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator
@@ -55,7 +56,9 @@ class Library:
         self.records = Records(store, self.torrents, os.getcwd())
         self.scheduler = Scheduler(self.records, sessions, tunnels, self.background, min_free_bytes=min_free_bytes)
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
-        self._left: dict[str, Totals] = {}  # what torrents moved that libtorrent lets go of: trackers hear of it then
+        self._left: dict[str, Totals] = Newest(
+            MAX_LEFT
+        )  # what torrents moved that libtorrent lets go of: trackers hear of it then
         self._settle_s = settle_s
 
     def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
@@ -72,6 +75,7 @@ class Library:
             self.leave_lane(lane, record)
             raise
         torrent = Torrent(self.seen, record, lane, handle, handle.status())
+        torrent.account = Account(record.tracker_key, partial(self._tell_tracker, record.infohash))
         # libtorrent has saved less than trackers were told, after `kill -9` and where it was paused.
         saved = Totals(parameters.total_uploaded, parameters.total_downloaded)
         torrent.begin_count(Totals(*map(max, zip(_kept(record), saved, strict=True))))
@@ -96,8 +100,6 @@ class Library:
         removed.add_done_callback(lambda _: self.leave_lane(torrent.lane, torrent.record))
         del self.torrents[torrent.record.infohash]
         self._left[torrent.record.infohash] = torrent.totals
-        if len(self._left) > MAX_LEFT:
-            del self._left[next(iter(self._left))]
         self._removed.append((time.monotonic(), torrent.record.number))
         self._forget_removed()
         return removed
@@ -135,10 +137,7 @@ class Library:
         parameters.file_priorities = record.file_priorities
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)
-        handle = self.sessions.ensure_open(lane).add(parameters)
-        account = Account(record.tracker_key, partial(self._tell_tracker, record.infohash))
-        self.sessions.ensure_open(lane).set_account(handle, account)
-        return handle
+        return self.sessions.ensure_open(lane).add(parameters)
 
     def _tell_tracker(self, infohash: str) -> Totals:
         """Return what a torrent has moved, and keep that a tracker was told so."""

@@ -10,6 +10,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
@@ -19,8 +20,7 @@ HURRIED_POLL_S = 0.01
 TURN_S = 0.004  # how long other tasks wait for their turn
 RESUMED_WITHIN_S = 5.0  # what takes longer hangs on a disk, and others need not wait for it
 ALERT_QUEUE = 1 << 20  # alerts: each torrent may have some at once
-
-MAX_ANNOUNCED = 1 << 14  # more than a session's torrents, as each may have been there before
+MAX_ANNOUNCED = 1 << 14  # torrents whose accounts are remembered
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
     ) -> None:
         super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # done once libtorrent has let go
-        self._accounts: dict[lt.torrent_handle, Account] = {}
-        self._announced: dict[tuple[bytes, int], Account] = {}  # by infohash and libtorrent's key
+        self._announced = Newest[bytes, Account](MAX_ANNOUNCED)  # by infohash
         self._on_alert = on_alert
         self._hurried_by = 0
         self._hurry = asyncio.Event()
@@ -45,28 +44,23 @@ class DaemonSession(LibtorrentSession[Torrent]):
         handle: lt.torrent_handle = self._session.add_torrent(parameters)
         return handle
 
-    def set_account(self, handle: lt.torrent_handle, account: Account) -> None:
-        """Set what private trackers are told of a torrent in the place of what libtorrent says."""
-        self._accounts[handle] = account
-
-    def account_of(self, infohash: bytes, key: int) -> Account | None:
+    def account_of(self, infohash: bytes) -> Account | None:
         """Return the account of a private torrent: others are told apart from those of before by nobody.
 
-        What libtorrent says when it lets go of a torrent comes after the torrent is gone, or here anew: so it is
-        remembered by which key libtorrent announced it.
+        It is remembered, as libtorrent announces for the last time when a torrent is gone.
         """
-        if (infohash, key) not in self._announced:
+        if infohash not in self._announced:
             torrent = next((known for known in self._torrents.values() if infohash in known.hashes), None)
-            if torrent is None or not torrent.is_private:
+            if torrent is None or not torrent.is_private or torrent.account is None:
                 return None
-            self._announced[infohash, key] = self._accounts[torrent.handle]
-            if len(self._announced) > MAX_ANNOUNCED:
-                del self._announced[next(iter(self._announced))]
-        return self._announced[infohash, key]
+            self._announced[infohash] = torrent.account
+        return self._announced[infohash]
 
     def register(self, torrent: Torrent) -> None:
         """Report this torrent's alerts from now on."""
         self._torrents[torrent.handle] = torrent
+        for infohash in torrent.hashes:
+            self._announced.pop(infohash, None)  # of one that was here before
 
     def remove(self, torrent: Torrent) -> "asyncio.Future[None]":
         """Take a torrent out of the session; when the future is done, libtorrent has closed its files."""
@@ -174,7 +168,6 @@ class DaemonSession(LibtorrentSession[Torrent]):
             if (torrent := self._torrents.get(alert.handle)) is not None:
                 self._on_alert(torrent, alert)
         elif kind == "torrent_removed_alert":
-            self._accounts.pop(alert.handle, None)
             if (removed := self._removing.pop(alert.handle, None)) is not None and not removed.done():
                 removed.set_result(None)
         elif not isinstance(alert, lt.torrent_alert):

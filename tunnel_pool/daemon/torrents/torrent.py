@@ -18,7 +18,7 @@ from tunnel_pool.daemon.storage.record import UNWANTED, Record
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
-from tunnel_pool.torrent.announces.account import Totals
+from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 
 S = lt.torrent_status
@@ -140,9 +140,9 @@ class Torrent:
     changed_s: float = 0.0  # monotonic
     down_rate: int = 0  # payload, bytes a second
     up_rate: int = 0
+    account: Account | None = None  # with its trackers
     moved_before: Totals = NOTHING  # by the last time that libtorrent began to count from 0
-    _counted: Totals = NOTHING  # since
-    _counting: tuple[int, int] = (0, 0)  # libtorrent's counters, with what failed
+    _counted: StatusSummary | None = None  # what it has counted since
     _measured: tuple[float, int, int] = (0.0, 0, 0)  # when (monotonic), and the payload down and up until then
     _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
@@ -175,12 +175,12 @@ class Torrent:
 
     def begin_count(self, before: Totals) -> None:
         """Note that libtorrent counts from 0, and what was moved before."""
-        self.moved_before, self._counted, self._counting = before, NOTHING, (0, 0)
+        self.moved_before, self._counted = before, None
 
     @property
     def totals(self) -> Totals:
         """Return what it has moved in all: libtorrent's own all_time_upload loses up to a second when it is paused."""
-        return self.moved_before + self._counted
+        return self.moved_before + (_moved(self._counted) if self._counted is not None else NOTHING)
 
     def totals_by(self, summary: StatusSummary) -> Totals:
         """Return what it has moved in all by a status, which is as new as the last one or newer."""
@@ -189,14 +189,16 @@ class Torrent:
 
     def _has_begun_anew(self, summary: StatusSummary) -> bool:
         """Return whether it was paused and started, and libtorrent counts from 0 again."""
-        up, down = self._counting
-        return summary.total_payload_upload < up or summary.total_payload_download < down
+        last = self._counted
+        return last is not None and (
+            summary.total_payload_upload < last.total_payload_upload
+            or summary.total_payload_download < last.total_payload_download
+        )
 
     def _count(self, summary: StatusSummary) -> None:
         if self._has_begun_anew(summary):
             self.begin_count(self.totals)
-        self._counting = summary.total_payload_upload, summary.total_payload_download
-        self._counted = _moved(summary)
+        self._counted = summary
 
     def apply_limits(self) -> None:
         """Have libtorrent keep what the record says of speeds, peers and order."""

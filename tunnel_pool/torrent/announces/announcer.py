@@ -9,8 +9,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYP
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.pacing import doubled_s
+from tunnel_pool.overlay.pacing import Newest, doubled_s
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import AddressType, decode_address
 from tunnel_pool.torrent.announces import http_trackers, udp_trackers
@@ -57,8 +57,8 @@ class AnnouncedSession(Protocol):
     def announce_some(self, most: int) -> bool:
         """Tell of so many of the torrents that are still to be announced; return whether others are left."""
 
-    def account_of(self, infohash: bytes, key: int) -> Account | None:
-        """Return the account of the torrent that libtorrent announces so; None leaves everything as it is."""
+    def account_of(self, infohash: bytes) -> Account | None:
+        """Return the account of the torrent that is announced by this hash; None leaves everything as it is."""
 
     def is_udp_tracker(self, host: str, port: int) -> bool:
         """Return whether a torrent has a UDP tracker at this address."""
@@ -85,6 +85,17 @@ class Asked(NamedTuple):
     datagram: Datagram
 
 
+@dataclass(slots=True)
+class _Watched:
+    """Holds what is known of a circuit that questions take, or took."""
+
+    since_s: float
+    outside: Outside = field(default_factory=lambda: Outside(secrets.token_bytes))
+    asked_s: float = float("-inf")  # when DHT nodes were asked where it is seen
+    has_failed: bool = False  # no node answered over it
+    refuses_requests: bool = False  # its exit did not answer one
+
+
 class Announcer:
     """Leads one session's questions, from `start` until `end`."""
 
@@ -102,15 +113,11 @@ class Announcer:
         self._life = life
         self._clock = clock
         self._nodes = Nodes()
-        self._dht_asked: OrderedDict[bytes, None] = OrderedDict()
+        self._dht_asked = Newest[bytes, None](MAX_DHT_ASKED)
         self._connections = Connections(secrets.token_bytes)
         self._current: int | None = None
         self._next: int | None = None
-        self._outsides: dict[int, Outside] = {}
-        self._since_s: dict[int, float] = {}  # since when each of these circuits is asked about
-        self._asked_s: dict[int, float] = {}
-        self._without_requests: set[int] = set()  # circuits whose exit did not answer one
-        self._failed: set[int] = set()  # circuits over which no node answered
+        self._watched: dict[int, _Watched] = {}
         self._wants_requests = False  # whether a torrent has an HTTP tracker
         self._created = 0  # circuits that were built for this of late
         self._next_creation_s = float("-inf")
@@ -135,8 +142,8 @@ class Announcer:
     @property
     def outside(self) -> Address | None:
         """Return where others find the session's torrents, None while that is not known."""
-        outside = self._outsides.get(self._current or 0)
-        return outside.agreed() if outside is not None else None
+        watched = self._watched.get(self._current or 0)
+        return watched.outside.agreed() if watched is not None else None
 
     # What libtorrent asks
 
@@ -151,7 +158,7 @@ class Announcer:
             return None
         circuit_id = self._circuit_now()
         if question is Question.DHT:
-            self._note_dht(destination)
+            self._dht_asked[destination] = None
             return Asked(circuit_id, Datagram(destination, payload))
         if question is Question.ANNOUNCE:
             payload = self._rewritten(destination, payload)
@@ -172,33 +179,27 @@ class Announcer:
         return circuit_id
 
     def _rewritten(self, destination: bytes, announce: bytes) -> bytes:
-        account = self._session.account_of(udp_trackers.infohash_of(announce), udp_trackers.key_of(announce))
+        account = self._session.account_of(udp_trackers.infohash_of(announce))
         # An exit's IPv6 socket has another port, which nobody has told us.
         port = self.outside[1] if self.outside is not None and destination[0] != AddressType.IPV6 else None
         return udp_trackers.rewritten(announce, port, account)
 
     def http_request(self, request: bytes) -> tuple[bytes, int | None]:
         """Return what is asked in the place of an HTTP request, and over which circuit; None: over any."""
-        announced = http_trackers.announced_by(request)
-        if announced is None:
+        infohash = http_trackers.infohash_of(request)
+        if infohash is None:
             return request, None
         self._wants_requests = True
         circuit_id = self.circuit_id
-        is_able = circuit_id is not None and self._makes_requests(self._tunnels.circuits[circuit_id])
+        is_able = circuit_id is not None and self._is_able(self._tunnels.circuits[circuit_id], self._http_exits())
         port = self.outside[1] if is_able and self.outside is not None else None
-        account = self._session.account_of(announced.infohash, announced.key)
-        told = http_trackers.rewritten(request, port, account)
+        told = http_trackers.rewritten(request, port, self._session.account_of(infohash))
         return told, circuit_id if is_able else None
 
     def request_failed(self, circuit_id: int) -> None:
         """Hear that an HTTP request over this circuit had no answer: the next ones take another."""
-        self._without_requests.add(circuit_id)
-
-    def _note_dht(self, destination: bytes) -> None:
-        self._dht_asked[destination] = None
-        self._dht_asked.move_to_end(destination)
-        if len(self._dht_asked) > MAX_DHT_ASKED:
-            self._dht_asked.popitem(last=False)
+        if circuit_id in self._watched:
+            self._watched[circuit_id].refuses_requests = True
 
     # What comes in
 
@@ -208,8 +209,8 @@ class Announcer:
         Return what the client gets in its place, or what else becomes of it.
         """
         if question_of(payload) is Question.DHT:
-            outside = self._outsides.get(circuit_id)
-            if outside is not None and outside.answered(origin, payload):
+            watched = self._watched.get(circuit_id)
+            if watched is not None and watched.outside.answered(origin, payload):
                 return Came.TAKEN
             if origin in self._dht_asked:
                 self._nodes.add(origin)
@@ -226,10 +227,7 @@ class Announcer:
         return Came.TAKEN if answer.for_client is None else answer.for_client
 
     def circuit_removed(self, circuit_id: int) -> None:
-        for known in (self._outsides, self._since_s, self._asked_s):
-            known.pop(circuit_id, None)
-        self._failed.discard(circuit_id)
-        self._without_requests.discard(circuit_id)
+        self._watched.pop(circuit_id, None)
         self._connections.forget_circuit(circuit_id)
         if circuit_id == self._next:
             self._next = None
@@ -251,17 +249,20 @@ class Announcer:
         self._tell(now_s)
 
     def _choose_circuits(self, now_s: float) -> None:
-        ready = {seen.circuit_id: seen for seen in map(self._seen, self._ready())}
+        http_exits = self._http_exits()
+        circuits = self._tunnels.circuits_for_new_peers(*self._lane)
+        ready = {circuit.circuit_id: self._seen(circuit, http_exits) for circuit in circuits}
         if self.circuit_id is None:
-            self._current = self._choose_at_once(list(ready.values()))
+            self._current = self._choose_at_once(list(ready.values()), wants_requests=bool(http_exits))
         elif self._next is None:
             current = ready.get(self.circuit_id)  # None while its child is drained
             others = [seen for seen in ready.values() if seen.circuit_id != self._current]
-            lacks_requests = current is not None and not current.makes_requests and self._may_ask_by_http()
+            lacks_requests = current is not None and not current.makes_requests and bool(http_exits)
             if current is None or is_worn(current, self._life) or lacks_requests:
-                self._next = self._choose(others, now_s)
+                self._next = self._choose(others, now_s, wants_requests=bool(http_exits))
             elif self._is_unanswered(now_s):
-                self._next = self._chosen([seen for seen in others if seen.circuit_id not in self._failed])
+                untried = [seen for seen in others if not self._has_failed(seen.circuit_id)]
+                self._next = self._chosen(untried, wants_requests=bool(http_exits))
 
     def _tell(self, now_s: float) -> None:
         """Have torrents announced anew when they are found elsewhere, and to the DHT again after that."""
@@ -278,74 +279,76 @@ class Announcer:
             del self._again_s[0]
             self._session.announce_anew(to_trackers=False)
 
-    def _ready(self) -> list[Circuit]:
-        return self._tunnels.circuits_for_new_peers(*self._lane)
-
-    def _seen(self, circuit: Circuit) -> Seen:
+    def _seen(self, circuit: Circuit, http_exits: Collection[bytes]) -> Seen:
         carried_bytes = circuit.bytes_up + circuit.bytes_down
         age_s = time.time() - circuit.creation_time
-        return Seen(circuit.circuit_id, age_s, carried_bytes, self._makes_requests(circuit))
+        return Seen(circuit.circuit_id, age_s, carried_bytes, self._is_able(circuit, http_exits))
 
-    def _makes_requests(self, circuit: Circuit) -> bool:
-        """Return whether a circuit's exit makes HTTP requests, as far as there are some to make."""
-        if not self._wants_requests or not circuit.hops or circuit.circuit_id in self._without_requests:
-            return False
-        key = circuit.hops[-1].public_key_bin
-        return any(peer.public_key.key_to_bin() == key for peer in self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP))
+    def _http_exits(self) -> set[bytes]:
+        """Return the keys of the exits that ask HTTP trackers; none where no torrent has such a tracker."""
+        known = self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP) if self._wants_requests else ()
+        return {peer.public_key.key_to_bin() for peer in known}
 
-    def _may_ask_by_http(self) -> bool:
-        """Return whether a torrent has an HTTP tracker, and an exit is known that asks it."""
-        return self._wants_requests and bool(self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP))
+    def _is_able(self, circuit: Circuit, http_exits: Collection[bytes]) -> bool:
+        """Return whether a circuit ends at one of these exits, which has answered all requests so far."""
+        watched = self._watched.get(circuit.circuit_id)
+        refuses = watched is not None and watched.refuses_requests
+        return not refuses and bool(circuit.hops) and circuit.hops[-1].public_key_bin in http_exits
 
-    def _chosen(self, circuits: list[Seen]) -> int | None:
-        chosen = choose(circuits, self._life, wants_requests=self._may_ask_by_http(), failed=self._failed)
+    def _has_failed(self, circuit_id: int) -> bool:
+        watched = self._watched.get(circuit_id)
+        return watched is not None and watched.has_failed
+
+    def _chosen(self, circuits: list[Seen], *, wants_requests: bool) -> int | None:
+        failed = [seen.circuit_id for seen in circuits if self._has_failed(seen.circuit_id)]
+        chosen = choose(circuits, self._life, wants_requests=wants_requests, failed=failed)
         return chosen.circuit_id if chosen is not None else None
 
-    def _choose_at_once(self, circuits: list[Seen]) -> int | None:
+    def _choose_at_once(self, circuits: list[Seen], *, wants_requests: bool) -> int | None:
         """Return a circuit, worn as it may be; none where the lane has none yet."""
         least_spent = min(circuits, key=lambda circuit: circuit.spent(self._life), default=None)
-        return self._chosen(circuits) or (least_spent.circuit_id if least_spent is not None else None)
+        chosen = self._chosen(circuits, wants_requests=wants_requests)
+        return chosen or (least_spent.circuit_id if least_spent is not None else None)
 
-    def _choose(self, circuits: list[Seen], now_s: float) -> int | None:
+    def _choose(self, circuits: list[Seen], now_s: float, *, wants_requests: bool) -> int | None:
         """Return a circuit, and have one built where none will do: less and less often, if that does not help."""
-        chosen = self._chosen(circuits)
+        chosen = self._chosen(circuits, wants_requests=wants_requests)
         if chosen is None and now_s >= self._next_creation_s:
             wait_s = doubled_s(CREATE_S, self._created, MAX_CREATE_S)
             self._next_creation_s, self._created = now_s + wait_s, self._created + 1
-            flags = [PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_HTTP] if self._may_ask_by_http() else [PEER_FLAG_EXIT_BT]
+            flags = [PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_HTTP] if wants_requests else [PEER_FLAG_EXIT_BT]
             self._tunnels.create_circuit(self._lane.hops, CIRCUIT_TYPE_DATA, exit_flags=flags, group=self._lane.group)
         return chosen
 
     def _find_out(self, circuit_id: int, now_s: float) -> None:
-        if circuit_id not in self._outsides:
-            self._outsides[circuit_id] = Outside(secrets.token_bytes)
-            self._since_s[circuit_id] = now_s
+        if circuit_id not in self._watched:
+            self._watched[circuit_id] = _Watched(now_s)
             self._tunnels.announce_over(circuit_id)
-        outside = self._outsides[circuit_id]
-        wait_s = ASK_S if outside.agreed() is None else ASK_AGAIN_S
-        if now_s - self._asked_s.get(circuit_id, float("-inf")) >= wait_s:
-            questions = outside.ask(self._nodes)
+        watched = self._watched[circuit_id]
+        wait_s = ASK_S if watched.outside.agreed() is None else ASK_AGAIN_S
+        if now_s - watched.asked_s >= wait_s:
+            questions = watched.outside.ask(self._nodes)
             if questions:
-                self._asked_s[circuit_id] = now_s
+                watched.asked_s = now_s
             for address, question in questions:
                 self._tunnels.send_datagram(circuit_id, address, question)
 
     def _is_found(self, circuit_id: int, now_s: float) -> bool:
-        return self._outsides[circuit_id].agreed() is not None or now_s - self._since_s[circuit_id] >= ANSWER_S
+        watched = self._watched[circuit_id]
+        return watched.outside.agreed() is not None or now_s - watched.since_s >= ANSWER_S
 
     def _is_unanswered(self, now_s: float) -> bool:
         """Return whether nodes that were asked over the circuit had the time to answer, and none did."""
-        assert self._current is not None
-        outside = self._outsides.get(self._current)
-        if outside is None or outside.is_answered or self._current not in self._asked_s:
+        watched = self._watched.get(self._current or 0)
+        if watched is None or watched.outside.is_answered or watched.asked_s == float("-inf"):
             return False
-        if now_s - self._since_s[self._current] >= ANSWER_S:
-            self._failed.add(self._current)
-        return self._current in self._failed
+        watched.has_failed = watched.has_failed or now_s - watched.since_s >= ANSWER_S
+        return watched.has_failed
 
     async def _keep(self) -> None:
         while True:
             self.look()
             are_left = self._session.announce_some(ANNOUNCES_AT_ONCE)
-            since_s = self._clock() - self._since_s.get(self._next or self._current or 0, self._clock())
-            await asyncio.sleep(LOOK_S if are_left or since_s < SETTLED_S else IDLE_LOOK_S)
+            watched = self._watched.get(self._next or self._current or 0)
+            is_new = watched is None or self._clock() - watched.since_s < SETTLED_S
+            await asyncio.sleep(LOOK_S if are_left or is_new else IDLE_LOOK_S)

@@ -1,30 +1,20 @@
 """What HTTP trackers are told (BEP 3), beside what libtorrent tells them. Pure."""
 
 import re
-from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from tunnel_pool.torrent.announces.account import Account
 
 _LINE_END = b"\r\n"
 _PARAMETER = re.compile(rb"(?<=[?&])(info_hash|port|uploaded|downloaded|key)=([^&\s#]*)")
-_KEY = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
-class Announced(NamedTuple):
-    """Says what a request announces: an infohash, by libtorrent's key."""
-
-    infohash: bytes
-    key: int
-
-
-def announced_by(request: bytes) -> Announced | None:
-    """Return what a request announces; None where it asks for something else."""
-    values: dict[bytes, bytes] = dict(_PARAMETER.findall(_target_of(request)))
+def infohash_of(request: bytes) -> bytes | None:
+    """Return the infohash that a request announces; None where it asks for something else."""
+    values: dict[bytes, bytes] = dict(_PARAMETER.findall(request.partition(_LINE_END)[0]))
     if not {b"info_hash", b"port"} <= values.keys():
         return None
-    key = values.get(b"key", b"")
-    return Announced(unquote_to_bytes(values[b"info_hash"]), int(key, 16) if _KEY.fullmatch(key) else 0)
+    return unquote_to_bytes(values[b"info_hash"])
 
 
 def rewritten(request: bytes, port: int | None, account: Account | None) -> bytes:
@@ -41,7 +31,3 @@ def rewritten(request: bytes, port: int | None, account: Account | None) -> byte
 
     line, end, headers = request.partition(_LINE_END)
     return _PARAMETER.sub(value_of, line) + end + headers
-
-
-def _target_of(request: bytes) -> bytes:
-    return request.partition(_LINE_END)[0]

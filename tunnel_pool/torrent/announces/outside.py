@@ -5,9 +5,11 @@ that is not ours. So each network has one vote, and an address needs MIN_VOTES a
 """
 
 import ipaddress
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
 
+from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.paths.networks import network_of
 from tunnel_pool.overlay.requests.dht_pings import answers, ping
 from tunnel_pool.socks5.address import AddressType, decode_address
 
@@ -27,27 +29,14 @@ class Nodes:
     """Remembers DHT nodes that answered of late, by encoded IPv4 address."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._known = Newest[bytes, None](MAX_NODES)
 
     def add(self, address: bytes) -> None:
-        if address[0] != AddressType.IPV4:
-            return
-        self._known[address] = None
-        self._known.move_to_end(address)
-        if len(self._known) > MAX_NODES:
-            self._known.popitem(last=False)
+        if address[0] == AddressType.IPV4:
+            self._known[address] = None
 
     def newest(self) -> Iterable[bytes]:
         return reversed(self._known)
-
-    def __contains__(self, address: bytes) -> bool:
-        return address in self._known
-
-
-def network_of(host: str) -> str:
-    """Return who has one vote together: a /16, and each private address, as all of them may be in one."""
-    address = ipaddress.ip_address(host)
-    return host if address.is_private else str(ipaddress.ip_network((address, 16), strict=False))
 
 
 class Outside:
@@ -56,7 +45,7 @@ class Outside:
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
         self._random_bytes = random_bytes
         self._node_id = random_bytes(NODE_ID_BYTES)
-        self._asked: OrderedDict[bytes, bytes] = OrderedDict()  # encoded address, by transaction
+        self._asked = Newest[bytes, bytes](MAX_ASKED)  # encoded address, by transaction
         self._votes: dict[str, Address] = {}  # by the voter's network
         self.is_answered = False  # whether any node has answered, with a vote or without
 
@@ -69,8 +58,6 @@ class Outside:
             transaction = self._random_bytes(TRANSACTION_BYTES)
             self._asked[transaction] = address
             questions.append((address, ping(transaction, self._node_id)))
-        while len(self._asked) > MAX_ASKED:
-            self._asked.popitem(last=False)
         return questions
 
     def answered(self, origin: bytes, payload: bytes) -> bool:

@@ -14,8 +14,9 @@ it over this circuit alone; in the place of any other that libtorrent sends, the
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.questions import CONNECT_BYTES, CONNECT_START, LEAST_ANNOUNCE_BYTES
 
@@ -29,17 +30,9 @@ _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
 _TOTALS_AT, _KEY_AT, _PORT_AT = 56, 88, 96
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
 
 def infohash_of(announce: bytes) -> bytes:
     return announce[_INFOHASH_AT]
-
-
-def key_of(announce: bytes) -> int:
-    """Return the key by which libtorrent announces the torrent."""
-    return _KEY.unpack_from(announce, _KEY_AT)[0]  # type: ignore[no-any-return]
 
 
 def rewritten(announce: bytes, port: int | None, account: Account | None) -> bytes:
@@ -75,10 +68,12 @@ class Connections:
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
         """`random_bytes` returns bytes that nobody can guess."""
         self._random_bytes = random_bytes
-        self._trackers: dict[bytes, None] = {}
-        self._asked: dict[tuple[int, bytes], bytes] = {}  # destination, by circuit and transaction id
-        self._given: dict[tuple[int, bytes, bytes], bytes] = {}  # by circuit, destination and libtorrent's id
-        self._waiting: dict[tuple[int, bytes], Datagram] = {}  # questions, by circuit and transaction id
+        self._trackers = Newest[bytes, None](MAX_KNOWN)
+        # By circuit and transaction id, where a tracker was asked; by circuit, destination and libtorrent's id, the one
+        # that was given; by circuit and transaction id, questions.
+        self._asked = Newest[tuple[int, bytes], bytes](MAX_KNOWN)
+        self._given = Newest[tuple[int, bytes, bytes], bytes](MAX_KNOWN)
+        self._waiting = Newest[tuple[int, bytes], Datagram](MAX_KNOWN)
 
     def is_tracker(self, destination: bytes) -> bool:
         """Return whether libtorrent has asked this destination for a connection id."""
@@ -88,14 +83,14 @@ class Connections:
         """Return what is sent over a circuit in the place of a question, which may wait meanwhile."""
         destination, payload = question
         if len(payload) == CONNECT_BYTES and payload.startswith(CONNECT_START):
-            _put(self._trackers, destination, None)
-            _put(self._asked, (circuit_id, payload[_TRANSACTION_AT]), destination)
+            self._trackers[destination] = None
+            self._asked[circuit_id, payload[_TRANSACTION_AT]] = destination
             return question
         given = self._given.get((circuit_id, destination, payload[:CONNECTION_BYTES]))
         if given is not None:
             return Datagram(destination, given + payload[CONNECTION_BYTES:])
         transaction = self._random_bytes(_TRANSACTION_BYTES)
-        _put(self._waiting, (circuit_id, transaction), question)
+        self._waiting[circuit_id, transaction] = question
         return Datagram(destination, CONNECT_START + transaction)
 
     def answered(self, circuit_id: int, payload: bytes) -> Answer:
@@ -106,27 +101,24 @@ class Connections:
         waiting = self._waiting.pop((circuit_id, transaction), None)
         if waiting is not None:
             destination, held = waiting
-            _put(self._given, (circuit_id, destination, held[:CONNECTION_BYTES]), given)
+            self._given[circuit_id, destination, held[:CONNECTION_BYTES]] = given
             return Answer(None, Datagram(destination, given + held[CONNECTION_BYTES:]))
         asked = self._asked.pop((circuit_id, transaction), None)
         if asked is None:
             return Answer(None)
         told = self._random_bytes(CONNECTION_BYTES)
-        _put(self._given, (circuit_id, asked, told), given)
+        self._given[circuit_id, asked, told] = given
         return Answer(payload[:8] + told)
 
     def forget_circuit(self, circuit_id: int) -> None:
-        self._asked = {key: value for key, value in self._asked.items() if key[0] != circuit_id}
-        self._given = {key: value for key, value in self._given.items() if key[0] != circuit_id}
-        self._waiting = {key: value for key, value in self._waiting.items() if key[0] != circuit_id}
+        _forget(self._asked, circuit_id)
+        _forget(self._given, circuit_id)
+        _forget(self._waiting, circuit_id)
 
 
-def _put(known: dict[Key, Value], key: Key, value: Value) -> None:
-    """Set a value, and forget the oldest where there are too many."""
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > MAX_KNOWN:
-        del known[next(iter(known))]
+def _forget(known: dict[Any, Any], circuit_id: int) -> None:
+    for key in [key for key in known if key[0] == circuit_id]:
+        del known[key]
 
 
 assert LEAST_ANNOUNCE_BYTES == _PORT_AT + 2
