@@ -8,7 +8,6 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, 
 from tunnel_pool.overlay.clients.lanes import detour_of, group_of
 from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.messages import introduction_state
 from tunnel_pool.rpc.sync import (
     CircuitState,
@@ -19,8 +18,6 @@ from tunnel_pool.rpc.sync import (
     Snapshot,
     SwarmState,
 )
-
-NOBODY = IntroducedSeeder(b"", b"")
 
 
 def _hop_state(hop: Hop) -> PeerState:
@@ -77,17 +74,19 @@ def take_routes(community: LocalTunnelCommunity) -> Routes:
             circuit_id,
             exit_socket.enabled,
             **_route_fields(exit_socket),
-            seeder_key=(community.introduced.seeder_of(circuit_id) or NOBODY).seeder_key,
-            infohash=(community.introduced.seeder_of(circuit_id) or NOBODY).info_hash,
+            introduced=community.introduced.seeders_of(circuit_id),
             cookie=cookies.get(circuit_id, b""),
             streams=streams_of(exit_socket).open,
         )
         for circuit_id, exit_socket in community.exit_sockets.items()
     }
-    return Routes(relays, exits, {swarm.info_hash: _swarm_state(swarm) for swarm in community.swarms.values()})
+    swarms = {
+        info_hash: _swarm_state(swarm, community.is_offered(info_hash)) for info_hash, swarm in community.swarms.items()
+    }
+    return Routes(relays, exits, swarms)
 
 
-def _swarm_state(swarm: Swarm) -> SwarmState:
+def _swarm_state(swarm: Swarm, is_offered: bool) -> SwarmState:
     connections = swarm.connections.values()
     return SwarmState(
         infohash=swarm.info_hash,
@@ -97,6 +96,7 @@ def _swarm_state(swarm: Swarm) -> SwarmState:
         seeder_keys=tuple(point.seeder_pk for _, point in connections),
         past_bytes_up=swarm.transfer_history[0],
         past_bytes_down=swarm.transfer_history[1],
+        offered=is_offered,
     )
 
 

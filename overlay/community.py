@@ -27,6 +27,7 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     end_to_end_circuit_id,
     is_linked,
 )
+from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
 from tunnel_pool.overlay.hidden_swarms.services import HiddenServices
 from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
 from tunnel_pool.overlay.pacing import Backoff
@@ -65,6 +66,7 @@ class LocalTunnelSettings(ServingSettings, NodeSettings):
 
     slot = 0
     requires_diversity = False  # whether hops must differ in network; without it, they do where they can
+    offered_together = MOST_TOGETHER  # the most hidden swarms that are offered over one circuit
 
 
 class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommunity):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
 from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
 from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules
 from tunnel_pool.packet_engine import EngineChoice
@@ -65,6 +66,7 @@ class OverlayConfig:
     device: str = ""  # the network device that all goes through; "": any
     exit_from: ExitFrom = ANY_SOURCE
     requires_diversity: bool = False  # whether the hops of a circuit must be in different networks
+    offered_together: int = MOST_TOGETHER  # the most hidden swarms that are offered over one circuit
     engine: EngineChoice = EngineChoice.AUTO
     trains: bool = True  # UDP_SEGMENT where the kernel has it; off only to measure against it
     limits: int | None = None  # the descriptor of overlay/serving/limits.py's memory, which the native engine keeps to

@@ -29,6 +29,7 @@ def config_message(config: OverlayConfig) -> pb.Create:
         known_peers=map(address_message, config.known_peers),
         admission=admission_message(config.admission),
         requires_diversity=config.requires_diversity,
+        offered_together=config.offered_together,
         engine=config.engine.value,
         exit_rules=exit_rules_message(config.exit_rules),
         device=config.device,
@@ -56,6 +57,7 @@ def config_of(message: pb.Create) -> OverlayConfig:
         exit_from=ExitFrom(message.exit_host, (message.exit_first_port, message.exit_last_port)),
         admission=admission_of(message.admission),
         requires_diversity=message.requires_diversity,
+        offered_together=message.offered_together,
         engine=EngineChoice(message.engine or EngineChoice.AUTO.value),
     )
 

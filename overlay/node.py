@@ -116,6 +116,7 @@ def _fill(kind: type[Settings], config: OverlayConfig, endpoint: Endpoint, count
     settings.admission = config.admission
     settings.may_contact = partial(_may_contact, config)
     settings.requires_diversity = config.requires_diversity
+    settings.offered_together = config.offered_together
     settings.max_peers = MAX_PEERS
     settings.peer_flags = set(config.peer_flags)
     return settings

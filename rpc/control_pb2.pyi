@@ -164,6 +164,7 @@ class Create(google.protobuf.message.Message):
     EXIT_RULES_FIELD_NUMBER: builtins.int
     END_TO_END_MASK_FIELD_NUMBER: builtins.int
     REQUIRES_DIVERSITY_FIELD_NUMBER: builtins.int
+    OFFERED_TOGETHER_FIELD_NUMBER: builtins.int
     AS_NUMBERS_FIELD_NUMBER: builtins.int
     LIMITED_FIELD_NUMBER: builtins.int
     slot: builtins.int
@@ -191,6 +192,8 @@ class Create(google.protobuf.message.Message):
     """overlay/hidden_swarms/end_to_end.py"""
     requires_diversity: builtins.bool
     """of the networks that the hops of a circuit are in"""
+    offered_together: builtins.int
+    """the most hidden swarms that are offered over one circuit"""
     as_numbers: builtins.bool
     """a database of AS numbers came over the sockets descriptor"""
     limited: builtins.bool
@@ -253,12 +256,13 @@ class Create(google.protobuf.message.Message):
         exit_rules: Global___ExitRules | None = ...,
         end_to_end_mask: builtins.int = ...,
         requires_diversity: builtins.bool = ...,
+        offered_together: builtins.int = ...,
         as_numbers: builtins.bool = ...,
         limited: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "exit_rules", b"exit_rules", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "as_numbers", b"as_numbers", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_mask", b"end_to_end_mask", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "as_numbers", b"as_numbers", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_mask", b"end_to_end_mask", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "offered_together", b"offered_together", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create
@@ -1777,8 +1781,7 @@ class Exit(google.protobuf.message.Message):
     PUBLIC_KEY_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     PORT_FIELD_NUMBER: builtins.int
-    SEEDER_KEY_FIELD_NUMBER: builtins.int
-    INFOHASH_FIELD_NUMBER: builtins.int
+    INTRODUCED_FIELD_NUMBER: builtins.int
     COOKIE_FIELD_NUMBER: builtins.int
     STREAMS_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
@@ -1790,14 +1793,14 @@ class Exit(google.protobuf.message.Message):
     """of the node before"""
     host: builtins.str
     port: builtins.int
-    seeder_key: builtins.bytes
-    """it is the introduction point of this seeder"""
-    infohash: builtins.bytes
-    """in this swarm"""
     cookie: builtins.bytes
     """it is a rendezvous point"""
     streams: builtins.int
     """open now"""
+    @property
+    def introduced(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntroducedSeeder]:
+        """it is the introduction point of these"""
+
     def __init__(
         self,
         *,
@@ -1809,15 +1812,34 @@ class Exit(google.protobuf.message.Message):
         public_key: builtins.bytes = ...,
         host: builtins.str = ...,
         port: builtins.int = ...,
-        seeder_key: builtins.bytes = ...,
-        infohash: builtins.bytes = ...,
+        introduced: collections.abc.Iterable[Global___IntroducedSeeder] | None = ...,
         cookie: builtins.bytes = ...,
         streams: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "cookie", b"cookie", "creation_time", b"creation_time", "enabled", b"enabled", "host", b"host", "infohash", b"infohash", "port", b"port", "public_key", b"public_key", "seeder_key", b"seeder_key", "streams", b"streams"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "cookie", b"cookie", "creation_time", b"creation_time", "enabled", b"enabled", "host", b"host", "introduced", b"introduced", "port", b"port", "public_key", b"public_key", "streams", b"streams"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Exit: typing_extensions.TypeAlias = Exit
+
+@typing.final
+class IntroducedSeeder(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEEDER_KEY_FIELD_NUMBER: builtins.int
+    INFOHASH_FIELD_NUMBER: builtins.int
+    seeder_key: builtins.bytes
+    infohash: builtins.bytes
+    """of the swarm that is looked up"""
+    def __init__(
+        self,
+        *,
+        seeder_key: builtins.bytes = ...,
+        infohash: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["infohash", b"infohash", "seeder_key", b"seeder_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___IntroducedSeeder: typing_extensions.TypeAlias = IntroducedSeeder
 
 @typing.final
 class IntroductionPoint(google.protobuf.message.Message):
@@ -1864,11 +1886,14 @@ class SwarmPicture(google.protobuf.message.Message):
     SEEDER_KEYS_FIELD_NUMBER: builtins.int
     PAST_BYTES_UP_FIELD_NUMBER: builtins.int
     PAST_BYTES_DOWN_FIELD_NUMBER: builtins.int
+    OFFERED_FIELD_NUMBER: builtins.int
     infohash: builtins.bytes
     last_lookup: builtins.float
     past_bytes_up: builtins.int
     """of connections that are gone"""
     past_bytes_down: builtins.int
+    offered: builtins.bool
+    """an introduction point names us as its seeder"""
     @property
     def introduction_points(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntroductionPoint]: ...
     @property
@@ -1889,8 +1914,9 @@ class SwarmPicture(google.protobuf.message.Message):
         seeder_keys: collections.abc.Iterable[builtins.bytes] | None = ...,
         past_bytes_up: builtins.int = ...,
         past_bytes_down: builtins.int = ...,
+        offered: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_ids", b"circuit_ids", "infohash", b"infohash", "introduction_points", b"introduction_points", "last_lookup", b"last_lookup", "past_bytes_down", b"past_bytes_down", "past_bytes_up", b"past_bytes_up", "seeder_keys", b"seeder_keys"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_ids", b"circuit_ids", "infohash", b"infohash", "introduction_points", b"introduction_points", "last_lookup", b"last_lookup", "offered", b"offered", "past_bytes_down", b"past_bytes_down", "past_bytes_up", b"past_bytes_up", "seeder_keys", b"seeder_keys"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SwarmPicture: typing_extensions.TypeAlias = SwarmPicture

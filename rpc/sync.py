@@ -106,8 +106,7 @@ class ExitState(NamedTuple):
     public_key: bytes
     host: str
     port: int
-    seeder_key: bytes = b""
-    infohash: bytes = b""
+    introduced: tuple[tuple[bytes, bytes], ...] = ()  # IntroducedSeeder in control.proto: key and infohash
     cookie: bytes = b""
     streams: int = 0
 
@@ -133,6 +132,17 @@ class SwarmState(NamedTuple):
     seeder_keys: tuple[bytes, ...]
     past_bytes_up: int
     past_bytes_down: int
+    offered: bool = False
+
+
+def _exit_message(state: ExitState) -> pb.Exit:
+    seeders = [pb.IntroducedSeeder(seeder_key=key, infohash=infohash) for key, infohash in state.introduced]
+    return pb.Exit(**{**state._asdict(), "introduced": seeders})
+
+
+def _exit_state(message: pb.Exit) -> ExitState:
+    seeders = tuple((seeder.seeder_key, seeder.infohash) for seeder in message.introduced)
+    return _state(ExitState, message)._replace(introduced=seeders)
 
 
 def _swarm_message(swarm: SwarmState) -> pb.SwarmPicture:
@@ -223,7 +233,7 @@ class SyncEncoder:
         before, self._sent_routes = self._sent_routes, now
         frame.relays.extend(pb.Relay(**relay._asdict()) for relay in _changed(now.relays, before.relays))
         frame.lost_relays.extend(before.relays.keys() - now.relays.keys())
-        frame.exits.extend(pb.Exit(**exit_._asdict()) for exit_ in _changed(now.exits, before.exits))
+        frame.exits.extend(_exit_message(exit_) for exit_ in _changed(now.exits, before.exits))
         frame.lost_exits.extend(before.exits.keys() - now.exits.keys())
         frame.swarms.extend(_swarm_message(swarm) for swarm in _changed(now.swarms, before.swarms))
         frame.lost_swarms.extend(before.swarms.keys() - now.swarms.keys())
@@ -280,7 +290,7 @@ class SyncState:
         if frame.HasField("carried"):
             self.carried = _state(CarriedState, frame.carried)
         _apply(self.relays, {relay.circuit_id: _state(RelayState, relay) for relay in frame.relays}, frame.lost_relays)
-        _apply(self.exits, {exit_.circuit_id: _state(ExitState, exit_) for exit_ in frame.exits}, frame.lost_exits)
+        _apply(self.exits, {exit_.circuit_id: _exit_state(exit_) for exit_ in frame.exits}, frame.lost_exits)
         _apply(self.swarms, {swarm.infohash: _swarm_state(swarm) for swarm in frame.swarms}, frame.lost_swarms)
         return [delta.circuit_id for delta in frame.circuits]
 

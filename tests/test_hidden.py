@@ -185,10 +185,10 @@ async def test_another_child_makes_the_introduction_point_when_its_own_dies(tmp_
         parameters, infohash = torrent_of(swarm)
         seeder.seed(parameters, swarm.file.parent)
         # A hybrid has two hidden swarms.
-        await until(lambda: seeder.introduction_points == 2, REBUILT_WITHIN_S)
+        await until(lambda: seeder.is_offered, REBUILT_WITHIN_S)
         slot = kill_owner(seeder, infohash)
-        await until(lambda: seeder.introduction_points < 2)
-        await until(lambda: seeder.introduction_points == 2, REBUILT_WITHIN_S, "another introduction point")
+        await until(lambda: not seeder.is_offered)
+        await until(lambda: seeder.is_offered, REBUILT_WITHIN_S, "another introduction point")
         assert seeder.tunnels.owner_of(infohash) != slot
         async with client(swarm, 11, tmp_path) as downloader:
             downloader.download(torrent_of(swarm)[0], tmp_path)
@@ -206,7 +206,7 @@ async def test_another_child_looks_a_swarm_up_when_its_own_dies(tmp_path):
         await until(lambda: downloader.tunnels.owner_of(infohash) not in (slot, None))
         async with client(swarm, 10, tmp_path) as seeder:
             seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
-            await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
+            await until(lambda: seeder.is_offered, REBUILT_WITHIN_S)
             await downloader.wait_circuits(lambda client: None)
             await downloaded(downloader, swarm, tmp_path)
 
@@ -223,7 +223,7 @@ async def test_a_transfer_goes_on_over_another_rendezvous_when_a_child_dies(side
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
         (lane,) = seeder._lanes.values()
         lane.session._session.apply_settings({"upload_rate_limit": 4_000_000})  # it lasts on a fast machine, too
-        await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
+        await until(lambda: seeder.is_offered, REBUILT_WITHIN_S)
         downloader.download(torrent_of(swarm)[0], tmp_path)
         await downloader.wait_circuits(lambda client: None)
         before = {circuit.circuit_id for circuit in downloader.tunnels.find_circuits("RP_DOWNLOADER", group=None)}
@@ -252,7 +252,7 @@ async def test_a_guest_by_streams_does_not_take_utp_from_the_others(tmp_path):
         client(swarm, 11, tmp_path, exits=True) as downloader,
     ):
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
-        await until(lambda: seeder.introduction_points and seeder.circuits(), REBUILT_WITHIN_S)
+        await until(lambda: seeder.is_offered and seeder.circuits(), REBUILT_WITHIN_S)
         downloader.download(torrent_of(swarm)[0], tmp_path)
         await downloader.wait_circuits(lambda client: None)
         await until(lambda: downloader.statuses[0].done_bytes > 1 << 20, REBUILT_WITHIN_S)
@@ -311,7 +311,7 @@ async def test_we_download_from_a_plain_hidden_seeder(tmp_path):
 async def test_a_plain_hidden_downloader_finds_us(tmp_path):
     async with relays(3, exits=1) as swarm, client(swarm, 10, tmp_path) as seeder:
         seeder.seed(torrent_of(swarm)[0], swarm.file.parent)
-        await until(lambda: seeder.introduction_points, REBUILT_WITHIN_S)
+        await until(lambda: seeder.is_offered, REBUILT_WITHIN_S)
         async with plain("download", swarm, tmp_path) as downloader:
             assert (await said(downloader))["done_bytes"] == swarm.file.stat().st_size
             assert same_bytes(swarm.file, tmp_path / swarm.file.name)

@@ -159,6 +159,9 @@ class Tunnels(Protocol):
     def leave_swarm(self, info_hash: bytes) -> None:
         """Leave a hidden swarm, and remove its circuits."""
 
+    def is_offered(self, info_hash: bytes) -> bool:
+        """Return whether an introduction point names us as a seeder of this hidden swarm."""
+
     async def perform_http_request(
         self, destination: Address, request: bytes, hops: int = 1, group: int = 0, circuit_id: int | None = None
     ) -> bytes:

@@ -23,6 +23,7 @@ from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
+from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
 from tunnel_pool.overlay.node import open_overlay, socket_warning
 from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
@@ -90,6 +91,7 @@ class NodeOptions:
     limits: LimitsMemory | None = None
     guards: int = 0  # first hops that circuits of several hops use at a time; 0: any, chosen anew for each circuit
     requires_diversity: bool = False  # whether the hops of a circuit must be in different networks
+    offered_together: int = MOST_TOGETHER  # the most hidden torrents that are offered over one circuit
     as_database: Path | None = None  # a database of AS numbers, in the MaxMind DB format
     keeps_key: bool = True  # whether restarts keep the key, by which others recognize a client wherever it is
     relays: bool = True  # whether it relays for others, where that can be
@@ -234,6 +236,7 @@ def _overlay_config(options: NodeOptions, guards: Guards | None) -> OverlayConfi
         exit_from=options.exit_from,
         admission=options.admission,
         requires_diversity=options.requires_diversity,
+        offered_together=options.offered_together,
         engine=engine,
         known_peers=tuple(dict.fromkeys([*guard_places, *read_exits(_state_file(options, EXITS_FILE))])),
         limits=options.limits.fileno() if options.limits is not None else None,

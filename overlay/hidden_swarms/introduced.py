@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_INTRODUCED = 256  # the most circuits of seeders that this node introduces
+MAX_OF_A_CIRCUIT = 32  # the most seeders that one circuit may lead to
+MAX_BESIDE_THE_FIRST = 768  # of all circuits together: few circuits with many seeders can't shut out those with one
 MAX_CONTENDERS = 3  # the most circuits that may each claim to lead to the same seeder
 
 
@@ -19,40 +21,54 @@ class IntroducedSeeders:
 
     So the first circuit does not shut out the others: up to MAX_CONTENDERS circuits may claim to lead to one
     seeder, and requests for the seeder may go to any of them. The seeder alone can answer.
+
+    A circuit may lead to several seeders: who seeds many torrents has a key for each of them (offers.py).
     """
 
     def __init__(self) -> None:
         self._circuits: dict[IntroducedSeeder, list[int]] = {}
-        self._seeders: dict[int, IntroducedSeeder] = {}
+        self._seeders: dict[int, list[IntroducedSeeder]] = {}
+        self._beside_the_first = 0
 
     def add(self, circuit_id: int, seeder: IntroducedSeeder) -> bool:
-        """Add a circuit that claims to lead to this seeder; return False if there are too many, or it has a seeder."""
-        circuits = self._circuits.get(seeder, [])
-        if circuit_id in self._seeders or len(circuits) >= MAX_CONTENDERS or len(self._seeders) >= MAX_INTRODUCED:
+        """Add a circuit that claims to lead to this seeder; return False if it does already, or there are too many."""
+        circuits, seeders = self._circuits.get(seeder, []), self._seeders.get(circuit_id, [])
+        has_room = (
+            len(seeders) < MAX_OF_A_CIRCUIT and self._beside_the_first < MAX_BESIDE_THE_FIRST
+            if seeders
+            else len(self._seeders) < MAX_INTRODUCED
+        )
+        if not has_room or circuit_id in circuits or len(circuits) >= MAX_CONTENDERS:
             return False
+        self._beside_the_first += bool(seeders)
         self._circuits[seeder] = [*circuits, circuit_id]
-        self._seeders[circuit_id] = seeder
+        self._seeders[circuit_id] = [*seeders, seeder]
         return True
 
-    def remove(self, circuit_id: int) -> IntroducedSeeder | None:
-        """Forget a circuit; return the seeder that it led to, if there was one."""
-        seeder = self._seeders.pop(circuit_id, None)
-        if seeder is not None:
+    def remove(self, circuit_id: int) -> list[IntroducedSeeder]:
+        """Forget a circuit; return the seeders that it led to."""
+        seeders = self._seeders.pop(circuit_id, [])
+        self._beside_the_first -= max(0, len(seeders) - 1)
+        for seeder in seeders:
             self._circuits[seeder].remove(circuit_id)
             if not self._circuits[seeder]:
                 del self._circuits[seeder]
-        return seeder
+        return seeders
 
     def circuits_of(self, seeder: IntroducedSeeder) -> tuple[int, ...]:
         """Return the circuits that say they lead to this seeder, the oldest first."""
         return tuple(self._circuits.get(seeder, ()))
 
-    def seeder_of(self, circuit_id: int) -> IntroducedSeeder | None:
-        return self._seeders.get(circuit_id)
+    def seeders_of(self, circuit_id: int) -> tuple[IntroducedSeeder, ...]:
+        """Return the seeders that a circuit says it leads to, in the order in which it said so."""
+        return tuple(self._seeders.get(circuit_id, ()))
 
     def circuits_of_key(self, seeder_key: bytes) -> Iterator[tuple[int, IntroducedSeeder]]:
         """Yield the circuits that name this key, of whichever swarm, the oldest first."""
-        return (known for known in self._seeders.items() if known[1].seeder_key == seeder_key)
+        for circuit_id, seeders in self._seeders.items():
+            for seeder in seeders:
+                if seeder.seeder_key == seeder_key:
+                    yield circuit_id, seeder
 
     def __contains__(self, seeder: IntroducedSeeder) -> bool:
         return seeder in self._circuits

@@ -8,7 +8,6 @@ from typing import Any
 
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.tunnel import (
-    CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     DESTROY_REASON_UNNEEDED,
     PEER_FLAG_EXIT_IPV8,
@@ -30,6 +29,8 @@ MAX_RETRY_OF_THE_FOUND_S = 60.0
 MAX_RETRY_S = 300.0
 ANSWER_TIMEOUT_S = 10.0  # how long a seeder that was asked for a rendezvous may take; py-ipv8 then forgets the question
 PING_END_TO_END_S = 3.0
+# An introduction point announces each swarm in the DHT: a thousand at once would be dropped by its neighbours' limits.
+OFFERED_IN_A_STEP = 16
 
 
 class SwarmKeeper:
@@ -67,11 +68,17 @@ class SwarmKeeper:
         for lane in {self._community.lane_of_swarm(swarm) for swarm in self._community.swarms.values()}:
             if not self._community.circuits_of(CIRCUIT_TYPE_LOOKUP, lane):
                 self.create_lookup_circuit(lane)
+        for info_hash in self._to_be_offered():
+            self._start(f"introduce {info_hash.hex()}", self._community.create_introduction_point, info_hash)
         for info_hash, swarm in self._community.swarms.items():
-            if swarm.seeding and not self._community.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash):
-                self._start(f"introduce {info_hash.hex()}", self._community.create_introduction_point, info_hash)
-            elif not swarm.seeding and self.is_lookup_due(swarm):
+            if not swarm.seeding and self.is_lookup_due(swarm):
                 self._start(f"look up {info_hash.hex()}", self._look_up, swarm)
+
+    def _to_be_offered(self) -> list[bytes]:
+        """Return some of the swarms that we seed and that no introduction point is to name yet."""
+        offers = self._community.offers
+        waiting = [each for each, swarm in self._community.swarms.items() if swarm.seeding and not offers.has(each)]
+        return random.sample(waiting, min(len(waiting), OFFERED_IN_A_STEP))
 
     def _start(self, name: str, function: Callable[..., Any], *arguments: object) -> None:
         if not self._community.is_pending_task_active(name):

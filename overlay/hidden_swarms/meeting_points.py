@@ -83,17 +83,15 @@ class MeetingPoints(HiddenTunnelCommunity):
     def _forget_circuit(self, circuit_id: int) -> None:
         for cookie in [c for c, known in self.rendezvous_point_for.items() if known.circuit_id == circuit_id]:
             del self.rendezvous_point_for[cookie]
-        seeder = self.introduced.remove(circuit_id)
-        if seeder is None:
-            return
-        self.intro_point_for.pop(seeder.seeder_key, None)
-        for other, (_, info_hash) in self.introduced.circuits_of_key(seeder.seeder_key):
-            self.intro_point_for.setdefault(seeder.seeder_key, (self.exit_sockets[other], info_hash))
-        if seeder not in self.introduced:
-            self.stop_announcing(seeder)
+        for seeder in self.introduced.remove(circuit_id):
+            self.intro_point_for.pop(seeder.seeder_key, None)
+            for other, (_, info_hash) in self.introduced.circuits_of_key(seeder.seeder_key):
+                self.intro_point_for.setdefault(seeder.seeder_key, (self.exit_sockets[other], info_hash))
+            if seeder not in self.introduced:
+                self.stop_announcing(seeder)
 
     def get_max_time(self, circuit_id: int) -> float:
-        is_introducing = self.introduced.seeder_of(circuit_id) is not None
+        is_introducing = bool(self.introduced.seeders_of(circuit_id))
         return self.settings.max_time_ip if is_introducing else float(super().get_max_time(circuit_id))
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:

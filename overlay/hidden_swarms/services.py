@@ -43,7 +43,8 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.keeper import SwarmKeeper
-from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP, SwarmCircuits
+from tunnel_pool.overlay.hidden_swarms.offering import Offering
+from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
 
@@ -97,7 +98,7 @@ class WatchedSwarm(NamedTuple):
         return Lane(self.hops, self.group)
 
 
-class HiddenServices(SwarmCircuits):
+class HiddenServices(Offering):
     """Takes part in the swarms that `watch` was told of last; overrides how py-ipv8 asks, answers and lets in."""
 
     counters: Counter[str]
@@ -142,18 +143,6 @@ class HiddenServices(SwarmCircuits):
         self.swarm_keeper.look_up_anew(info_hash)
         super().leave_swarm(info_hash)
         self.set_group_of_swarm(info_hash, 0)
-
-    async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
-        """Create an introduction point as py-ipv8 does; without `required_ip`, only if the swarm has none.
-
-        The program that uses us may ask for one that SwarmKeeper has already begun, and Tribler joins no swarm once
-        it has ten of these circuits (monitor_hidden_swarms).
-        """
-        there = self.circuits_of_swarm(CIRCUIT_TYPE_IP_SEEDER, info_hash) if required_ip is None else []
-        if there:
-            await there[0].ready
-        else:
-            await super().create_introduction_point(info_hash, required_ip)
 
     async def create_rendezvous_point(self, info_hash: bytes) -> RendezvousPoint | None:
         """Make a rendezvous point as py-ipv8 does; if that fails, try another while the downloader still waits."""
@@ -249,10 +238,13 @@ class HiddenServices(SwarmCircuits):
             self.counters[DropReason.CIRCUIT_OVERLAY_MESSAGE_REFUSED] += 1
 
     async def on_create_e2e(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None) -> None:
-        """Answer as py-ipv8 does a request over a circuit of its own swarm; limit the swarm's rendezvous circuits."""
+        """Answer as py-ipv8 does a request over a circuit that offers its swarm; limit the swarm's rendezvous circuits.
+
+        A circuit to another introduction point could find out so what else we seed.
+        """
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
-        if circuit_id is not None and (circuit is None or circuit.info_hash != payload.info_hash):
+        if circuit_id is not None and not self.offers.serves(circuit_id, payload.info_hash):
             self.counters[DropReason.CREATE_E2E_REFUSED] += 1
         elif self.is_draining:
             self.counters[DropReason.CREATE_E2E_WHILE_DRAINING] += 1

@@ -57,6 +57,7 @@ TOLD = {
     "device": st.text(max_size=15),
     "exit_from": st.builds(ExitFrom, st.ip_addresses().map(str), st.tuples(PORTS, PORTS)),
     "requires_diversity": st.booleans(),
+    "offered_together": st.integers(1, 32),
     "engine": st.sampled_from(EngineChoice),
 }
 CONFIGS = st.builds(OverlayConfig, **TOLD)

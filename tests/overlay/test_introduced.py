@@ -13,8 +13,10 @@ from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import until
 from tests.overlay.test_hidden import INFOHASH, linked, member, relays
 from tunnel_pool.overlay.hidden_swarms.introduced import (
+    MAX_BESIDE_THE_FIRST,
     MAX_CONTENDERS,
     MAX_INTRODUCED,
+    MAX_OF_A_CIRCUIT,
     IntroducedSeeder,
     IntroducedSeeders,
 )
@@ -23,10 +25,9 @@ from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 SEEDER, OTHER = IntroducedSeeder(b"seeder", INFOHASH), IntroducedSeeder(b"seeder", b"i" * 20)
 
 
-def test_a_circuit_leads_to_one_seeder_and_some_circuits_to_the_same():
+def test_some_circuits_may_lead_to_the_same_seeder():
     table = IntroducedSeeders()
     assert [table.add(number, SEEDER) for number in (1, 1, 2, 3, 4)] == [True, False, True, True, False]
-    assert not table.add(1, OTHER)
     assert table.circuits_of(SEEDER) == (1, 2, 3)
     assert len(table.circuits_of(SEEDER)) == MAX_CONTENDERS
     assert table.add(5, OTHER)
@@ -35,22 +36,39 @@ def test_a_circuit_leads_to_one_seeder_and_some_circuits_to_the_same():
 
 def test_a_seeder_is_introduced_until_its_last_circuit_is_gone():
     table = IntroducedSeeders()
-    assert table.remove(1) is None
+    assert table.remove(1) == []
     table.add(1, SEEDER)
+    table.add(1, OTHER)
     table.add(2, SEEDER)
-    assert table.remove(1) == SEEDER
+    assert table.remove(1) == [SEEDER, OTHER]
     assert table.circuits_of(SEEDER) == (2,)
-    assert table.seeder_of(1) is None
-    assert table.remove(2) == SEEDER
+    assert OTHER not in table
+    assert table.seeders_of(1) == ()
+    assert table.remove(2) == [SEEDER]
     assert SEEDER not in table
 
 
-def test_no_more_are_introduced_than_there_is_room_for():
+def seeder_number(number):
+    return IntroducedSeeder(str(number).encode(), INFOHASH)
+
+
+def test_no_more_circuits_introduce_than_there_is_room_for():
     table = IntroducedSeeders()
-    added = [
-        table.add(number, IntroducedSeeder(str(number).encode(), INFOHASH)) for number in range(MAX_INTRODUCED + 1)
-    ]
+    added = [table.add(number, seeder_number(number)) for number in range(MAX_INTRODUCED + 1)]
     assert added == [True] * MAX_INTRODUCED + [False]
+
+
+def test_circuits_with_many_seeders_leave_room_for_those_with_one():
+    table = IntroducedSeeders()
+    number = 0
+    for circuit_id in range(1, 100):
+        added = [table.add(circuit_id, seeder_number(number := number + 1)) for _ in range(MAX_OF_A_CIRCUIT + 1)]
+        assert added[0]
+        assert not added[-1]
+    assert sum(len(table.seeders_of(circuit_id)) for circuit_id in range(1, 100)) == 99 + MAX_BESIDE_THE_FIRST
+    table.remove(1)
+    assert table.add(100, seeder_number(number + 1))
+    assert table.add(100, seeder_number(number + 2))
 
 
 @asynccontextmanager

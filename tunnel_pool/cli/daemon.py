@@ -100,6 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)
     options.add_isolate_option(parser)
+    options.add_offer_option(parser)
     options.add_path_options(parser)
     options.add_workers_option(parser, default="auto")
     options.add_circuits_option(parser)

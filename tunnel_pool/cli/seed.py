@@ -47,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_hops_option(parser, exits=False)
     options.add_lockdown_option(parser)
     options.add_isolate_option(parser, labels=False)
+    options.add_offer_option(parser)
     options.add_path_options(parser)
     options.add_workers_option(parser, default="auto")
     options.add_network_options(parser)
@@ -84,21 +85,20 @@ async def _seed(arguments: argparse.Namespace, node: NodeOptions) -> dict[str, A
             client.seed(torrent, path.parent)
             print(magnet_link(torrent), flush=True)
         try:
-            await _watch(client, len(seeded))
+            await _watch(client)
         except asyncio.CancelledError:
             # Being told to stop is how seeding ends well.
             return _report(arguments, client, time.monotonic() - started_s)
     raise AssertionError("nobody told it to stop")
 
 
-async def _watch(client: TorrentClient, wanted: int) -> None:
+async def _watch(client: TorrentClient) -> None:
     reachable = False
     next_report_s = time.monotonic() + REPORT_INTERVAL_S
     while True:
         await client.wait_changed(CHECK_INTERVAL_S)
-        introduced = client.introduction_points >= wanted
-        if introduced != reachable:
-            reachable = introduced
+        if client.is_offered != reachable:
+            reachable = client.is_offered
             logger.info("%s", "Reachable: every torrent has its introduction point" if reachable else "Not reachable")
         if time.monotonic() >= next_report_s:
             next_report_s += REPORT_INTERVAL_S

@@ -1,7 +1,10 @@
 """Which child takes part in which hidden swarm: one at a time. Pure."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER, OWN_CIRCUITS
 
 
 class SwarmOwners:
@@ -10,20 +13,30 @@ class SwarmOwners:
     def __init__(self) -> None:
         self.of: dict[bytes, int] = {}
 
-    def assign(self, infohashes: Collection[bytes], running: Collection[int]) -> set[int]:
-        """Give each swarm an owner among the running; returns the slots whose list has changed.
+    def assign(self, lanes: Mapping[bytes, Lane], running: Collection[int]) -> set[int]:
+        """Give each swarm, by infohash, an owner among the running; returns the slots whose list has changed.
 
-        Swarms whose owner is gone, and new ones, go to whoever has the fewest.
+        Swarms whose owner is gone, and new ones, go to whoever has the fewest. Where there are so many that they are
+        offered together (offers.py), those of one lane go to the same child as far as that has hardly more than others.
         Without a running child they wait for one.
         """
         before = self.of
-        self.of = {infohash: before[infohash] for infohash in infohashes if before.get(infohash, -1) in running}
+        self.of = {infohash: before[infohash] for infohash in lanes if before.get(infohash, -1) in running}
         load = Counter(self.of.values())
-        for infohash in infohashes:
-            if infohash not in self.of and running:
+        members = Counter((slot, lanes[infohash]) for infohash, slot in self.of.items())
+        for infohash, lane in lanes.items():
+            if infohash in self.of or not running:
+                continue
+            if len(self.of) < OWN_CIRCUITS * len(running):
                 slot = min(running, key=lambda slot: (load[slot], slot))
-                self.of[infohash] = slot
-                load[slot] += 1
+            else:
+                slot = min(
+                    running,
+                    key=lambda slot: (load[slot] // MOST_TOGETHER, members[slot, lane] == 0, load[slot], slot),
+                )
+            self.of[infohash] = slot
+            load[slot] += 1
+            members[slot, lane] += 1
         moved = {infohash for infohash in {*before, *self.of} if before.get(infohash) != self.of.get(infohash)}
         owners = {owner.get(infohash) for infohash in moved for owner in (before, self.of)}
         return {slot for slot in owners if slot is not None and slot in running}

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.pex import PexCommunity
 from ipv8.messaging.anonymization.tunnel import (
-    CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     DESTROY_REASON_UNNEEDED,
     Circuit,
@@ -18,6 +17,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
+from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
 from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.owners import SwarmOwners
@@ -56,6 +56,8 @@ class PooledHiddenServices(EndToEndAddresses):
         self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
         self._owners = SwarmOwners()
         self._groups: dict[bytes, int] = {}  # isolation groups
+        self._offered: set[bytes] = set()  # what we seed, and introduction points name us for
+        self._is_sharing_soon = False
         self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
 
     def join_swarm(
@@ -68,25 +70,42 @@ class PooledHiddenServices(EndToEndAddresses):
         self.swarms[info_hash] = Swarm(info_hash, hops, _asked_by_its_child, seeder_key)
         self.e2e_callbacks[info_hash] = callback
         self._groups[info_hash] = group
-        self._share_swarms()
+        self._share_swarms_soon()
 
     def leave_swarm(self, info_hash: bytes) -> None:
         for circuit in list(self.circuits.values()):
-            if circuit.info_hash == info_hash and circuit.ctype in (CIRCUIT_TYPE_IP_SEEDER, *END_TO_END):
+            # The child ends the circuits that offered the swarm, unless they offer others as well.
+            if circuit.info_hash == info_hash and circuit.ctype in END_TO_END:
                 self.remove_circuit(circuit.circuit_id, "leaving hidden swarm", destroy=DESTROY_REASON_UNNEEDED)
         self.swarms.pop(info_hash, None)
         self.e2e_callbacks.pop(info_hash, None)
         self._groups.pop(info_hash, None)
-        self._share_swarms()
+        self._offered.discard(info_hash)
+        self._share_swarms_soon()
 
     def owner_of(self, info_hash: bytes) -> int | None:
         """Return the slot of the child that has this swarm, None while none has it."""
         return self._owners.of.get(info_hash)
 
+    def is_offered(self, info_hash: bytes) -> bool:
+        """Return whether an introduction point names us as a seeder of this swarm."""
+        return info_hash in self._offered
+
+    def _share_swarms_soon(self) -> None:
+        """Share once for all that the caller joins and leaves: a daemon may start with thousands."""
+        if not self._is_sharing_soon:
+            self._is_sharing_soon = True
+            asyncio.get_running_loop().call_soon(self._share_swarms)
+
     def _share_swarms(self) -> None:
         """Tell the children whose list of swarms has changed."""
-        for slot in self._owners.assign(self.swarms, self.pool.running()):
+        self._is_sharing_soon = False
+        lanes = {info_hash: self.lane_of_swarm(swarm) for info_hash, swarm in self.swarms.items()}
+        for slot in self._owners.assign(lanes, self.pool.running()):
             self._tell_of_swarms(slot)
+
+    def lane_of_swarm(self, swarm: Swarm) -> Lane:
+        return Lane(swarm.hops, self._groups[swarm.info_hash])
 
     def _take_swarms_back(self, slot: int) -> None:
         """Let a child go on with the swarms that it had before it was drained."""
@@ -125,6 +144,7 @@ class PooledHiddenServices(EndToEndAddresses):
         for infohash in infohashes:
             if infohash in self.swarms and infohash in picture.swarms:
                 update_swarm(self.swarms[infohash], picture.swarms[infohash], self.circuits)
+                (self._offered.add if picture.swarms[infohash].offered else self._offered.discard)(infohash)
 
     # What the children do for others
 

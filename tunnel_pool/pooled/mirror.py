@@ -34,8 +34,8 @@ class RouteMirror:
             self.relays.update({relay.circuit_id: _relay(relay, peer_of) for relay in picture.relays.values()})
             for state in picture.exits.values():
                 mirrored = self.exits[state.circuit_id] = MirroredExit(state, peer_of)
-                if state.seeder_key:
-                    self.introduced.setdefault(state.seeder_key, (mirrored, state.infohash))
+                for seeder_key, infohash in state.introduced:
+                    self.introduced.setdefault(seeder_key, (mirrored, infohash))
                 if state.cookie:
                     self.rendezvous[state.cookie] = mirrored
 

@@ -191,9 +191,9 @@ class SharedPort:
     def introduced(self, slot: int) -> None:
         """Announce for whom the child is an introduction point now."""
         seeders = {
-            IntroducedSeeder(known.seeder_key, known.infohash): known.circuit_id
+            IntroducedSeeder(*seeder): known.circuit_id
             for known in self._pool.pictures[slot].exits.values()
-            if known.seeder_key
+            for seeder in known.introduced
         }
         if seeders != self._introduced.get(slot, {}):
             self._introduced[slot] = seeders

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import libtorrent as lt
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, Circuit
+from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
@@ -246,9 +246,11 @@ class TorrentClient:
         return self.tunnels.find_circuits(hops=self.hops, group=None)
 
     @property
-    def introduction_points(self) -> int:
-        """Return how many introduction points there are for what we seed."""
-        return len(self.tunnels.find_circuits(CIRCUIT_TYPE_IP_SEEDER, group=None))
+    def is_offered(self) -> bool:
+        """Return whether all that we seed hidden has its introduction point."""
+        return all(
+            map(self.tunnels.is_offered, (hash_ for hash_, swarm in self.tunnels.swarms.items() if swarm.seeding))
+        )
 
     @property
     def statuses(self) -> list[TorrentStatus]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
+from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER, OWN_CIRCUITS
 from tunnel_pool.overlay.paths.guards import FIRST_LAYER
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
@@ -267,6 +268,18 @@ def add_isolate_option(parser: argparse.ArgumentParser, labels: bool = True) -> 
     )
 
 
+def add_offer_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--offer-together",
+        type=whole_number(1, MOST_TOGETHER),
+        default=MOST_TOGETHER,
+        metavar="N",
+        help="The most hidden torrents that share a circuit to an introduction point, which sees then that they are "
+        f"one user's. Only torrents that --isolate does not keep apart share, and only once there are {OWN_CIRCUITS} "
+        "such circuits. With 1 none do, and a thousand torrents take a thousand circuits (default: %(default)s).",
+    )
+
+
 def add_circuits_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--circuits",
@@ -374,6 +387,7 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         start_method=StartMethod(arguments.start_method),
         guards=getattr(arguments, "guards", 0),
         requires_diversity=getattr(arguments, "diversity", "prefer") == "require",
+        offered_together=getattr(arguments, "offer_together", MOST_TOGETHER),
         as_database=getattr(arguments, "asn_db", None),
         relays=not getattr(arguments, "no_relay", False),
         keeps_key=getattr(arguments, "command", "") not in CLIENTS,

@@ -149,7 +149,8 @@ class Swarm(Model):
     infohash: str | None
     hops: int
     seeding: bool
-    introduction_points: int
+    introduction_points: Annotated[int, msgspec.Meta(description="of seeders that a download has found")]
+    offered: Annotated[bool, msgspec.Meta(description="whether an introduction point names us as a seeder")]
     connections: int
 
 

@@ -132,6 +132,7 @@ def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
             hops=swarm.hops,
             seeding=swarm.seeding,
             introduction_points=len(swarm.intro_points),
+            offered=tunnels.is_offered(info_hash),
             connections=len(swarm.connections),
         )
         for info_hash, swarm in tunnels.swarms.items()
