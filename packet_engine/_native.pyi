@@ -60,6 +60,8 @@ class ExitRules:
         max_destinations: int,
         max_unanswered: int,
         new_per_s: int,
+        inbound: bool,
+        inbound_per_s: int,
         https_names: list[str] | None = None,
     ) -> None: ...
 
@@ -145,6 +147,12 @@ class Engine:
 
     def set_usual(self, association_id: int) -> None:
         """Give this association what nobody of its lane asked for."""
+
+    def exit_announced(self, circuit_id: int) -> None:
+        """Let strangers reach this exit's circuit: it has told a tracker where it is found, past the engine."""
+
+    def strangers(self) -> tuple[int, int]:
+        """Return the datagrams of strangers that came in at exits, and their bytes."""
 
     def announce(self, circuit_id: int) -> None:
         """Hand what comes over this circuit from where no client sends to over it to the main process."""

@@ -282,6 +282,8 @@ class ExitRules(google.protobuf.message.Message):
     MAX_UNANSWERED_FIELD_NUMBER: builtins.int
     NEW_PER_S_FIELD_NUMBER: builtins.int
     HTTPS_NAMES_FIELD_NUMBER: builtins.int
+    NO_INBOUND_FIELD_NUMBER: builtins.int
+    INBOUND_PER_S_FIELD_NUMBER: builtins.int
     protocols: builtins.int
     denied: builtins.bytes
     """ranges of addresses, first and last of 16 bytes each"""
@@ -292,6 +294,10 @@ class ExitRules(google.protobuf.message.Message):
     max_destinations: builtins.int
     max_unanswered: builtins.int
     new_per_s: builtins.int
+    no_inbound: builtins.bool
+    """strangers reach no circuit"""
+    inbound_per_s: builtins.int
+    """datagrams of strangers to a circuit"""
     @property
     def https_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """where TLS may go; none: anywhere"""
@@ -308,10 +314,12 @@ class ExitRules(google.protobuf.message.Message):
         max_unanswered: builtins.int = ...,
         new_per_s: builtins.int = ...,
         https_names: collections.abc.Iterable[builtins.str] | None = ...,
+        no_inbound: builtins.bool = ...,
+        inbound_per_s: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "protocols", b"protocols"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "https_names", b"https_names", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "protocols", b"protocols"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "https_names", b"https_names", "inbound_per_s", b"inbound_per_s", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "no_inbound", b"no_inbound", "protocols", b"protocols"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: typing_extensions.TypeAlias = typing.Literal["allowed"]
     _WhichOneofArgType__allowed: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed"]
@@ -1694,6 +1702,8 @@ class Carried(google.protobuf.message.Message):
     JOINED_FIELD_NUMBER: builtins.int
     SENT_BYTES_FIELD_NUMBER: builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    STRANGERS_FIELD_NUMBER: builtins.int
+    STRANGER_BYTES_FIELD_NUMBER: builtins.int
     relays: builtins.int
     exits: builtins.int
     relayed_bytes: builtins.int
@@ -1703,6 +1713,9 @@ class Carried(google.protobuf.message.Message):
     sent_bytes: builtins.int
     """of all datagrams of the tunnels' socket, our own traffic included"""
     received_bytes: builtins.int
+    strangers: builtins.int
+    """datagrams of strangers that came in at exits"""
+    stranger_bytes: builtins.int
     def __init__(
         self,
         *,
@@ -1713,8 +1726,10 @@ class Carried(google.protobuf.message.Message):
         joined: builtins.int = ...,
         sent_bytes: builtins.int = ...,
         received_bytes: builtins.int = ...,
+        strangers: builtins.int = ...,
+        stranger_bytes: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exited_bytes", b"exited_bytes", "exits", b"exits", "joined", b"joined", "received_bytes", b"received_bytes", "relayed_bytes", b"relayed_bytes", "relays", b"relays", "sent_bytes", b"sent_bytes"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exited_bytes", b"exited_bytes", "exits", b"exits", "joined", b"joined", "received_bytes", b"received_bytes", "relayed_bytes", b"relayed_bytes", "relays", b"relays", "sent_bytes", b"sent_bytes", "stranger_bytes", b"stranger_bytes", "strangers", b"strangers"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Carried: typing_extensions.TypeAlias = Carried

@@ -57,6 +57,8 @@ class DropReason(StrEnum):
     EXIT_NO_IPV6_SOCKET = "exit_no_ipv6_socket"
     EXIT_NOT_OFFERED = "exit_not_offered"
     EXIT_PORT_DENIED = "exit_port_denied"
+    EXIT_STRANGER = "exit_stranger"
+    EXIT_STRANGERS_TOO_FAST = "exit_strangers_too_fast"
     EXIT_TOO_MANY_DESTINATIONS = "exit_too_many_destinations"
     EXIT_TOO_MANY_MESSAGES = "exit_too_many_messages"
     EXIT_TOO_MANY_NAMES = "exit_too_many_names"

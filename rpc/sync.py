@@ -68,6 +68,8 @@ class CarriedState(NamedTuple):
     joined: int = 0  # circuits of others that were joined
     sent_bytes: int = 0  # our own traffic included
     received_bytes: int = 0
+    strangers: int = 0  # datagrams of strangers that came in at exits (overlay/serving/strangers.py)
+    stranger_bytes: int = 0
 
     def ended(self) -> "CarriedState":
         """Return these counts as they are once all relays and exits are closed."""

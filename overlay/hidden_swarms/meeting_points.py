@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity, HiddenTunnelSettings
@@ -26,6 +27,7 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import RandomWalk
 
+from tunnel_pool.overlay.hidden_swarms.announce_turns import AnnounceTurns
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
 from tunnel_pool.overlay.pacing import TokenBucket
@@ -37,6 +39,9 @@ PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the numb
 PEX_PEERS = 10
 ANNOUNCE_RETRY_S = 5.0
 ANNOUNCE_AGAIN_S = 20 * 60.0
+# An announcement asks some DHT nodes twice; each of these takes two questions a second of a node (py-ipv8's
+# dht/routing.py), drops the others, and is then taken for dead. So look-ups for others have half of that left.
+ANNOUNCE_PAUSE_S = 1.5
 # A peers-request that comes by the socket is unsigned, and its answer up to twenty times as long.
 PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
 # How often a create-e2e is copied to all circuits that claim its seeder; any more of them go to one circuit each.
@@ -53,6 +58,8 @@ class MeetingPoints(HiddenTunnelCommunity):
     def __init__(self, settings: HiddenTunnelSettings) -> None:
         super().__init__(settings)
         self.introduced = IntroducedSeeders()
+        self._turns = AnnounceTurns[IntroducedSeeder]()
+        self._has_new_turn = asyncio.Event()
         self._pex_answers = TokenBucket()
         self._unanswered_bytes = 0  # bytes of peers-requests whose sources may be made up
         self._copies = TokenBucket()
@@ -132,8 +139,10 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.pex[info_hash] = pex
         if info_hash in self.pex:
             self.pex[info_hash].start_announce(seeder.seeder_key)
-        here = Peer(self.my_peer.key, self.my_estimated_wan)
-        self.dht_announce(info_hash, IntroductionPoint(here, seeder.seeder_key))
+        self.dht_announce(info_hash, self._introduction_to(seeder))
+
+    def _introduction_to(self, seeder: IntroducedSeeder) -> IntroductionPoint:
+        return IntroductionPoint(Peer(self.my_peer.key, self.my_estimated_wan), seeder.seeder_key)
 
     def stop_announcing(self, seeder: IntroducedSeeder) -> None:
         """Take the seeder out of the swarm's PEX, and leave that when nobody is left in it, as py-ipv8 does."""
@@ -149,16 +158,35 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.register_anonymous_task("unload a PEX", pex.unload)
 
     def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """Store the introduction point in the DHT, and again from time to time while we introduce that seeder."""
-        seeder = IntroducedSeeder(intro_point.seeder_pk, info_hash)
-        name = f"announce {seeder}"
-        if self.dht_provider is not None and not self.is_pending_task_active(name):
-            self.register_task(name, self._announce_in_dht, seeder, intro_point, ignore=(Exception,))
+        """Store us as introduction point in the DHT when it is our turn, and from time to time as long as we are."""
+        if self.dht_provider is not None:
+            self._await_turn(IntroducedSeeder(intro_point.seeder_pk, info_hash))
 
-    async def _announce_in_dht(self, seeder: IntroducedSeeder, intro_point: IntroductionPoint) -> None:
-        while self.is_introduced(seeder):
-            stored = await self.dht_provider.announce(seeder.info_hash, intro_point)
-            await asyncio.sleep(ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S)
+    def _await_turn(self, seeder: IntroducedSeeder, due_s: float = 0.0) -> None:
+        self._turns.add(seeder, due_s)
+        self._has_new_turn.set()
+        if not self.is_pending_task_active("announce seeders"):
+            self.register_task("announce seeders", self._announce_in_turn)
+
+    async def _announce_in_turn(self) -> None:
+        """Begin one announcement after another, with pauses, until there is nobody left to announce."""
+        while (next_s := self._turns.next_s()) is not None:
+            self._has_new_turn.clear()
+            if (wait_s := next_s - time.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_new_turn.wait(), wait_s)
+                continue
+            seeder = self._turns.take()
+            if self.is_introduced(seeder):
+                self.register_anonymous_task("announce a seeder", self._announce, seeder, ignore=(Exception,))
+                await asyncio.sleep(ANNOUNCE_PAUSE_S)
+
+    async def _announce(self, seeder: IntroducedSeeder) -> None:
+        stored = False
+        try:
+            stored = await self.dht_provider.announce(seeder.info_hash, self._introduction_to(seeder))
+        finally:
+            self._await_turn(seeder, time.monotonic() + (ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S))
 
     async def on_peers_request(
         self, source_address: tuple[str, int], data: bytes, circuit_id: int | None = None

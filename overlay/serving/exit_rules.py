@@ -23,6 +23,7 @@ QUIET_S = 60.0  # after so long without a datagram either way, a destination mak
 LOOK_EVERY_S = 1.0
 BURST_S = 10.0
 MAX_KNOWN = 1 << 16
+INBOUND_PER_S = 500  # where the operator says nothing
 
 _MAPPED = int(ipaddress.IPv6Address("::ffff:0:0"))
 
@@ -127,6 +128,8 @@ class ExitRules:
     max_destinations: int = 0  # the most destinations of a circuit at a time
     max_unanswered: int = 0  # datagrams to an address that never answered
     new_per_s: int = 0  # destinations of a circuit, with a burst of BURST_S
+    inbound: bool = True  # whether strangers may reach a circuit that has asked to be found (strangers.py)
+    inbound_per_s: int = INBOUND_PER_S  # datagrams of strangers to a circuit; 0: any number
     https_names: tuple[str, ...] | None = None  # where TLS may go: these names, and those that end in a dot and one
 
     def with_denied(self, hosts: Iterable[str]) -> "ExitRules":

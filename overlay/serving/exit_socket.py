@@ -14,6 +14,7 @@ from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unm
 from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.overlay.serving.strangers import Strangers, StrangersLetIn
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
@@ -32,6 +33,7 @@ class ExitPolicy(Protocol):
     exit_source: ExitSource
     exit_rules: ExitRules
     resolving: int  # names that are being looked up, for all circuits
+    strangers: StrangersLetIn
 
     def exit_protocols(self) -> ExitProtocol: ...
 
@@ -46,6 +48,7 @@ class PolicedExitSocket(TunnelExitSocket):
         self._policy = overlay
         self._resolving = 0
         self._contacts = Contacts()
+        self._strangers = Strangers()
         self.asked = Contacts()  # over HTTP
 
     def enable(self) -> None:
@@ -109,17 +112,34 @@ class PolicedExitSocket(TunnelExitSocket):
                 refusal = DropReason.EXIT_NO_IPV6_SOCKET
         if refusal is not None:
             policy.counters[refusal] += 1
+        else:
+            self._strangers.sent(destination[0], data, time.monotonic())
         return refusal is None
+
+    def announced(self) -> None:
+        """Let strangers in: the circuit has told a tracker where it is found, by a request over HTTP."""
+        self._strangers.announced()
 
     def _reaches(self, host: str) -> bool:
         return not self.enabled or ":" not in host or self.transport_ipv6 is not None  # type: ignore[has-type]
 
     def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
-        if self.is_allowed(data):
+        if self.is_allowed(data) and self._may_come_in(data, source[0]):
             self._contacts.answered((source[0], source[1]), time.monotonic())
             super().datagram_received(data, source)
         else:
             self.bytes_down += len(data)
+
+    def _may_come_in(self, data: bytes, host: str) -> bool:
+        # Between introduction points, an answer may come from another address than the one that was asked.
+        if self._is_of_hidden_services(data) or not self._strangers.is_stranger(unmapped((host, 0))[0]):
+            return True
+        refusal = self._strangers.refusal(self._policy.exit_rules, time.monotonic())
+        if refusal is not None:
+            self._policy.counters[refusal] += 1
+            return False
+        self._policy.strangers.let_in(len(data))
+        return True
 
     async def resolve(self, address: DomainAddress) -> tuple[str, int]:
         try:
@@ -137,13 +157,13 @@ class PolicedExitSocket(TunnelExitSocket):
 
         py-ipv8 lets all messages of its own overlay out of every node; we those of hidden services.
         """
-        overlay = self._policy
-        allowed = could_be_any_of(overlay.exit_protocols(), data) or (
-            data.startswith(overlay.get_prefix()) and data[MESSAGE_ID_AT:PAYLOAD_AT] in _HIDDEN_SERVICE_MESSAGES
-        )
+        allowed = could_be_any_of(self._policy.exit_protocols(), data) or self._is_of_hidden_services(data)
         if not allowed:
             self._policy.counters[DropReason.EXIT_CONTENT_REFUSED] += 1
         return allowed
+
+    def _is_of_hidden_services(self, data: bytes) -> bool:
+        return data.startswith(self._policy.get_prefix()) and data[MESSAGE_ID_AT:PAYLOAD_AT] in _HIDDEN_SERVICE_MESSAGES
 
 
 class NativeExitSocket(PolicedExitSocket):
@@ -169,6 +189,9 @@ class NativeExitSocket(PolicedExitSocket):
 
     def enable(self) -> None:
         self.enabled = True
+
+    def announced(self) -> None:
+        self._engine.exit_announced(self.circuit_id)
 
     def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
         if isinstance(destination, DomainAddress):

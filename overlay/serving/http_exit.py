@@ -77,6 +77,9 @@ class HttpExit:
 
         if not _GET_REQUEST.fullmatch(request):
             raise RefusedError(DropReason.HTTP_REQUEST_REFUSED)
+        asked = request.split(b" ", 2)[1]
+        if b"info_hash=" in asked and b"port=" in asked:
+            exit_socket.announced()
         address = await self._destination(exit_socket, *target)
         if why := exit_socket.asked.refusal(self._community.exit_rules, address, time.monotonic()):
             raise RefusedError(why)

@@ -24,6 +24,7 @@ from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission,
 from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules, Protocol, exit_protocols
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.overlay.serving.strangers import StrangersLetIn
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import CarriedState
 from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
@@ -58,6 +59,7 @@ class ServingTunnels(TunnelCommunity):
         self.exit_rules = settings.exit_rules
         self.admission = settings.admission
         self.resolving = 0  # names that are looked up now
+        self.strangers = StrangersLetIn()
         self._offers_nobody = False  # whether the neighbour whose circuit is being joined is offered no candidates
         self._rules = settings.exit_rules
         self._rules_told: ExitRules | None = None
@@ -201,6 +203,8 @@ class ServingTunnels(TunnelCommunity):
         # Two routes, one each way, make a relayed circuit.
         relayed = sum(relay.bytes_up for relay in self.relay_from_to.values())
         exited = sum(exit_.bytes_up + exit_.bytes_down for exit_ in self.exit_sockets.values())
+        let_in = self.strangers
+        datagrams, size = (let_in.datagrams, let_in.bytes) if self.native is None else self.native.engine.strangers()
         return CarriedState(
             relays=len(self.relay_from_to) // 2,
             exits=sum(exit_.enabled for exit_ in self.exit_sockets.values()),
@@ -209,4 +213,6 @@ class ServingTunnels(TunnelCommunity):
             joined=self._carried_before["joined"],
             sent_bytes=self.endpoint.bytes_up,
             received_bytes=self.endpoint.bytes_down,
+            strangers=datagrams,
+            stranger_bytes=size,
         )

@@ -141,6 +141,8 @@ fn main() -> Outcome<()> {
         "back" => (core(&to)?, Kind::Back, vec![payload; carried]),
         other => return Err(format!("{other:?} is none of originate, relay, exit, back").into()),
     };
+    core.exit_send(THEIRS, to.outside, b"d1:y1:qe"); // who answers is no stranger
+    core.gate.outbox.clear();
     let left = measured(&mut core, &kind, &to, &mut datagrams);
     if left != carried {
         return Err(format!("{left} of {carried} cells left").into());

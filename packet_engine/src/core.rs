@@ -20,7 +20,7 @@ use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::limits::Class;
 use crate::outbox::{Egress, Via, MAX_DATAGRAM_BYTES};
-use crate::policy::ExitPolicy;
+use crate::policy::{is_of_hidden_services, ExitPolicy};
 use crate::probes::Probes;
 use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
@@ -643,6 +643,7 @@ impl Core {
         self.rules.destination(to)?;
         policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
         exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
+        exit.strangers.sent(to.ip(), payload, self.gate.now_ns);
         if !exit.enabled {
             exit.enabled = true;
             self.to_enable.push(circuit_id);
@@ -652,7 +653,14 @@ impl Core {
         Ok(to)
     }
 
-    /// An answer from outside to an exit's socket.
+    /// The circuit has told a tracker where it is found, by a request that Python made.
+    pub fn exit_announced(&mut self, circuit_id: u32) {
+        if let Some(exit) = self.routes.exits.get_mut(&circuit_id) {
+            exit.strangers.announced();
+        }
+    }
+
+    /// A datagram from outside to an exit's socket.
     pub fn exit_received(&mut self, circuit_id: u32, from: SocketAddr, payload: &[u8]) {
         let outcome = self.carry_back(circuit_id, from, payload);
         self.counted(outcome);
@@ -663,6 +671,12 @@ impl Core {
         exit.stats.received(payload.len());
         let policy = &self.settings.policy;
         policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
+        // Between introduction points, an answer may come from another address than the one that was asked.
+        if !is_of_hidden_services(payload, &self.settings.prefix)
+            && exit.strangers.let_in(&self.rules, from.ip().to_canonical(), self.gate.now_ns)?
+        {
+            self.counters.let_in(payload.len());
+        }
         exit.contacts.answered(from, self.gate.now_ns);
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
         let slot = self.gate.outbox.slot();

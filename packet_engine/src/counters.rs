@@ -17,7 +17,11 @@ macro_rules! reasons {
 
         #[derive(Default)]
         #[allow(non_snake_case)]
-        pub struct Counters { $($name: AtomicU64),* }
+        pub struct Counters {
+            $($name: AtomicU64,)*
+            strangers: AtomicU64,
+            stranger_bytes: AtomicU64,
+        }
 
         impl Counters {
             fn of(&self, reason: DropReason) -> &AtomicU64 {
@@ -50,6 +54,8 @@ reasons! {
     ExitNewDestinationsTooFast = "exit_new_destinations_too_fast",
     ExitNotOffered = "exit_not_offered",
     ExitForeignSource = "exit_foreign_source",
+    ExitStranger = "exit_stranger",
+    ExitStrangersTooFast = "exit_strangers_too_fast",
     ExitTooManyMessages = "exit_too_many_messages",
     ExitNoIpv4Socket = "exit_no_ipv4_socket",
     ExitNoIpv6Socket = "exit_no_ipv6_socket",
@@ -89,6 +95,17 @@ impl Counters {
     pub fn add(&self, reason: DropReason, number: u64) {
         let counter = self.of(reason);
         counter.store(counter.load(Ordering::Relaxed) + number, Ordering::Relaxed);
+    }
+
+    /// A stranger's datagram came in at an exit.
+    pub fn let_in(&self, bytes: usize) {
+        self.strangers.fetch_add(1, Ordering::Relaxed);
+        self.stranger_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The datagrams of strangers that came in at exits, and their bytes.
+    pub fn strangers(&self) -> (u64, u64) {
+        (self.strangers.load(Ordering::Relaxed), self.stranger_bytes.load(Ordering::Relaxed))
     }
 
     pub fn get(&self, reason: DropReason) -> u64 {

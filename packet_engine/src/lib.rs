@@ -21,6 +21,7 @@ pub mod sender;
 pub mod shaper;
 pub mod shared;
 pub mod sticky;
+pub mod strangers;
 pub mod stream;
 pub mod streams;
 pub mod sys;

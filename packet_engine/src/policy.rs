@@ -35,7 +35,7 @@ fn could_be_ipv8(data: &[u8]) -> bool {
 /// peers-request, peers-response.
 const HIDDEN_SERVICE_MESSAGES: [u8; 4] = [13, 14, 17, 18];
 
-fn is_of_hidden_services(data: &[u8], prefix: &Prefix) -> bool {
+pub fn is_of_hidden_services(data: &[u8], prefix: &Prefix) -> bool {
     data.strip_prefix(prefix).and_then(<[u8]>::first).is_some_and(|id| HIDDEN_SERVICE_MESSAGES.contains(id))
 }
 

@@ -121,7 +121,7 @@ struct PackedRules(ExitRules);
 #[pymethods]
 impl PackedRules {
     #[new]
-    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s, https_names=None))]
+    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s, inbound, inbound_per_s, https_names=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         protocols: Option<u8>,
@@ -132,6 +132,8 @@ impl PackedRules {
         max_destinations: u32,
         max_unanswered: u32,
         new_per_s: u32,
+        inbound: bool,
+        inbound_per_s: u32,
         https_names: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let addresses = |packed| Ranges::of_addresses(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
@@ -146,6 +148,8 @@ impl PackedRules {
             max_destinations,
             max_unanswered,
             new_per_s,
+            inbound,
+            inbound_per_s,
         }))
     }
 }
@@ -312,7 +316,7 @@ impl Engine {
 
     fn set_exit(&self, circuit_id: u32, previous_hop: Address, keys: &Keys, stats: &Stats) -> PyResult<()> {
         let exit = Exit::new(address(&previous_hop)?, keys.0.clone(), stats.0.clone());
-        self.command(Command::SetExit(circuit_id, exit));
+        self.command(Command::SetExit(circuit_id, Box::new(exit)));
         Ok(())
     }
 
@@ -355,6 +359,10 @@ impl Engine {
         self.command(Command::SetUsual(association_id));
     }
 
+    fn exit_announced(&self, circuit_id: u32) {
+        self.command(Command::ExitAnnounced(circuit_id));
+    }
+
     fn announce(&self, circuit_id: u32) {
         self.command(Command::Announce(circuit_id));
     }
@@ -392,6 +400,10 @@ impl Engine {
     fn wire_bytes(&self) -> (u64, u64) {
         let (sent, received, _) = self.shared.wire.read();
         (sent, received)
+    }
+
+    fn strangers(&self) -> (u64, u64) {
+        self.shared.counters.strangers()
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -14,6 +14,7 @@ use crate::limits::OwnBucket;
 use crate::probes::Probes;
 use crate::rules::Contacts;
 use crate::sticky::StickyMap;
+use crate::strangers::Strangers;
 use crate::streams::dials::Dials;
 
 /// py-ipv8's CIRCUIT_TYPE_*, as far as it matters here.
@@ -113,6 +114,7 @@ pub struct Exit {
     /// Its sockets are open, or about to be.
     pub enabled: bool,
     pub contacts: Contacts,
+    pub strangers: Strangers,
     pub messages: OwnBucket,
     pub dials: Dials,
     pub stats: Arc<RouteStats>,
@@ -127,6 +129,7 @@ impl Exit {
             probes: Probes::default(),
             enabled: false,
             contacts: Contacts::default(),
+            strangers: Strangers::default(),
             messages: OwnBucket::default(),
             dials: Dials::default(),
             stats,

@@ -37,7 +37,7 @@ pub enum Command {
     RemoveCircuit(u32),
     SetRelay(u32, Relay),
     RemoveRelay(u32),
-    SetExit(u32, Exit),
+    SetExit(u32, Box<Exit>),
     RemoveExit(u32),
     AttachStream {
         input: OwnedFd,
@@ -66,6 +66,7 @@ pub enum Command {
     SetUsual(u32),
     /// What strangers send over this circuit of ours is the main process' to look at.
     Announce(u32),
+    ExitAnnounced(u32),
     /// What an association's client sends to a destination (RFC 1928 encoding) goes over this circuit from now on.
     Pin {
         association: u32,

@@ -331,10 +331,11 @@ impl Worker {
             Command::SetExit(id, mut exit) => {
                 if let Some(before) = core.routes.exits.remove(&id) {
                     (exit.contacts, exit.dials, exit.probes) = (before.contacts, before.dials, before.probes);
+                    exit.strangers = before.strangers;
                 }
                 exit.largest_message = largest_message_to(exit.previous_hop, USUAL_LAYERS);
                 exit.enabled = self.exits.contains_key(&id);
-                core.routes.exits.insert(id, exit);
+                core.routes.exits.insert(id, *exit);
             }
             Command::RemoveExit(id) => {
                 self.flush();
@@ -357,6 +358,7 @@ impl Worker {
             Command::Resolved { number, ip } => self.streams.resolved(core, &self.epoll, number, ip),
             Command::SetUsual(id) => core.routes.clients.set_usual(id),
             Command::Announce(id) => core.routes.announce(id),
+            Command::ExitAnnounced(id) => core.exit_announced(id),
             Command::Pin { association, destination, circuit_id } => {
                 core.routes.pin(association, &destination, circuit_id);
             }

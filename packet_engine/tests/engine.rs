@@ -77,6 +77,13 @@ fn exit() -> Core {
     core
 }
 
+/// An exit whose circuit has told trackers where it is found.
+fn announced_exit() -> Core {
+    let mut core = exit();
+    core.exit_announced(THEIRS);
+    core
+}
+
 /// What left, and empty the outbox.
 fn sent(core: &mut Core) -> Vec<(Via, SocketAddr, Vec<u8>)> {
     sent_with(core, &[])
@@ -198,7 +205,7 @@ fn no_exit_hears_of_end_to_end_addresses_nor_gives_itself_out_for_one() {
     assert!(sent(&mut client).is_empty());
     assert_eq!(client.counters.get(DropReason::NoCircuit), 1);
 
-    let (mut relay, mut exit) = (relay(), exit());
+    let (mut relay, mut exit) = (relay(), announced_exit());
     exit.exit_received(THEIRS, address("9.9.9.9:1024"), b"d1:y1:re");
     let (_, _, cell) = one(sent(&mut exit));
     let (_, _, cell) = one(passed(&mut relay, "198.51.100.2:2", &cell));
@@ -221,9 +228,38 @@ fn what_comes_over_a_circuit_of_no_client_is_for_python() {
     assert_eq!(client.take_events().filter(|event| matches!(event, Event::Packet { .. })).count(), 1);
 }
 
+#[test]
+fn nothing_unasked_reaches_a_circuit_that_has_told_nobody_where_it_is_found() {
+    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    let mut announce = vec![7; 98];
+    announce.splice(8..12, [0, 0, 0, 1]);
+    for (payload, come) in [(b"d1:y1:qe".as_slice(), 0), (&announce, 1)] {
+        client.client_received(1, address("127.0.0.1:5"), &request(payload));
+        let (_, _, cell) = one(sent(&mut client));
+        let (_, _, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell));
+        passed(&mut exit, "198.51.100.1:1", &cell);
+        exit.exit_received(THEIRS, address("9.9.9.9:80"), b"d1:y1:re");
+        assert_eq!(sent(&mut exit).len(), come);
+        exit.exit_received(THEIRS, address("8.8.8.8:81"), b"d1:y1:re");
+        assert_eq!(sent(&mut exit).len(), 1); // it was sent to, whatever the port
+    }
+    assert_eq!(exit.counters.get(DropReason::ExitStranger), 1);
+    assert_eq!(exit.counters.strangers(), (1, 8));
+}
+
+#[test]
+fn what_answers_between_introduction_points_may_come_from_elsewhere() {
+    let mut exit = exit();
+    for (id, come) in [(14, 1), (18, 1), (1, 0)] {
+        let message = [&exit.settings.prefix[..], &[id, 0, 0]].concat();
+        exit.exit_received(THEIRS, address("9.9.9.9:80"), &message);
+        assert_eq!(sent(&mut exit).len(), come, "{id}");
+    }
+}
+
 /// What the exit gets from an address outside comes back over the circuit to the client.
 fn back(origin: &str, payload: &[u8]) -> (Core, Vec<(Via, SocketAddr, Vec<u8>)>) {
-    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    let (mut client, mut relay, mut exit) = (client(), relay(), announced_exit());
     client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
     let (_, _, cell) = one(sent(&mut client));
     let (_, _, cell) = one(passed(&mut relay, "198.51.100.9:9", &cell));
@@ -302,6 +338,8 @@ fn the_first_packet_of_utp_that_would_travel_as_fragments_does_not() {
     let utp = |bytes: usize| [&[0x01, 0][..], &vec![0; bytes - 2]].concat();
     for (bytes, left) in [(1332, 1), (1333, 0)] {
         let (mut client, mut exit) = (client(), exit());
+        exit.exit_send(THEIRS, address("8.8.8.8:80"), b"d1:y1:qe");
+        assert_eq!(sent(&mut exit).len(), 1);
         client.client_received(1, address("127.0.0.1:5"), &request(&utp(bytes)));
         assert_eq!(sent(&mut client).len(), left);
         exit.exit_received(THEIRS, address("8.8.8.8:80"), &utp(bytes));
@@ -368,7 +406,7 @@ fn layers_are_those_of_py_ipv8() {
 
 /// Valid cells of every kind, to be bent.
 fn valid_cells() -> Vec<Vec<u8>> {
-    let (mut client, mut relay, mut exit) = (client(), relay(), exit());
+    let (mut client, mut relay, mut exit) = (client(), relay(), announced_exit());
     let mut cells = vec![];
     client.client_received(1, address("127.0.0.1:5"), &request(b"d1:y1:qe"));
     client.send_cell(address("198.51.100.1:1"), OURS, true, &[2, 0, 0]);

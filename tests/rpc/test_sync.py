@@ -28,7 +28,7 @@ snapshots = st.builds(
         lambda keys: {key: PeerState(key, "1.2.3.4", 5, (2,)) for key in keys}
     ),
     counters=st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
-    carried=st.builds(CarriedState, *[st.integers(0, 2)] * 7),
+    carried=st.builds(CarriedState, *[st.integers(0, 2)] * len(CarriedState._fields)),
 )
 
 

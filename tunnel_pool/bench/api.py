@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,16 @@ async def measure(size_mb: int, workers: int, seconds: float) -> dict[str, Any]:
 
 async def _add_many(client: daemon.Client, folder: Path, torrents: int = TORRENTS) -> None:
     """Add small torrents whose files are all there, to be seeded without hops."""
+    async for metainfo in make_torrents(folder, torrents):
+        await client.add(metainfo=metainfo, hops=0)
+
+
+async def make_torrents(folder: Path, torrents: int) -> AsyncIterator[str]:
+    """Make small files in a daemon's downloads; yield the metainfo of each, as its API takes it."""
     downloads = folder / "downloads"
     downloads.mkdir(exist_ok=True)
     for number in range(torrents):
-        metainfo = await asyncio.to_thread(_make, downloads, number)
-        await client.add(metainfo=metainfo, hops=0)
+        yield await asyncio.to_thread(_make, downloads, number)
 
 
 def _make(downloads: Path, number: int) -> str:

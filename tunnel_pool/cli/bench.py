@@ -13,6 +13,7 @@ from tunnel_pool.bench import (
     elastic,
     floods,
     forwarding,
+    hidden,
     idle,
     isolation,
     limits,
@@ -32,6 +33,7 @@ from tunnel_pool.system.errors import UsageError, UserError
 STREAMS = "streams"
 IDLE = "idle"
 ISOLATION = "isolation"
+HIDDEN = "hidden"
 ELASTIC = "elastic"
 LIMITS = "limits"
 FLOODS = "floods"
@@ -42,11 +44,24 @@ STARTS = "starts"
 SOAK = "soak"
 TRIBLER = "tribler"
 OF_A_NODE = (LIMITS, FLOODS, SCALING)
-ALONE = (STREAMS, IDLE, ISOLATION, ELASTIC, SEEKS, API, STARTS, SOAK, TRIBLER, *OF_A_NODE)  # measured by themselves
+ALONE = (
+    STREAMS,
+    IDLE,
+    ISOLATION,
+    HIDDEN,
+    ELASTIC,
+    SEEKS,
+    API,
+    STARTS,
+    SOAK,
+    TRIBLER,
+    *OF_A_NODE,
+)  # measured by themselves
 USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200, "runs": 3}
 UNUSUAL: dict[str, dict[str, Any]] = {
     IDLE: {"workers": WorkerRange(16, 16), "seconds": 60},
     ISOLATION: {"workers": WorkerRange(2, 2), "seconds": 30},
+    HIDDEN: {"workers": WorkerRange(2, 2), "seconds": 30, "runs": 20},
     ELASTIC: {"workers": WorkerRange(1, 3), "seconds": 40, "size": 3000},
     LIMITS: {"seconds": 10},
     FLOODS: {"seconds": 10},
@@ -76,6 +91,8 @@ Compare within one run: machines differ, and drift. Scenarios:
                         (--workers 16 --seconds 60)
   isolation             what an isolated torrent costs that is idle, by itself
                         (--workers 2 --seconds 30)
+  hidden                what it costs to seed many hidden torrents, and how soon each of some
+                        answers, by itself (--torrents 2000 --workers 2 --runs 20 --seconds 30)
   elastic               a pool that grows and shrinks under a load that comes and goes, by
                         itself (--workers 1..3 --seconds 40 --size 3000, Python engine)
   limits                how well a node's limits hold: eight greedy circuits, 1 to 4 children, by
@@ -129,6 +146,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=options.workers, metavar="N", help="Workers of our downloader (default: 1).")
     parser.add_argument(
         "--seconds", type=number(1, 3600), help="Seconds that each node or stream is under load, or idle (default: 5)."
+    )
+    parser.add_argument(
+        "--torrents",
+        type=number(1, 100_000),
+        default=hidden.TORRENTS,
+        help="Number of hidden torrents (default: %(default)s).",
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="Draw the result as well, as .png, .svg or .pdf (needs matplotlib)."
@@ -218,6 +241,9 @@ MEASURE: dict[str, Callable[[argparse.Namespace], Awaitable[Any]]] = {
     STREAMS: lambda arguments: streams.measure(arguments.seconds),
     IDLE: lambda arguments: idle.measure(max(arguments.workers.most, 1), arguments.seconds),
     ISOLATION: lambda arguments: isolation.measure(arguments.workers.most, arguments.seconds),
+    HIDDEN: lambda arguments: hidden.measure(
+        arguments.torrents, arguments.workers.most, arguments.runs, arguments.seconds
+    ),
     ELASTIC: lambda arguments: elastic.measure(arguments.workers, arguments.size, arguments.seconds),
     LIMITS: lambda arguments: limits.measure(arguments.seconds),
     FLOODS: lambda arguments: floods.measure(arguments.seconds),
@@ -235,6 +261,7 @@ DESCRIBE: dict[str, Callable[[Any], str]] = {
     STREAMS: streams.describe,
     IDLE: idle.describe,
     ISOLATION: isolation.describe,
+    HIDDEN: hidden.describe,
     ELASTIC: elastic.describe,
     LIMITS: limits.describe,
     FLOODS: floods.describe,

@@ -13,7 +13,15 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import MAX_RANGES, ExitRules, Network, Protocol, Ranges, network_ranges
+from tunnel_pool.overlay.serving.exit_rules import (
+    INBOUND_PER_S,
+    MAX_RANGES,
+    ExitRules,
+    Network,
+    Protocol,
+    Ranges,
+    network_ranges,
+)
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.toml_file import Section, read_toml
 
@@ -94,6 +102,8 @@ class Exit(Section, frozen=True):
     max_destinations: int = 2000
     max_unanswered: int = 50
     new_destinations_per_s: int = 100
+    inbound: bool = True
+    inbound_per_s: int = INBOUND_PER_S
     https_names: list[str] = msgspec.field(default_factory=list)
 
 
@@ -163,7 +173,7 @@ def _check(config: NodeConfig) -> None:
     for name in ("burst_ms", "max_delay_ms", "circuits", "circuits_per_neighbour", "circuits_per_minute"):
         if not 1 <= getattr(config.limits, name) <= MAX_NUMBER:
             raise ValueError(f"limits.{name} must be from 1 to {MAX_NUMBER}")
-    for name in ("max_destinations", "max_unanswered", "new_destinations_per_s"):
+    for name in ("max_destinations", "max_unanswered", "new_destinations_per_s", "inbound_per_s"):
         if not 0 <= getattr(config.exit, name) <= MAX_NUMBER:
             raise ValueError(f"exit.{name} must be from 0, which is no limit, to {MAX_NUMBER}")
 
@@ -204,6 +214,8 @@ def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
         max_destinations=exit_.max_destinations,
         max_unanswered=exit_.max_unanswered,
         new_per_s=exit_.new_destinations_per_s,
+        inbound=exit_.inbound,
+        inbound_per_s=exit_.inbound_per_s,
         https_names=tuple(exit_.https_names) or None,
     )
 

@@ -24,6 +24,12 @@ class NodeCollector(Collector):
         carried = "Carried, by whose traffic it is; up: sent."
         yield family(CounterMetricFamily, "tunnel_pool_bytes", carried, ways, _each_way(status["bytes"]))
         refused = "Datagrams dropped or refused."
+        unasked = "Of strangers that came in at exits, to circuits that have asked to be found."
+        strangers = status["strangers"]
+        yield CounterMetricFamily(
+            "tunnel_pool_strangers_datagrams", "Datagrams " + unasked.lower(), strangers["datagrams"]
+        )
+        yield CounterMetricFamily("tunnel_pool_strangers_bytes", "Bytes " + unasked.lower(), strangers["bytes"])
         yield family(CounterMetricFamily, "tunnel_pool_dropped", refused, ["reason"], status["dropped"])
         opened = "Open now, by what we do for them."
         yield family(GaugeMetricFamily, "tunnel_pool_circuits", opened, ["role"], by_role)

@@ -51,6 +51,12 @@ def describe(rules: ExitRules, exit_: Exit, allow_private: bool) -> str:
         ("new destinations a second", rules.new_per_s),
     ):
         lines.append(f"  {number or 'any number of'} {text}")
+    lines.append("What comes in unasked:")
+    if rules.inbound:
+        lines.append(f"  {rules.inbound_per_s or 'any number of'} datagrams a second of strangers to a circuit")
+        lines.append("      that has told a tracker or the DHT where it is found")
+    else:
+        lines.append("  nothing: peers that circuits tell trackers of do not reach them")
     return "\n".join(lines)
 
 

@@ -43,6 +43,7 @@ def status_of(node: Watched) -> dict[str, Any]:
             "exits": carried.exits,
             "own": len(node.tunnels.circuits),
         },
+        "strangers": {"datagrams": carried.strangers, "bytes": carried.stranger_bytes},
         "streams": {
             "exits": sum(streams_of(end).open for end in node.tunnels.exit_sockets.values()),
             "own": sum(streams_of(circuit).open for circuit in node.tunnels.circuits.values()),
@@ -89,6 +90,8 @@ def describe(status: dict[str, Any]) -> str:
         f"circuits: {circuits['relayed']} relayed, {circuits['exits']} exits, {circuits['own']} own, "
         f"{circuits['joined']} joined in all; {status['candidates']} nodes known, "
         f"{status['exits_known']} of them exits",
+        "strangers to exits: "
+        f"{status['strangers']['datagrams']} datagrams, {status['strangers']['bytes'] / 1e6:.1f} MB",
         f"streams: {status['streams']['exits']} of exits, {status['streams']['own']} own",
         f"waiting for a limit: {', '.join(f'{count} {name}' for name, count in status['waiting'].items())}",
         f"dropped: {', '.join(f'{name} {count}' for name, count in status['dropped'].items()) or 'nothing'}",

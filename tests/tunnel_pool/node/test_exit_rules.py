@@ -262,6 +262,39 @@ async def test_a_destination_that_never_answers_gets_so_many(engine):
     answering.sock.close()
 
 
+@pytest.mark.parametrize("inbound", [True, False])
+async def test_strangers_reach_a_circuit_that_is_announced_if_the_operator_lets_them(engine, inbound):
+    asked, stranger = Sink(unused_host()), Sink(unused_host())
+    world = await world_of(ExitRules(inbound=inbound, inbound_per_s=3))
+    came = []
+    world.client.on_raw_data = lambda circuit, origin, data: came.append((origin, data))
+    loop = asyncio.get_running_loop()
+    for announce, letters_in in ((DHT, False), (b"d1:q13:announce_peere", inbound)):
+        world.send(asked.address, announce)
+        _, exit_address = await asyncio.wait_for(loop.sock_recvfrom(asked.sock, 2000), 5)
+        before = world.dropped()["exit_stranger"]
+        for _ in range(20):
+            stranger.sock.sendto(DHT, exit_address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as another_port:
+            another_port.bind((asked.address[0], 0))
+            another_port.sendto(UTP, exit_address)
+        await until(lambda: UTP in [data for _, data in came], what="who was sent to")
+        unasked = [origin for origin, data in came if data == DHT]
+        if letters_in:
+            assert 3 <= len(unasked) <= 6
+            assert set(unasked) == {stranger.address}
+            assert world.dropped()["exit_strangers_too_fast"] == 20 - len(unasked)
+            assert world.exit_node.carried().strangers == len(unasked)
+            assert world.exit_node.carried().stranger_bytes == len(unasked) * len(DHT)
+        else:
+            assert unasked == []
+            assert world.dropped()["exit_stranger"] == before + 20
+        came.clear()
+    await close(world)
+    asked.sock.close()
+    stranger.sock.close()
+
+
 async def test_a_circuit_has_so_many_destinations_and_new_ones_come_at_a_rate(engine):
     hosts = [unused_host() for _ in range(38)]
     world = await world_of(ExitRules(max_destinations=5))
@@ -291,7 +324,7 @@ def test_the_engine_refuses_what_is_no_rule():
     from tunnel_pool.packet_engine._native import ExitRules as Packed
 
     with pytest.raises(ValueError, match="no ranges"):
-        Packed(None, b"123", None, b"", None, 0, 0, 0)
+        Packed(None, b"123", None, b"", None, 0, 0, 0, True, 0)
 
 
 async def test_nobody_is_flooded_through_an_exit(engine):
