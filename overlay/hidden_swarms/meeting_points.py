@@ -39,9 +39,6 @@ PEX_WALK_INTERVAL_S = 5  # as py-ipv8's on_establish_intro has it, with the numb
 PEX_PEERS = 10
 ANNOUNCE_RETRY_S = 5.0
 ANNOUNCE_AGAIN_S = 20 * 60.0
-# An announcement asks some DHT nodes twice; each of these takes two questions a second of a node (py-ipv8's
-# dht/routing.py), drops the others, and is then taken for dead. So look-ups for others have half of that left.
-ANNOUNCE_PAUSE_S = 1.5
 # A peers-request that comes by the socket is unsigned, and its answer up to twenty times as long.
 PEX_ANSWERS_PER_S, PEX_ANSWERS_AT_ONCE = 2.0, 10.0
 # How often a create-e2e is copied to all circuits that claim its seeder; any more of them go to one circuit each.
@@ -179,7 +176,7 @@ class MeetingPoints(HiddenTunnelCommunity):
             seeder = self._turns.take()
             if self.is_introduced(seeder):
                 self.register_anonymous_task("announce a seeder", self._announce, seeder, ignore=(Exception,))
-                await asyncio.sleep(ANNOUNCE_PAUSE_S)
+                await asyncio.sleep(self.dht_provider.announce_pause_s)
 
     async def _announce(self, seeder: IntroducedSeeder) -> None:
         stored = False

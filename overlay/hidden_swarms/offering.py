@@ -1,5 +1,7 @@
 """Offers the hidden swarms that we seed at introduction points, many over one circuit where there are many."""
 
+import time
+from collections.abc import Callable, Container
 from typing import Any
 
 from ipv8.messaging.anonymization.caches import IPRequestCache
@@ -9,7 +11,10 @@ from ipv8.peer import Peer
 
 from tunnel_pool.overlay.hidden_swarms.offers import Offers
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import SwarmCircuits
+from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.steering.layout import PAYLOAD_AT
+
+REFUSED_S = 600.0  # how long an introduction point is asked last that did not answer
 
 
 class OfferRequest(IPRequestCache):
@@ -23,6 +28,7 @@ class OfferRequest(IPRequestCache):
 
     def on_timeout(self) -> None:
         """Have the swarm offered elsewhere; remove the circuit if it offers no other."""
+        self.community.refusing.add(self.circuit.hops[-1].public_key_bin, time.monotonic())
         if self.community.offers.refused(self.info_hash, self.circuit.circuit_id):
             super().on_timeout()
 
@@ -30,9 +36,12 @@ class OfferRequest(IPRequestCache):
 class Offering(SwarmCircuits):
     """Makes introduction points as py-ipv8 does, but several of our swarms may share one (offers.py)."""
 
+    choose_introduction_point: Callable[[Container[bytes]], Peer | None]
+
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self.offers = Offers(settings.offered_together)
+        self.refusing = Recent[bytes](REFUSED_S)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
         """Have a swarm introduced, at `required_ip` if given; without it, only if it is not yet.
@@ -66,9 +75,8 @@ class Offering(SwarmCircuits):
         shared = self.offers.circuit_for_one_more(circuit.circuit_id for circuit in there) if not required_ip else None
         if shared is not None:
             return self.circuits[shared]
-        built: Circuit | None = self.create_circuit_for_infohash(
-            info_hash, CIRCUIT_TYPE_IP_SEEDER, required_exit=required_ip
-        )
+        point = required_ip or self.choose_introduction_point(self.refusing.all(time.monotonic()))
+        built: Circuit | None = self.create_circuit_for_infohash(info_hash, CIRCUIT_TYPE_IP_SEEDER, required_exit=point)
         return built
 
     def on_intro_established(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:

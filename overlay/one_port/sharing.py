@@ -50,6 +50,8 @@ class MainProcess(Protocol):
 class _DhtOfMain:
     """Asks the DHT by way of the main process, as py-ipv8's provider does (dht/provider.py)."""
 
+    announce_pause_s = 0.0  # it announces nobody
+
     def __init__(self, main: MainProcess) -> None:
         self._main = main
 

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import (
@@ -50,11 +50,16 @@ class HopChoice:
         others = [peer for peer in peers if peer.public_key.key_to_bin() not in primary]
         return self._rng.choice(others or peers) if peers else None
 
-    def introduction_point(self) -> Peer | None:
-        """Return a node that strangers can send to: exits are taken to be such (py-ipv8's select_exit)."""
-        for flag in (PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY):
-            if peers := self._community.get_candidates(flag):
-                return self.last(peers)
+    def introduction_point(self, refusing: Container[bytes] = ()) -> Peer | None:
+        """Return a node that strangers can send to: exits are taken to be such (py-ipv8's select_exit).
+
+        Those that refuse to introduce us, by their keys, come last.
+        """
+        for shunned in (refusing, ()):
+            for flag in (PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY):
+                peers = self._community.get_candidates(flag)
+                if fit := [peer for peer in peers if peer.public_key.key_to_bin() not in shunned]:
+                    return self.last(fit)
         return None
 
     def meeting_point(self, hops: int) -> Peer | None:

@@ -44,6 +44,10 @@ MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
 MAX_DHT_PEERS = 30
 DHT_ASK_AGAIN_S = 30.0
 CRAWLS_PER_S, CRAWLS_AT_ONCE = 5.0, 50.0  # through the DHT, for others
+# A DHT node takes two questions a second of another (py-ipv8's dht/routing.py), drops the others, and is then taken for
+# dead. An announcement is some 18 questions; look-ups for others have at least half of what is taken left.
+QUESTIONS_OF_AN_ANNOUNCEMENT = 18
+MIN_ANNOUNCE_PAUSE_S, MAX_ANNOUNCE_PAUSE_S = 0.25, 3.0
 PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # the beginning of a key that the DHT's records leave out
 
 logger = logging.getLogger(__name__)
@@ -58,6 +62,14 @@ class IntroductionPointDht(DHTCommunityProvider):
     def __init__(self, dht_community: CarefulDht, port: int) -> None:
         super().__init__(dht_community, port)
         self._crawls = TokenBucket()
+
+    @property
+    def announce_pause_s(self) -> float:
+        """Return the seconds to leave between announcements: the fewer nodes are known, the more each is asked."""
+        tables = self.dht_community.routing_tables.values()
+        nodes = sum(len(bucket.nodes) for table in tables for bucket in table.trie.values())
+        pause_s = QUESTIONS_OF_AN_ANNOUNCEMENT / max(1, nodes)
+        return min(max(pause_s, MIN_ANNOUNCE_PAUSE_S), MAX_ANNOUNCE_PAUSE_S)
 
     def _may_crawl(self) -> bool:
         if self._crawls.spend(CRAWLS_PER_S, CRAWLS_AT_ONCE, time.monotonic()):

@@ -16,7 +16,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 from tunnel_pool.bench.api import make_torrents
 from tunnel_pool.bench.harness import daemon
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_PAUSE_S
+from tunnel_pool.overlay.peers.discovery import QUESTIONS_OF_AN_ANNOUNCEMENT
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.errors import UserError
@@ -27,12 +27,12 @@ from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
 TORRENTS = 2000
-EXITS, RELAYS = 2, 10
+EXITS, RELAYS = 12, 4
 HOPS = 1
 OFFERED_TIMEOUT_S = 900.0
 POLL_S = 1.0
-# Introduction points announce one seeder after another, and some have twice as many as others.
-SETTLE_S = 2 * ANNOUNCE_PAUSE_S / (EXITS + RELAYS)
+# Introduction points, which are exits, announce one seeder after another, and some have twice as many as others.
+SETTLE_S = 2 * QUESTIONS_OF_AN_ANNOUNCEMENT / (EXITS + RELAYS) / EXITS
 ANSWER_TIMEOUT_S = 60.0
 
 
@@ -81,12 +81,12 @@ async def _until_offered(client: daemon.Client, torrents: int) -> float:
 
 
 async def _idle(client: daemon.Client, swarm: LocalSwarm, seconds: float) -> dict[str, float]:
-    """Return what the daemon uses in CPU and memory, and what a relay does that introduces its share."""
+    """Return what the daemon uses in CPU and memory, and an introduction point of its torrents."""
     main = psutil.Process(client.pid)
     children = main.children(recursive=True)
-    relays = [psutil.Process(pid) for pid in swarm.pids()["relays"]]
+    points = [psutil.Process(pid) for pid in swarm.pids()["exits"]]
     meter = CpuMeter()
-    for process in (main, *children, *relays):
+    for process in (main, *children, *points):
         meter.cores(process.pid, time.monotonic())
     await asyncio.sleep(seconds)
     now_s = time.monotonic()
@@ -99,8 +99,8 @@ async def _idle(client: daemon.Client, swarm: LocalSwarm, seconds: float) -> dic
         "children_cpu_percent": percent(children),
         "main_mb": round(main.memory_info().rss / 1e6, 1),
         "children_mb": round(sum(process.memory_info().rss for process in children) / 1e6, 1),
-        "relay_cpu_percent": round(percent(relays) / RELAYS, 2),
-        "relay_mb": round(max(process.memory_info().rss for process in relays) / 1e6, 1),
+        "point_cpu_percent": round(percent(points) / EXITS, 2),
+        "point_mb": round(max(process.memory_info().rss for process in points) / 1e6, 1),
     }
 
 
@@ -130,5 +130,5 @@ async def _answers(swarm: LocalSwarm, made: Sequence[str], folder: Path) -> list
 
 
 def describe(result: dict[str, Any]) -> str:
-    lines = [f"{result['torrents']} hidden torrents over {HOPS} hop, {RELAYS} relays"]
+    lines = [f"{result['torrents']} hidden torrents over {HOPS} hop, {EXITS} exits"]
     return "\n".join([*lines, *(f"{name:22}{value:>12}" for name, value in result.items() if name != "torrents")])

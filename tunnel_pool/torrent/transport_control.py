@@ -8,7 +8,7 @@ from typing import Protocol
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_DOWNLOADER, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.lanes import Lane, group_of, lane_of
 from tunnel_pool.overlay.clients.streams import may_lead, streams_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
@@ -51,10 +51,11 @@ class TransportControl:
             task.cancel()
 
     def choose(self, now_s: float) -> None:
+        # Four times a second for each of up to 32 lanes: most circuits are other groups', which is the quickest to see.
         kinds = {
             (circuit.ctype, streams_of(circuit).are_spoken)
             for circuit in self._tunnels.circuits.values()
-            if lane_of(circuit) == self._lane and may_lead(circuit)
+            if group_of(circuit) == self._lane.group and lane_of(circuit) == self._lane and may_lead(circuit)
         }
         ways = Ways(
             to_exits=(CIRCUIT_TYPE_DATA, True) in kinds,
