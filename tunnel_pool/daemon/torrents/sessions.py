@@ -108,6 +108,11 @@ class Sessions:
         opened = self._anonymous.get(lane)
         return lane.hops == PLAIN or (opened is not None and opened.is_ready(time.monotonic()))
 
+    def found_at(self) -> dict[int, Address]:
+        """Return where trackers and the DHT are told to find torrents, by the circuit that leads there."""
+        announcers = [opened.announcer for opened in self._anonymous]
+        return {each.circuit_id: each.outside for each in announcers if each.circuit_id and each.outside}
+
     def set_limits(self, limits: Mapping[Lane, tuple[int, int]], newcomers: tuple[int, int]) -> None:
         """Limit each lane's torrents together, down and up in bytes a second; 0 is no limit. Called every second.
 

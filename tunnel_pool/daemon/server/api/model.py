@@ -142,6 +142,9 @@ class Circuit(Model):
     speaks_streams: Annotated[bool, msgspec.Meta(description="whether its other end carries TCP")]
     streams: Annotated[int, msgspec.Meta(description="TCP connections that it carries now")]
     all_streams: Annotated[int, msgspec.Meta(description="those that it has carried")]
+    found_at: Annotated[
+        str | None, msgspec.Meta(description="where trackers and the DHT are told to find its lane's torrents")
+    ]
 
 
 class Swarm(Model):

@@ -165,7 +165,7 @@ class Api:
         self._pool.drain(call.whole("slot"))
 
     async def _circuits(self, call: Call) -> list[model.Circuit]:
-        return views.circuits_view(self._tunnels)
+        return views.circuits_view(self._tunnels, self._library.sessions)
 
     async def _close_circuit(self, call: Call) -> None:
         circuit_id = call.whole("circuit_id")

@@ -6,10 +6,11 @@ from functools import cache
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
 
-from tunnel_pool.contract import Tunnels
+from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.sessions import Sessions
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.clients.lanes import detour_of
 from tunnel_pool.overlay.clients.streams import streams_of
@@ -91,12 +92,12 @@ def _node(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()[:NODE_DIGITS]
 
 
-def circuits_view(tunnels: Tunnels) -> list[model.Circuit]:
-    is_pooled = tunnels.pool is not None
-    return [_circuit(circuit, is_pooled) for circuit in tunnels.circuits.values()]
+def circuits_view(tunnels: Tunnels, sessions: Sessions) -> list[model.Circuit]:
+    is_pooled, found_at = tunnels.pool is not None, sessions.found_at()
+    return [_circuit(circuit, is_pooled, found_at.get(circuit.circuit_id)) for circuit in tunnels.circuits.values()]
 
 
-def _circuit(circuit: TunnelCircuit, is_pooled: bool) -> model.Circuit:
+def _circuit(circuit: TunnelCircuit, is_pooled: bool, found_at: Address | None) -> model.Circuit:
     return model.Circuit(
         circuit_id=circuit.circuit_id,
         child=slot_of(circuit.circuit_id) if is_pooled else None,
@@ -112,6 +113,7 @@ def _circuit(circuit: TunnelCircuit, is_pooled: bool) -> model.Circuit:
         speaks_streams=streams_of(circuit).are_spoken,
         streams=streams_of(circuit).open,
         all_streams=streams_of(circuit).all,
+        found_at=f"{found_at[0]}:{found_at[1]}" if found_at is not None else None,
     )
 
 

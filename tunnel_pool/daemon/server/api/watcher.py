@@ -51,7 +51,7 @@ class Watcher:
 
     def state(self) -> model.State:
         """Return status and circuits as they are now, the pool and the sample as of the last look."""
-        circuits = views.circuits_view(self.tunnels)
+        circuits = views.circuits_view(self.tunnels, self.library.sessions)
         return model.State(status=self.status(), pool=self.pool, circuits=circuits, sample=self.history[-1])
 
     def seen(self) -> Seen:

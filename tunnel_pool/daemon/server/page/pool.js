@@ -86,7 +86,8 @@ function makeLine() {
     const text = hops.map((hop) => hop.textContent).join(" → ");
     if (path.textContent !== text) path.replaceChildren(...hops.flatMap((hop, place) => (place ? [" → ", hop] : [hop])));
     const type = circuit.state === "READY" ? circuit.type.toLowerCase().replaceAll("_", " ") : circuit.state.toLowerCase();
-    setText(kind, circuit.streams ? `${type}, ${plural(circuit.streams, "stream")}` : type);
+    const streams = circuit.streams ? `, ${plural(circuit.streams, "stream")}` : "";
+    setText(kind, type + streams + (circuit.found_at ? `, others find us at ${circuit.found_at}` : ""));
     kind.className = circuit.state === "CLOSING" ? "closing" : "";
     setText(speed, rate(perSecond));
   }
