@@ -14,8 +14,10 @@ from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from tests.network import EXIT_FLAGS, address_of, make_config, until, unused_host
 from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.overlay.serving.exit_rules import (
+    NO_RULES,
     Contacts,
     ExitRules,
     Protocol,
@@ -80,8 +82,8 @@ class World:
         assert self.dropped()[reason] == number
 
 
-async def world_of(rules, allow_private=True):
-    exit_node = await open_overlay(make_config(EXIT_FLAGS, allow_private=allow_private, exit_rules=rules))
+async def world_of(rules, allow_private=True, flags=EXIT_FLAGS):
+    exit_node = await open_overlay(make_config(flags, allow_private=allow_private, exit_rules=rules))
     client = await open_overlay(make_config(frozenset(), [address_of(exit_node)]))
     client.settings.max_circuits = 1
     client.build_tunnels(1)
@@ -290,6 +292,35 @@ async def test_strangers_reach_a_circuit_that_is_announced_if_the_operator_lets_
             assert unasked == []
             assert world.dropped()["exit_stranger"] == before + 20
         came.clear()
+    await close(world)
+    asked.sock.close()
+    stranger.sock.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "lets_in"), [(b"/scrape?info_hash=ab", False), (b"/announce?info_hash=ab&port=7", True)]
+)
+async def test_an_announce_over_http_lets_strangers_in(engine, path, lets_in):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nde")
+        writer.close()
+
+    asked, stranger = Sink(unused_host()), Sink(unused_host())
+    world = await world_of(NO_RULES, flags=EXIT_FLAGS | {PEER_FLAG_EXIT_HTTP})
+    came = []
+    world.client.on_raw_data = lambda circuit, origin, data: came.append(origin)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as tracker:
+        request = b"GET %s HTTP/1.1\r\n\r\n" % path
+        place, circuit_id = tracker.sockets[0].getsockname(), world.circuit.circuit_id
+        assert b"de" in await world.client.perform_http_request(place, request, circuit_id=circuit_id)
+    world.send(asked.address, DHT)
+    _, exit_address = await asyncio.wait_for(asyncio.get_running_loop().sock_recvfrom(asked.sock, 2000), 5)
+    stranger.sock.sendto(DHT, exit_address)
+    asked.sock.sendto(DHT, exit_address)
+    await until(lambda: asked.address in came)
+    assert (stranger.address in came) == lets_in
+    assert world.dropped()["exit_stranger"] == (0 if lets_in else 1)
     await close(world)
     asked.sock.close()
     stranger.sock.close()
