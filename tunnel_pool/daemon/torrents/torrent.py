@@ -141,8 +141,11 @@ class Torrent:
     down_rate: int = 0  # payload, bytes a second
     up_rate: int = 0
     account: Account | None = None  # with its trackers
+    # What it has moved in all: libtorrent's own all_time_upload loses up to a second when it is paused.
+    totals: Totals = NOTHING
     moved_before: Totals = NOTHING  # by the last time that libtorrent began to count from 0
     _counted: StatusSummary | None = None  # what it has counted since
+    _all_swarms: frozenset[bytes] | None = None  # its hidden swarms, once its metadata names them all
     _measured: tuple[float, int, int] = (0.0, 0, 0)  # when (monotonic), and the payload down and up until then
     _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
@@ -175,12 +178,8 @@ class Torrent:
 
     def begin_count(self, before: Totals) -> None:
         """Note that libtorrent counts from 0, and what was moved before."""
-        self.moved_before, self._counted = before, None
-
-    @property
-    def totals(self) -> Totals:
-        """Return what it has moved in all: libtorrent's own all_time_upload loses up to a second when it is paused."""
-        return self.moved_before + (_moved(self._counted) if self._counted is not None else NOTHING)
+        self.totals = self.moved_before = before
+        self._counted = None
 
     def totals_by(self, summary: StatusSummary) -> Totals:
         """Return what it has moved in all by a status, which is as new as the last one or newer."""
@@ -199,6 +198,7 @@ class Torrent:
         if self._has_begun_anew(summary):
             self.begin_count(self.totals)
         self._counted = summary
+        self.totals = self.moved_before + _moved(summary)
 
     def apply_limits(self) -> None:
         """Have libtorrent keep what the record says of speeds, peers and order."""
@@ -281,7 +281,12 @@ class Torrent:
     @property
     def known_swarms(self) -> frozenset[bytes]:
         """Return the hidden swarms that it could be in; that of v2's hash is known once the metadata is."""
-        return frozenset(map(lookup_hash, hidden_hashes_of(self.status.info_hashes)))
+        if self._all_swarms is not None:
+            return self._all_swarms
+        known = frozenset(map(lookup_hash, hidden_hashes_of(self.status.info_hashes)))
+        if self.summary.has_metadata:
+            self._all_swarms = known
+        return known
 
     @property
     def info(self) -> lt.torrent_info | None:
