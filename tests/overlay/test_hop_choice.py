@@ -49,3 +49,12 @@ def test_where_the_only_one_of_the_second_layer_is_the_end_another_node_is_taken
     choice = HopChoice(Community(peers, peers[:4], peers[4:]), requires_diversity=False)
     found = choice.next_of(asked_for(peers[0], peers[4]))
     assert {node.key for node in found} == {peer.public_key.key_to_bin() for peer in peers[1:4]}
+
+
+def test_who_refuses_to_introduce_us_is_asked_last():
+    peers = relays(3)
+    choice = HopChoice(Community(peers, [], []), requires_diversity=False)
+    keys = [peer.public_key.key_to_bin() for peer in peers]
+    assert {choice.introduction_point() for _ in range(100)} == set(peers)
+    assert {choice.introduction_point(set(keys[:2])) for _ in range(20)} == {peers[2]}
+    assert {choice.introduction_point(set(keys)) for _ in range(100)} == set(peers)

@@ -1,0 +1,64 @@
+"""In which order, and how fast, an introduction point announces seeders in the DHT."""
+
+import asyncio
+import itertools
+import os
+
+from tests.network import network, until
+from tunnel_pool.overlay.hidden_swarms.announce_turns import AnnounceTurns
+from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
+from tunnel_pool.overlay.peers.discovery import MAX_ANNOUNCE_PAUSE_S, QUESTIONS_OF_AN_ANNOUNCEMENT
+
+
+def test_new_ones_come_first_then_those_that_are_due_longest():
+    turns = AnnounceTurns()
+    assert turns.next_s() is None
+    for key, due_s in (("later", 200.0), ("new", 0.0), ("soon", 100.0), ("newer", 0.0)):
+        assert turns.add(key, due_s)
+    assert not turns.add("soon", 5.0)  # it waits already
+    assert turns.next_s() == 0.0
+    assert [turns.take() for _ in range(4)] == ["new", "newer", "soon", "later"]
+    assert turns.next_s() is None
+    assert turns.add("new")
+
+
+def seeder(number):
+    return IntroducedSeeder(b"LibNaCLPK:" + os.urandom(64), number.to_bytes(20))
+
+
+async def test_seeders_are_announced_one_after_another_while_they_are_introduced():
+    announced = []
+    async with network(exits=0, relays=2) as nodes:
+        node = nodes[0]
+        await until(node.dht_provider.dht_community.get_peers, what="the DHT")
+        assert node.dht_provider.announce_pause_s == MAX_ANNOUNCE_PAUSE_S  # it knows one node, which is asked each time
+
+        class Slow:
+            announce_pause_s = 0.05
+
+            async def announce(self, info_hash, point):
+                announced.append((asyncio.get_running_loop().time(), info_hash))
+                return True
+
+        node.dht_provider = Slow()
+        seeders = [seeder(number) for number in range(6)]
+        for number, each in enumerate(seeders):
+            assert node.introduced.add(number % 2, each)
+            node.announce_seeder(each)
+        await until(lambda: len(announced) == 3, what="some announcements")
+        left = {each.info_hash for each in seeders[3:]} - {info_hash for _, info_hash in announced}
+        node.introduced.remove(0)  # the circuit of every second one ends
+        kept = {each.info_hash for each in seeders[1::2]}
+        await until(lambda: {info_hash for _, info_hash in announced} >= kept, what="those that are left")
+        await until(lambda: node._turns.next_s() > asyncio.get_running_loop().time() + 60, what="nobody else's turn")
+        assert {info_hash for _, info_hash in announced[3:]} <= left & kept
+        times = [time_s for time_s, _ in announced]
+        assert all(later - earlier >= 0.04 for earlier, later in itertools.pairwise(times))
+
+
+async def test_the_more_nodes_are_known_the_faster():
+    async with network(exits=0, relays=8) as nodes:
+        provider = nodes[0].dht_provider
+        await until(lambda: len(provider.dht_community.get_peers()) >= 6, what="the DHT")
+        await until(lambda: provider.announce_pause_s <= QUESTIONS_OF_AN_ANNOUNCEMENT / 6)
+        assert provider.announce_pause_s >= QUESTIONS_OF_AN_ANNOUNCEMENT / 8
