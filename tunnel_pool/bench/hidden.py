@@ -31,8 +31,8 @@ EXITS, RELAYS = 12, 4
 HOPS = 1
 OFFERED_TIMEOUT_S = 900.0
 POLL_S = 1.0
-# Introduction points, which are exits, announce one seeder after another, and some have twice as many as others.
-SETTLE_S = 2 * QUESTIONS_OF_AN_ANNOUNCEMENT / (EXITS + RELAYS) / EXITS
+# Introduction points, which are exits, announce one seeder after another, and some have thrice as many as others.
+SETTLE_S = 3 * QUESTIONS_OF_AN_ANNOUNCEMENT / (EXITS + RELAYS) / EXITS
 ANSWER_TIMEOUT_S = 60.0
 
 

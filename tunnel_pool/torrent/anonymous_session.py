@@ -23,7 +23,7 @@ from tunnel_pool.torrent.dht_bootstrap import DhtEntry
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, new_secret, serve_session
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.readiness import Readiness
-from tunnel_pool.torrent.transport_control import TransportControl
+from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
 
 LIFE = Life(LocalTunnelSettings.max_time, LocalTunnelSettings.max_traffic)  # that of a circuit of ours
 S = TypeVar("S", bound=LibtorrentSession[Any])
@@ -84,6 +84,7 @@ class AnonymousSessions(Generic[S]):
         self._steering = steering
         self._lockdown = lockdown
         self._dht_nodes = tuple(dht_nodes)
+        self._kinds = LaneKinds(tunnels)
         self._servers: dict[Lane, Socks5Server] = {}
         self._opened: dict[Lane, AnonymousSession[S]] = {}
         self._ending: list[AnonymousSession[S]] = []
@@ -110,7 +111,7 @@ class AnonymousSessions(Generic[S]):
         if self._dht_nodes:
             entry = DhtEntry(self._tunnels, lane, session, self._dht_nodes)
             entering = asyncio.get_running_loop().create_task(entry.keep())
-        transports = TransportControl(self._tunnels, lane, session)
+        transports = TransportControl(self._tunnels, lane, session, self._kinds)
         transports.start()
         dispatcher.announcer = announcer = Announcer(self._tunnels, lane, session, LIFE)
         announcer.start()

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Protocol
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_DOWNLOADER, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane, group_of, lane_of
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.clients.streams import may_lead, streams_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
@@ -32,11 +32,37 @@ class SessionOfPeers(Protocol):
         """Connect to the other end of a circuit, for the torrents of this hidden swarm."""
 
 
+Kinds = Collection[tuple[str, bool]]
+"""Of circuits: their types, and whether their other ends speak streams."""
+
+
+class LaneKinds:
+    """Says what kinds of circuits each lane has; one look at all circuits serves all lanes, however many there are."""
+
+    def __init__(self, tunnels: Tunnels) -> None:
+        self._tunnels = tunnels
+        self._by_lane: dict[Lane, set[tuple[str, bool]]] = {}
+        self._looked_s = float("-inf")
+
+    def of(self, lane: Lane, now_s: float, *, within_s: float = 0.0) -> Kinds:
+        """Return a lane's kinds, as they were at most so many seconds ago."""
+        if now_s - self._looked_s >= within_s:
+            self._looked_s = now_s
+            self._by_lane = {}
+            for circuit in self._tunnels.circuits.values():
+                if may_lead(circuit):
+                    kind = circuit.ctype, streams_of(circuit).are_spoken
+                    self._by_lane.setdefault(lane_of(circuit), set()).add(kind)
+        return self._by_lane.get(lane, ())
+
+
 class TransportControl:
     """Chooses for one session, from `start` until `end`."""
 
-    def __init__(self, tunnels: Tunnels, lane: Lane, session: SessionOfPeers) -> None:
+    def __init__(self, tunnels: Tunnels, lane: Lane, session: SessionOfPeers, kinds: LaneKinds) -> None:
+        """`kinds` serves all sessions of these tunnels."""
         self._tunnels = tunnels
+        self._kinds = kinds
         self._lane = lane
         self._session = session
         self._choice = TransportChoice()
@@ -51,12 +77,10 @@ class TransportControl:
             task.cancel()
 
     def choose(self, now_s: float) -> None:
-        # Four times a second for each of up to 32 lanes: most circuits are other groups', which is the quickest to see.
-        kinds = {
-            (circuit.ctype, streams_of(circuit).are_spoken)
-            for circuit in self._tunnels.circuits.values()
-            if group_of(circuit) == self._lane.group and lane_of(circuit) == self._lane and may_lead(circuit)
-        }
+        """Choose by the circuits of now."""
+        self._choose(now_s, self._kinds.of(self._lane, now_s))
+
+    def _choose(self, now_s: float, kinds: Kinds) -> None:
         ways = Ways(
             to_exits=(CIRCUIT_TYPE_DATA, True) in kinds,
             to_silent_exits=(CIRCUIT_TYPE_DATA, False) in kinds,
@@ -99,7 +123,8 @@ class TransportControl:
 
     async def _keep(self) -> None:
         while True:
-            self.choose(time.monotonic())
+            now_s = time.monotonic()
+            self._choose(now_s, self._kinds.of(self._lane, now_s, within_s=CHOOSE_S / 2))
             await asyncio.sleep(CHOOSE_S)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:

@@ -9,7 +9,7 @@ from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session
-from tunnel_pool.torrent.transport_control import TransportControl
+from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
 from tunnel_pool.tribler.libtorrent_sessions import TriblerSession
 
 
@@ -20,6 +20,7 @@ class Socks5Endpoint(PooledEndpoint):
         super().__init__(community.pool, community.register_anonymous_task)
         self._community = community
         self._download_manager = download_manager
+        self._kinds = LaneKinds(community)
         self._steering = steering
         self._dispatchers: dict[int, Dispatcher] = {}
         self._servers: dict[int, Socks5Server] = {}
@@ -31,7 +32,7 @@ class Socks5Endpoint(PooledEndpoint):
         lane, session = Lane(hops), TriblerSession(self._download_manager, hops)
         dispatcher, server = serve_session(self._community, lane, session.reconnect, self._steering)
         listens_at = server.listen(port)
-        transports = TransportControl(self._community, lane, session)
+        transports = TransportControl(self._community, lane, session, self._kinds)
         transports.start()
         dispatcher.on_guest = transports.guest_came
         self._dispatchers[hops] = dispatcher
