@@ -28,8 +28,11 @@ class OfferRequest(IPRequestCache):
 
     def on_timeout(self) -> None:
         """Have the swarm offered elsewhere; remove the circuit if it offers no other."""
-        self.community.refusing.add(self.circuit.hops[-1].public_key_bin, time.monotonic())
-        if self.community.offers.refused(self.info_hash, self.circuit.circuit_id):
+        community, circuit_id = self.community, self.circuit.circuit_id
+        if not community.offers.serves(circuit_id, self.info_hash):
+            return  # the circuit has ended meanwhile, or the swarm was left
+        community.refusing.add(self.circuit.hops[-1].public_key_bin, time.monotonic())
+        if community.offers.refused(self.info_hash, circuit_id):
             super().on_timeout()
 
 
@@ -54,13 +57,17 @@ class Offering(SwarmCircuits):
             return
         begun = self.offers.circuits_of(info_hash) if required_ip is None else ()
         if begun:
-            await self.circuits[begun[0]].ready
+            if (circuit := self.circuits.get(begun[0])) is not None:
+                await circuit.ready
             return
         circuit = self._circuit_for(info_hash, required_ip)
         if circuit is None:
             return
         self.offers.offer(info_hash, circuit.circuit_id)
-        if await circuit.ready and self.offers.serves(circuit.circuit_id, info_hash):
+        is_ready = await circuit.ready
+        # The swarm may have been left meanwhile, or joined anew with another key.
+        is_current = self.offers.serves(circuit.circuit_id, info_hash) and self.swarms.get(info_hash) is swarm
+        if is_ready and is_current:
             request = OfferRequest(self, circuit, info_hash)
             self.request_cache.add(request)
             key = swarm.seeder_sk.pub().key_to_bin()
