@@ -8,7 +8,7 @@ takes what comes and does nothing. The relays are `ours`, or pyipv8's, some of t
 ours, and an HTTP tracker alone knows the seeder.
 
 Runs in a network namespace that `unshare` made, as leak_world.py. Prints one JSON object: how the download ended, its
-circuits, and when its first byte came, or the first one after the change.
+circuits, when its first byte came, and for how long at most nothing came after the change.
 """
 
 import asyncio
@@ -76,6 +76,19 @@ async def link_of(swarm, is_tracked, stack):
     return f"magnet:?xt=urn:btih:{infohash.hex()}&tr=http://{TRACKER}:{tracker[1]}/announce"
 
 
+async def longest_stall(file):
+    """Return, once it is cancelled, the most seconds for which nothing was written into the file."""
+    longest_s, written, written_s = 0.0, 0, time.monotonic()
+    with suppress(asyncio.CancelledError):
+        while True:
+            now_s, blocks = time.monotonic(), file.stat().st_blocks if file.exists() else 0
+            if blocks != written:
+                longest_s = max(longest_s, now_s - written_s)
+                written, written_s = blocks, now_s
+            await asyncio.sleep(0.02)
+    return longest_s
+
+
 async def downloaded(folder, client, hops, *, what, relays, options, stack):
     is_mixed = relays == "mixed"
     plain = [
@@ -108,13 +121,15 @@ async def downloaded(folder, client, hops, *, what, relays, options, stack):
         )
     )  # fmt: skip
     await download.until_downloaded(0.01)
-    if what != "unmet":
-        strike(swarm, client, what)
-        started_s = time.monotonic()
-        before = float(download.lines[-1].split()[0])
-        await download.until_downloaded(before + 2 * BYTES_S / 1e6)  # the line may be so old
     first_s = time.monotonic() - started_s
+    if what != "unmet":
+        watching = asyncio.create_task(longest_stall(folder / swarm.file.name))
+        strike(swarm, client, what)
     code, report, lines = await download.ended()
+    stall_s = 0.0
+    if what != "unmet":
+        watching.cancel()
+        stall_s = await watching
     for pid in swarm.pids()["exits"]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -122,6 +137,7 @@ async def downloaded(folder, client, hops, *, what, relays, options, stack):
         "code": code,
         "verified": same_bytes(swarm.file, folder / swarm.file.name),
         "first_byte_s": round(first_s, 1),
+        "stall_s": round(stall_s, 1),
         "circuits": (report or {}).get("circuits", []),
         "lines": lines[-5:],
     }
