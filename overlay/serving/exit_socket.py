@@ -6,6 +6,12 @@ from collections import Counter
 from typing import Any, Protocol
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
+from ipv8.messaging.anonymization.payload import (
+    CreatedE2EPayload,
+    CreateE2EPayload,
+    PeersRequestPayload,
+    PeersResponsePayload,
+)
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
@@ -17,10 +23,11 @@ from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.strangers import Strangers, StrangersLetIn
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.steering.layout import MESSAGE_ID_AT, PAYLOAD_AT
+from tunnel_pool.steering.layout import MESSAGE_ID_AT
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
-_HIDDEN_SERVICE_MESSAGES = {bytes([message_id]) for message_id in HIDDEN_SERVICE_MESSAGES}
+_QUESTIONS = {CreateE2EPayload.msg_id, PeersRequestPayload.msg_id}
+_ANSWERS = {CreatedE2EPayload.msg_id, PeersResponsePayload.msg_id}
 MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
 
 
@@ -114,6 +121,8 @@ class PolicedExitSocket(TunnelExitSocket):
             policy.counters[refusal] += 1
         else:
             self._strangers.sent(destination[0], data, time.monotonic())
+            if self._hidden_service_message(data) in _QUESTIONS:
+                self._strangers.asks_introduction_points()
         return refusal is None
 
     def announced(self) -> None:
@@ -131,10 +140,12 @@ class PolicedExitSocket(TunnelExitSocket):
             self.bytes_down += len(data)
 
     def _may_come_in(self, data: bytes, host: str) -> bool:
-        # Between introduction points, an answer may come from another address than the one that was asked.
-        if self._is_of_hidden_services(data) or not self._strangers.is_stranger(unmapped((host, 0))[0]):
+        now_s = time.monotonic()
+        if not self._strangers.is_stranger(unmapped((host, 0))[0]):
             return True
-        refusal = self._strangers.refusal(self._policy.exit_rules, time.monotonic())
+        if self._hidden_service_message(data) in _ANSWERS and self._strangers.lets_answer_in(now_s):
+            return True
+        refusal = self._strangers.refusal(self._policy.exit_rules, now_s)
         if refusal is not None:
             self._policy.counters[refusal] += 1
             return False
@@ -157,13 +168,16 @@ class PolicedExitSocket(TunnelExitSocket):
 
         py-ipv8 lets all messages of its own overlay out of every node; we those of hidden services.
         """
-        allowed = could_be_any_of(self._policy.exit_protocols(), data) or self._is_of_hidden_services(data)
+        allowed = could_be_any_of(self._policy.exit_protocols(), data) or self._hidden_service_message(data) is not None
         if not allowed:
             self._policy.counters[DropReason.EXIT_CONTENT_REFUSED] += 1
         return allowed
 
-    def _is_of_hidden_services(self, data: bytes) -> bool:
-        return data.startswith(self._policy.get_prefix()) and data[MESSAGE_ID_AT:PAYLOAD_AT] in _HIDDEN_SERVICE_MESSAGES
+    def _hidden_service_message(self, data: bytes) -> int | None:
+        """Return the message id of a hidden service's message, None for all else."""
+        if not data.startswith(self._policy.get_prefix()) or len(data) <= MESSAGE_ID_AT:
+            return None
+        return data[MESSAGE_ID_AT] if data[MESSAGE_ID_AT] in HIDDEN_SERVICE_MESSAGES else None
 
 
 class NativeExitSocket(PolicedExitSocket):

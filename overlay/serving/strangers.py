@@ -12,6 +12,7 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 # every two minutes. Of a circuit with more than MAX_REMEMBERED, the older ones are forgotten sooner.
 REMEMBERED_S = 150.0
 MAX_REMEMBERED = 4096
+ANSWERS_PER_S = 10  # of introduction points that were asked over a circuit: they may answer from another address
 ANNOUNCE_ACTION = b"\x00\x00\x00\x01"  # BEP 15: the third word of a request
 ANNOUNCE_BYTES = 98
 ANNOUNCE_PEER = b"1:q13:announce_peer"  # BEP 5; the keys of a dictionary are in order
@@ -45,6 +46,8 @@ class Strangers:
         self._before: set[str] = set()
         self._turned_s = 0.0
         self._rate = TokenBucket()
+        self._asks_introduction_points = False
+        self._answers = TokenBucket()
 
     def sent(self, host: str, payload: bytes, now_s: float) -> None:
         """Note a datagram that left."""
@@ -56,6 +59,14 @@ class Strangers:
     def announced(self) -> None:
         """Let strangers in from now on: the circuit has asked to be found in another way."""
         self._announced = True
+
+    def asks_introduction_points(self) -> None:
+        """Note that an introduction point is asked over the circuit."""
+        self._asks_introduction_points = True
+
+    def lets_answer_in(self, now_s: float) -> bool:
+        """Return whether a message may come in that could be an introduction point's answer, wherever it is from."""
+        return self._asks_introduction_points and self._answers.spend(ANSWERS_PER_S, ANSWERS_PER_S, now_s)
 
     def is_stranger(self, host: str) -> bool:
         return host not in self._recent and host not in self._before

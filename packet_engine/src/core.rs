@@ -20,7 +20,7 @@ use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
 use crate::limits::Class;
 use crate::outbox::{Egress, Via, MAX_DATAGRAM_BYTES};
-use crate::policy::{is_of_hidden_services, ExitPolicy};
+use crate::policy::{is_answer, is_question, ExitPolicy};
 use crate::probes::Probes;
 use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
@@ -644,6 +644,9 @@ impl Core {
         policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
         exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
         exit.strangers.sent(to.ip(), payload, self.gate.now_ns);
+        if is_question(payload, &self.settings.prefix) {
+            exit.strangers.asks_introduction_points();
+        }
         if !exit.enabled {
             exit.enabled = true;
             self.to_enable.push(circuit_id);
@@ -671,10 +674,8 @@ impl Core {
         exit.stats.received(payload.len());
         let policy = &self.settings.policy;
         policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
-        // Between introduction points, an answer may come from another address than the one that was asked.
-        if !is_of_hidden_services(payload, &self.settings.prefix)
-            && exit.strangers.let_in(&self.rules, from.ip().to_canonical(), self.gate.now_ns)?
-        {
+        let is_answer = is_answer(payload, &self.settings.prefix) && exit.strangers.let_answer_in(self.gate.now_ns);
+        if !is_answer && exit.strangers.let_in(&self.rules, from.ip().to_canonical(), self.gate.now_ns)? {
             self.counters.let_in(payload.len());
         }
         exit.contacts.answered(from, self.gate.now_ns);

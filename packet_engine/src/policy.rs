@@ -35,8 +35,17 @@ fn could_be_ipv8(data: &[u8]) -> bool {
 /// peers-request, peers-response.
 const HIDDEN_SERVICE_MESSAGES: [u8; 4] = [13, 14, 17, 18];
 
-pub fn is_of_hidden_services(data: &[u8], prefix: &Prefix) -> bool {
+fn is_of_hidden_services(data: &[u8], prefix: &Prefix) -> bool {
     data.strip_prefix(prefix).and_then(<[u8]>::first).is_some_and(|id| HIDDEN_SERVICE_MESSAGES.contains(id))
+}
+
+/// A question to an introduction point, and the answer to one.
+pub fn is_question(data: &[u8], prefix: &Prefix) -> bool {
+    matches!(data.strip_prefix(prefix), Some([13 | 17, ..]))
+}
+
+pub fn is_answer(data: &[u8], prefix: &Prefix) -> bool {
+    matches!(data.strip_prefix(prefix), Some([14 | 18, ..]))
 }
 
 #[derive(Clone, Copy, Debug)]

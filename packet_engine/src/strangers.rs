@@ -13,6 +13,8 @@ use crate::rules::ExitRules;
 const REMEMBERED_NS: u64 = 150_000_000_000;
 const MAX_REMEMBERED: usize = 4096;
 const BURST_NS: u64 = 1_000_000_000;
+/// Of introduction points that were asked over the circuit, as they may answer from another address.
+const ANSWERS_PER_S: u64 = 10;
 /// The one that most goes to is not looked up for each datagram.
 const SAME_NS: u64 = 1_000_000_000;
 
@@ -39,6 +41,8 @@ pub struct Strangers {
     turned_ns: u64,
     last: Option<(IpAddr, u64)>,
     rate: OwnBucket,
+    asks_introduction_points: bool,
+    answers: OwnBucket,
 }
 
 impl Strangers {
@@ -63,6 +67,20 @@ impl Strangers {
     /// Let strangers in from now on: the circuit has asked to be found in another way.
     pub fn announced(&mut self) {
         self.announced = true;
+    }
+
+    /// Note that an introduction point is asked over the circuit.
+    pub fn asks_introduction_points(&mut self) {
+        self.asks_introduction_points = true;
+    }
+
+    /// Whether a message may come in that could be an introduction point's answer, wherever it comes from.
+    pub fn let_answer_in(&mut self, now_ns: u64) -> bool {
+        let permits = self.asks_introduction_points && self.answers.permits(now_ns);
+        if permits {
+            self.answers.take(1, ANSWERS_PER_S, BURST_NS, now_ns);
+        }
+        permits
     }
 
     /// Whether a datagram from there is a stranger's, and may come in.

@@ -248,13 +248,23 @@ fn nothing_unasked_reaches_a_circuit_that_has_told_nobody_where_it_is_found() {
 }
 
 #[test]
-fn what_answers_between_introduction_points_may_come_from_elsewhere() {
+fn an_introduction_point_that_was_asked_may_answer_from_elsewhere() {
     let mut exit = exit();
-    for (id, come) in [(14, 1), (18, 1), (1, 0)] {
-        let message = [&exit.settings.prefix[..], &[id, 0, 0]].concat();
-        exit.exit_received(THEIRS, address("9.9.9.9:80"), &message);
+    let message = |id: u8| [&PREFIX[..], &[id, 0, 0]].concat();
+    exit.exit_received(THEIRS, address("9.9.9.9:80"), &message(14));
+    assert!(sent(&mut exit).is_empty()); // nobody was asked
+    exit.exit_send(THEIRS, address("8.8.8.8:80"), &message(13));
+    sent(&mut exit);
+    for (id, come) in [(14, 1), (18, 1), (13, 0), (17, 0), (1, 0)] {
+        exit.gate.now_ns += LATER_NS;
+        exit.exit_received(THEIRS, address("9.9.9.9:80"), &message(id));
         assert_eq!(sent(&mut exit).len(), come, "{id}");
     }
+    exit.gate.now_ns += LATER_NS;
+    for _ in 0..1000 {
+        exit.exit_received(THEIRS, address("9.9.9.9:80"), &message(14));
+    }
+    assert!((10..=11).contains(&sent(&mut exit).len()));
 }
 
 /// What the exit gets from an address outside comes back over the circuit to the client.

@@ -35,6 +35,14 @@ def test_strangers_come_at_a_rate():
     assert {strangers.refusal(ExitRules(inbound_per_s=0), 100.0) for _ in range(1000)} == {None}
 
 
+def test_answers_come_from_anywhere_once_an_introduction_point_is_asked():
+    strangers = Strangers()
+    assert not strangers.lets_answer_in(100.0)
+    strangers.asks_introduction_points()
+    assert [strangers.lets_answer_in(100.0) for _ in range(1000)].count(True) in (10, 11)
+    assert strangers.lets_answer_in(102.0)
+
+
 def test_destinations_are_forgotten_in_time():
     strangers = Strangers()
     strangers.sent("8.8.8.8", b"x", REMEMBERED_S)

@@ -45,13 +45,13 @@ class Readiness:
         """Return whether torrents that need peers can be started."""
         if self._associated_s is None and self._dispatcher.is_associated:
             self._associated_s = now_s
-        if not self._tunnels.circuits_for_new_peers(*self._dispatcher.lane):
+        circuits = self._tunnels.circuits_for_new_peers(*self._dispatcher.lane)
+        if not circuits:
             self.first_s = None
         elif self.first_s is None:
             self.first_s = now_s
         if self.first_s is None or self._associated_s is None or now_s < self._associated_s + ANSWER_S:
             return False
-        circuits = self._tunnels.circuits_for_new_peers(*self._dispatcher.lane)
-        if any(map(may_come_to_speak, circuits)) and now_s < self.first_s + STREAMS_S:
+        if now_s < self.first_s + STREAMS_S and any(map(may_come_to_speak, circuits)):
             return False
-        return self._tunnels.tunnels_ready(*self._dispatcher.lane) >= 1 or now_s >= self.first_s + GATHER_S
+        return now_s >= self.first_s + GATHER_S or self._tunnels.tunnels_ready(*self._dispatcher.lane) >= 1

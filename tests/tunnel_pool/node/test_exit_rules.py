@@ -297,6 +297,26 @@ async def test_strangers_reach_a_circuit_that_is_announced_if_the_operator_lets_
     stranger.sock.close()
 
 
+async def test_an_introduction_point_that_was_asked_may_answer_from_elsewhere(engine):
+    asked, stranger = Sink(unused_host()), Sink(unused_host())
+    world = await world_of(NO_RULES)
+    came = []
+    world.client.on_raw_data = lambda circuit, origin, data: came.append(data[22])
+    world.client.message_from_outside = lambda circuit, origin, data: came.append(data[22])
+    question, answer = (world.client.get_prefix() + bytes([number, 0, 0]) for number in (13, 14))
+    loop = asyncio.get_running_loop()
+    for sent, lets_in in ((DHT, 0), (question, 1)):
+        world.send(asked.address, sent)
+        _, exit_address = await asyncio.wait_for(loop.sock_recvfrom(asked.sock, 2000), 5)
+        for message in (answer, question):
+            stranger.sock.sendto(message, exit_address)
+        await until(lambda: len(came) + world.dropped()["exit_stranger"] == 2 + 2 * lets_in)  # noqa: B023
+        assert came == [14] * lets_in
+    await close(world)
+    asked.sock.close()
+    stranger.sock.close()
+
+
 @pytest.mark.parametrize(
     ("path", "lets_in"), [(b"/scrape?info_hash=ab", False), (b"/announce?info_hash=ab&port=7", True)]
 )
