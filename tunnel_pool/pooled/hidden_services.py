@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.pex import PexCommunity
 from ipv8.messaging.anonymization.tunnel import (
+    CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     DESTROY_REASON_UNNEEDED,
     Circuit,
@@ -18,7 +19,9 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
+from tunnel_pool.overlay.hidden_swarms.offers import OWN_CIRCUITS
 from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.owners import SwarmOwners
 from tunnel_pool.pool.pool import ProcessPool
@@ -56,7 +59,6 @@ class PooledHiddenServices(EndToEndAddresses):
         self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
         self._owners = SwarmOwners()
         self._groups: dict[bytes, int] = {}  # isolation groups
-        self._offered: set[bytes] = set()  # what we seed, and introduction points name us for
         self._is_sharing_soon = False
         self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
 
@@ -73,29 +75,42 @@ class PooledHiddenServices(EndToEndAddresses):
         self._share_swarms_soon()
 
     def leave_swarm(self, info_hash: bytes) -> None:
-        for circuit in list(self.circuits.values()):
-            # The child ends the circuits that offered the swarm, unless they offer others as well.
-            if circuit.info_hash == info_hash and circuit.ctype in END_TO_END:
+        for circuit in [each for each in self.circuits.values() if each.info_hash == info_hash]:
+            if circuit.ctype in END_TO_END or (circuit.ctype == CIRCUIT_TYPE_IP_SEEDER and self._is_alone(circuit)):
                 self.remove_circuit(circuit.circuit_id, "leaving hidden swarm", destroy=DESTROY_REASON_UNNEEDED)
         self.swarms.pop(info_hash, None)
         self.e2e_callbacks.pop(info_hash, None)
         self._groups.pop(info_hash, None)
-        self._offered.discard(info_hash)
         self._share_swarms_soon()
 
     def owner_of(self, info_hash: bytes) -> int | None:
         """Return the slot of the child that has this swarm, None while none has it."""
+        if self._is_sharing_soon:
+            self._share_swarms()
         return self._owners.of.get(info_hash)
 
     def is_offered(self, info_hash: bytes) -> bool:
         """Return whether an introduction point names us as a seeder of this swarm."""
-        return info_hash in self._offered
+        picture = self.pool.pictures.get(self._owners.of.get(info_hash, -1))
+        state = picture.swarms.get(info_hash) if picture is not None else None
+        return state is not None and state.offered
+
+    def _is_alone(self, circuit: Circuit) -> bool:
+        """Return whether a circuit to an introduction point offers one swarm; of many, the child ends what it can."""
+        slot = slot_of(circuit.circuit_id)
+        there = (each for each in self.circuits.values() if each.ctype == CIRCUIT_TYPE_IP_SEEDER)
+        return sum(slot_of(each.circuit_id) == slot for each in there) < OWN_CIRCUITS
 
     def _share_swarms_soon(self) -> None:
         """Share once for all that the caller joins and leaves: a daemon may start with thousands."""
         if not self._is_sharing_soon:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # whoever calls us without a loop does so rarely
+                self._share_swarms()
+                return
             self._is_sharing_soon = True
-            asyncio.get_running_loop().call_soon(self._share_swarms)
+            loop.call_soon(self._share_swarms)
 
     def _share_swarms(self) -> None:
         """Tell the children whose list of swarms has changed."""
@@ -144,7 +159,6 @@ class PooledHiddenServices(EndToEndAddresses):
         for infohash in infohashes:
             if infohash in self.swarms and infohash in picture.swarms:
                 update_swarm(self.swarms[infohash], picture.swarms[infohash], self.circuits)
-                (self._offered.add if picture.swarms[infohash].offered else self._offered.discard)(infohash)
 
     # What the children do for others
 
