@@ -59,7 +59,6 @@ class PooledHiddenServices(EndToEndAddresses):
         self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
         self._owners = SwarmOwners()
         self._groups: dict[bytes, int] = {}  # isolation groups
-        self._is_sharing_soon = False
         self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
 
     def join_swarm(
@@ -72,7 +71,7 @@ class PooledHiddenServices(EndToEndAddresses):
         self.swarms[info_hash] = Swarm(info_hash, hops, _asked_by_its_child, seeder_key)
         self.e2e_callbacks[info_hash] = callback
         self._groups[info_hash] = group
-        self._share_swarms_soon()
+        self._share_swarms()
 
     def leave_swarm(self, info_hash: bytes) -> None:
         for circuit in [each for each in self.circuits.values() if each.info_hash == info_hash]:
@@ -81,12 +80,10 @@ class PooledHiddenServices(EndToEndAddresses):
         self.swarms.pop(info_hash, None)
         self.e2e_callbacks.pop(info_hash, None)
         self._groups.pop(info_hash, None)
-        self._share_swarms_soon()
+        self._share_swarms()
 
     def owner_of(self, info_hash: bytes) -> int | None:
         """Return the slot of the child that has this swarm, None while none has it."""
-        if self._is_sharing_soon:
-            self._share_swarms()
         return self._owners.of.get(info_hash)
 
     def is_offered(self, info_hash: bytes) -> bool:
@@ -101,20 +98,8 @@ class PooledHiddenServices(EndToEndAddresses):
         there = (each for each in self.circuits.values() if each.ctype == CIRCUIT_TYPE_IP_SEEDER)
         return sum(slot_of(each.circuit_id) == slot for each in there) < OWN_CIRCUITS
 
-    def _share_swarms_soon(self) -> None:
-        """Share once for all that the caller joins and leaves: a daemon may start with thousands."""
-        if not self._is_sharing_soon:
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:  # whoever calls us without a loop does so rarely
-                self._share_swarms()
-                return
-            self._is_sharing_soon = True
-            loop.call_soon(self._share_swarms)
-
     def _share_swarms(self) -> None:
         """Tell the children whose list of swarms has changed."""
-        self._is_sharing_soon = False
         lanes = {info_hash: self.lane_of_swarm(swarm) for info_hash, swarm in self.swarms.items()}
         for slot in self._owners.assign(lanes, self.pool.running()):
             self._tell_of_swarms(slot)
