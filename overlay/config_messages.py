@@ -88,7 +88,6 @@ def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
         max_destinations=rules.max_destinations,
         max_unanswered=rules.max_unanswered,
         new_per_s=rules.new_per_s,
-        no_inbound=not rules.inbound,
         inbound_per_s=rules.inbound_per_s,
         https_names=rules.https_names or (),
     )
@@ -114,7 +113,6 @@ def exit_rules_of(message: pb.ExitRules) -> ExitRules:
         max_destinations=message.max_destinations,
         max_unanswered=message.max_unanswered,
         new_per_s=message.new_per_s,
-        inbound=not message.no_inbound,
-        inbound_per_s=message.inbound_per_s,
+        inbound_per_s=message.inbound_per_s if message.HasField("inbound_per_s") else None,
         https_names=tuple(message.https_names) or None,
     )

@@ -54,9 +54,6 @@ class Recent(Generic[Key]):
     def has(self, key: Key, now_s: float) -> bool:
         return self._until_s.get(key, now_s) > now_s
 
-    def all(self, now_s: float) -> set[Key]:
-        return {key for key, until_s in self._until_s.items() if until_s > now_s}
-
 
 class Newest(dict[Key, Value]):
     """Holds the newest entries, the oldest first: what is set is the newest, and of too many the oldest goes."""

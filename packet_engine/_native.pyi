@@ -60,8 +60,7 @@ class ExitRules:
         max_destinations: int,
         max_unanswered: int,
         new_per_s: int,
-        inbound: bool,
-        inbound_per_s: int,
+        inbound_per_s: int | None,
         https_names: list[str] | None = None,
     ) -> None: ...
 

@@ -43,7 +43,6 @@ def packed_rules(rules: Any) -> ExitRules:
         rules.max_destinations,
         rules.max_unanswered,
         rules.new_per_s,
-        rules.inbound,
         rules.inbound_per_s,
         None if rules.https_names is None else list(rules.https_names),
     )

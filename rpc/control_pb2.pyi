@@ -269,7 +269,9 @@ Global___Create: typing_extensions.TypeAlias = Create
 
 @typing.final
 class ExitRules(google.protobuf.message.Message):
-    """What leaves from an exit (overlay/serving/exit_rules.py); absent, and 0 for a number, is no rule."""
+    """What leaves from an exit (overlay/serving/exit_rules.py); absent, and 0 for a number, is no rule
+    where nothing else is said.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -282,7 +284,6 @@ class ExitRules(google.protobuf.message.Message):
     MAX_UNANSWERED_FIELD_NUMBER: builtins.int
     NEW_PER_S_FIELD_NUMBER: builtins.int
     HTTPS_NAMES_FIELD_NUMBER: builtins.int
-    NO_INBOUND_FIELD_NUMBER: builtins.int
     INBOUND_PER_S_FIELD_NUMBER: builtins.int
     protocols: builtins.int
     denied: builtins.bytes
@@ -294,10 +295,8 @@ class ExitRules(google.protobuf.message.Message):
     max_destinations: builtins.int
     max_unanswered: builtins.int
     new_per_s: builtins.int
-    no_inbound: builtins.bool
-    """strangers reach no circuit"""
     inbound_per_s: builtins.int
-    """datagrams of strangers to a circuit"""
+    """datagrams of strangers to a circuit; absent: none reach it"""
     @property
     def https_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """where TLS may go; none: anywhere"""
@@ -314,23 +313,26 @@ class ExitRules(google.protobuf.message.Message):
         max_unanswered: builtins.int = ...,
         new_per_s: builtins.int = ...,
         https_names: collections.abc.Iterable[builtins.str] | None = ...,
-        no_inbound: builtins.bool = ...,
-        inbound_per_s: builtins.int = ...,
+        inbound_per_s: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "protocols", b"protocols"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_inbound_per_s", b"_inbound_per_s", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "inbound_per_s", b"inbound_per_s", "protocols", b"protocols"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "https_names", b"https_names", "inbound_per_s", b"inbound_per_s", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "no_inbound", b"no_inbound", "protocols", b"protocols"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_inbound_per_s", b"_inbound_per_s", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "https_names", b"https_names", "inbound_per_s", b"inbound_per_s", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "protocols", b"protocols"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: typing_extensions.TypeAlias = typing.Literal["allowed"]
     _WhichOneofArgType__allowed: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed"]
     _WhichOneofReturnType__allowed_ports: typing_extensions.TypeAlias = typing.Literal["allowed_ports"]
     _WhichOneofArgType__allowed_ports: typing_extensions.TypeAlias = typing.Literal["_allowed_ports", b"_allowed_ports"]
+    _WhichOneofReturnType__inbound_per_s: typing_extensions.TypeAlias = typing.Literal["inbound_per_s"]
+    _WhichOneofArgType__inbound_per_s: typing_extensions.TypeAlias = typing.Literal["_inbound_per_s", b"_inbound_per_s"]
     _WhichOneofReturnType__protocols: typing_extensions.TypeAlias = typing.Literal["protocols"]
     _WhichOneofArgType__protocols: typing_extensions.TypeAlias = typing.Literal["_protocols", b"_protocols"]
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed_ports) -> _WhichOneofReturnType__allowed_ports | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inbound_per_s) -> _WhichOneofReturnType__inbound_per_s | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__protocols) -> _WhichOneofReturnType__protocols | None: ...
 

@@ -28,19 +28,17 @@ class IntroducedSeeders:
     def __init__(self) -> None:
         self._circuits: dict[IntroducedSeeder, list[int]] = {}
         self._seeders: dict[int, list[IntroducedSeeder]] = {}
-        self._beside_the_first = 0
 
     def add(self, circuit_id: int, seeder: IntroducedSeeder) -> bool:
         """Add a circuit that claims to lead to this seeder; return False if it does already, or there are too many."""
         circuits, seeders = self._circuits.get(seeder, []), self._seeders.get(circuit_id, [])
-        has_room = (
-            len(seeders) < MAX_OF_A_CIRCUIT and self._beside_the_first < MAX_BESIDE_THE_FIRST
-            if seeders
-            else len(self._seeders) < MAX_INTRODUCED
-        )
+        if seeders:
+            beside_the_first = sum(map(len, self._seeders.values())) - len(self._seeders)
+            has_room = len(seeders) < MAX_OF_A_CIRCUIT and beside_the_first < MAX_BESIDE_THE_FIRST
+        else:
+            has_room = len(self._seeders) < MAX_INTRODUCED
         if not has_room or circuit_id in circuits or len(circuits) >= MAX_CONTENDERS:
             return False
-        self._beside_the_first += bool(seeders)
         self._circuits[seeder] = [*circuits, circuit_id]
         self._seeders[circuit_id] = [*seeders, seeder]
         return True
@@ -48,7 +46,6 @@ class IntroducedSeeders:
     def remove(self, circuit_id: int) -> list[IntroducedSeeder]:
         """Forget a circuit; return the seeders that it led to."""
         seeders = self._seeders.pop(circuit_id, [])
-        self._beside_the_first -= max(0, len(seeders) - 1)
         for seeder in seeders:
             self._circuits[seeder].remove(circuit_id)
             if not self._circuits[seeder]:

@@ -136,10 +136,8 @@ class MeetingPoints(HiddenTunnelCommunity):
             self.pex[info_hash] = pex
         if info_hash in self.pex:
             self.pex[info_hash].start_announce(seeder.seeder_key)
-        self.dht_announce(info_hash, self._introduction_to(seeder))
-
-    def _introduction_to(self, seeder: IntroducedSeeder) -> IntroductionPoint:
-        return IntroductionPoint(Peer(self.my_peer.key, self.my_estimated_wan), seeder.seeder_key)
+        if self.dht_provider is not None:
+            self._await_turn(seeder)
 
     def stop_announcing(self, seeder: IntroducedSeeder) -> None:
         """Take the seeder out of the swarm's PEX, and leave that when nobody is left in it, as py-ipv8 does."""
@@ -154,12 +152,8 @@ class MeetingPoints(HiddenTunnelCommunity):
                 self.ipv8.strategies = [entry for entry in self.ipv8.strategies if entry[0].overlay != pex]
             self.register_anonymous_task("unload a PEX", pex.unload)
 
-    def dht_announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> None:
-        """Store us as introduction point in the DHT when it is our turn, and from time to time as long as we are."""
-        if self.dht_provider is not None:
-            self._await_turn(IntroducedSeeder(intro_point.seeder_pk, info_hash))
-
     def _await_turn(self, seeder: IntroducedSeeder, due_s: float = 0.0) -> None:
+        """Store us in the DHT as the seeder's introduction point when it is our turn, and again as long as we are."""
         self._turns.add(seeder, due_s)
         self._has_new_turn.set()
         if not self.is_pending_task_active("announce seeders"):
@@ -179,9 +173,9 @@ class MeetingPoints(HiddenTunnelCommunity):
                 await asyncio.sleep(self.dht_provider.announce_pause_s)
 
     async def _announce(self, seeder: IntroducedSeeder) -> None:
-        stored = False
+        stored, here = False, Peer(self.my_peer.key, self.my_estimated_wan)
         try:
-            stored = await self.dht_provider.announce(seeder.info_hash, self._introduction_to(seeder))
+            stored = await self.dht_provider.announce(seeder.info_hash, IntroductionPoint(here, seeder.seeder_key))
         finally:
             self._await_turn(seeder, time.monotonic() + (ANNOUNCE_AGAIN_S if stored else ANNOUNCE_RETRY_S))
 

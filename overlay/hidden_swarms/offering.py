@@ -1,7 +1,6 @@
 """Offers the hidden swarms that we seed at introduction points, many over one circuit where there are many."""
 
 import time
-from collections.abc import Callable, Container
 from typing import Any
 
 from ipv8.messaging.anonymization.caches import IPRequestCache
@@ -39,12 +38,10 @@ class OfferRequest(IPRequestCache):
 class Offering(SwarmCircuits):
     """Makes introduction points as py-ipv8 does, but several of our swarms may share one (offers.py)."""
 
-    choose_introduction_point: Callable[[Container[bytes]], Peer | None]
-
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self.offers = Offers(settings.offered_together)
-        self.refusing = Recent[bytes](REFUSED_S)
+        self.refusing = Recent[bytes](REFUSED_S)  # introduction points that did not answer, by key
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
         """Have a swarm introduced, at `required_ip` if given; without it, only if it is not yet.
@@ -82,8 +79,9 @@ class Offering(SwarmCircuits):
         shared = self.offers.circuit_for_one_more(circuit.circuit_id for circuit in there) if not required_ip else None
         if shared is not None:
             return self.circuits[shared]
-        point = required_ip or self.choose_introduction_point(self.refusing.all(time.monotonic()))
-        built: Circuit | None = self.create_circuit_for_infohash(info_hash, CIRCUIT_TYPE_IP_SEEDER, required_exit=point)
+        built: Circuit | None = self.create_circuit_for_infohash(
+            info_hash, CIRCUIT_TYPE_IP_SEEDER, required_exit=required_ip
+        )
         return built
 
     def on_intro_established(self, source_address: tuple[str, int], data: bytes, circuit_id: int | None) -> None:

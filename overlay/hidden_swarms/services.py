@@ -54,9 +54,9 @@ END_TO_END_SILENCE_S = 10.0
 MAX_RENDEZVOUS_PER_SWARM = 64
 
 # Messages between exits and introduction points of others: every relay lets them pass, as in py-ipv8.
-HIDDEN_SERVICE_MESSAGES = frozenset(
-    payload.msg_id for payload in (CreateE2EPayload, CreatedE2EPayload, PeersRequestPayload, PeersResponsePayload)
-)
+HIDDEN_SERVICE_QUESTIONS = frozenset({CreateE2EPayload.msg_id, PeersRequestPayload.msg_id})
+HIDDEN_SERVICE_ANSWERS = frozenset({CreatedE2EPayload.msg_id, PeersResponsePayload.msg_id})
+HIDDEN_SERVICE_MESSAGES = HIDDEN_SERVICE_QUESTIONS | HIDDEN_SERVICE_ANSWERS
 
 # The messages that a hop of our circuit may send us over it. Requests are not among them: the node at the
 # circuit's end could ask us what it asks other nodes, and so find out what else we do.
@@ -76,11 +76,10 @@ _CELLS_OVER_OUR_CIRCUITS = frozenset(
         TestResponsePayload,
     )
 )
-_ANSWERS = frozenset({CreatedE2EPayload.msg_id, PeersResponsePayload.msg_id})
 # What may come from outside over a circuit of ours, by its type.
 _MESSAGES_FROM_OUTSIDE = {
-    CIRCUIT_TYPE_DATA: _ANSWERS,
-    CIRCUIT_TYPE_LOOKUP: _ANSWERS,
+    CIRCUIT_TYPE_DATA: HIDDEN_SERVICE_ANSWERS,
+    CIRCUIT_TYPE_LOOKUP: HIDDEN_SERVICE_ANSWERS,
     CIRCUIT_TYPE_IP_SEEDER: frozenset({CreateE2EPayload.msg_id}),
 }
 
@@ -244,7 +243,7 @@ class HiddenServices(Offering):
         """
         payload, _ = self.serializer.unpack_serializable(CreateE2EPayload, data, offset=PAYLOAD_AT)
         circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
-        if circuit_id is not None and not self.offers.serves(circuit_id, payload.info_hash):
+        if circuit_id is not None and (circuit is None or not self.offers.serves(circuit_id, payload.info_hash)):
             self.counters[DropReason.CREATE_E2E_REFUSED] += 1
         elif self.is_draining:
             self.counters[DropReason.CREATE_E2E_WHILE_DRAINING] += 1

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -116,10 +116,6 @@ class ChosenHops(TunnelCommunity):
     def choose_meeting_point(self, hops: int) -> Peer | None:
         """Return where a circuit of so many hops ends, over which others reach us."""
         return self.hop_choice.meeting_point(hops)
-
-    def choose_introduction_point(self, refusing: Container[bytes]) -> Peer | None:
-        """Return who is to introduce a swarm of ours; those that refuse, by their keys, come last."""
-        return self.hop_choice.introduction_point(refusing)
 
     def send_initial_create(self, circuit: Circuit, candidate_peers: list[Peer], max_tries: int) -> None:
         self._suspect_unverified(circuit)

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import (
@@ -50,17 +50,15 @@ class HopChoice:
         others = [peer for peer in peers if peer.public_key.key_to_bin() not in primary]
         return self._rng.choice(others or peers) if peers else None
 
-    def introduction_point(self, refusing: Container[bytes] = ()) -> Peer | None:
+    def introduction_point(self) -> Peer | None:
         """Return a node that strangers can send to: exits are taken to be such (py-ipv8's select_exit).
 
-        Those that refuse to introduce us, by their keys, come last.
+        Those that refuse to introduce us come last.
         """
-        for shunned in (refusing, ()):
-            for flag in (PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY):
-                peers = self._community.get_candidates(flag)
-                if fit := [peer for peer in peers if peer.public_key.key_to_bin() not in shunned]:
-                    return self.last(fit)
-        return None
+        now_s, refuses = time.monotonic(), self._community.refusing.has
+        known = [self._community.get_candidates(f) for f in (PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY)]
+        willing = [[peer for peer in peers if not refuses(peer.public_key.key_to_bin(), now_s)] for peers in known]
+        return self.last(next((peers for peers in (*willing, *known) if peers), []))
 
     def meeting_point(self, hops: int) -> Peer | None:
         """Return a rendezvous point for a circuit of `hops` hops; a downloader may ask for many of these.

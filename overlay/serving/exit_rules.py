@@ -118,7 +118,7 @@ PORT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class ExitRules:
-    """Holds an operator's rules for an exit; None, and 0 for a number, is no rule."""
+    """Holds an operator's rules for an exit; None, and 0 for a number, is no rule where nothing else is said."""
 
     protocols: Protocol | None = None  # None: what the peer flags say
     denied: Ranges = field(default_factory=Ranges)
@@ -128,8 +128,8 @@ class ExitRules:
     max_destinations: int = 0  # the most destinations of a circuit at a time
     max_unanswered: int = 0  # datagrams to an address that never answered
     new_per_s: int = 0  # destinations of a circuit, with a burst of BURST_S
-    inbound: bool = True  # whether strangers may reach a circuit that has asked to be found (strangers.py)
-    inbound_per_s: int = INBOUND_PER_S  # datagrams of strangers to a circuit; 0: any number
+    # Datagrams of strangers to a circuit that has asked to be found (strangers.py); None: none, 0: any number.
+    inbound_per_s: int | None = INBOUND_PER_S
     https_names: tuple[str, ...] | None = None  # where TLS may go: these names, and those that end in a dot and one
 
     def with_denied(self, hosts: Iterable[str]) -> "ExitRules":

@@ -6,16 +6,14 @@ from collections import Counter
 from typing import Any, Protocol
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
-from ipv8.messaging.anonymization.payload import (
-    CreatedE2EPayload,
-    CreateE2EPayload,
-    PeersRequestPayload,
-    PeersResponsePayload,
-)
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
-from tunnel_pool.overlay.hidden_swarms.services import HIDDEN_SERVICE_MESSAGES
+from tunnel_pool.overlay.hidden_swarms.services import (
+    HIDDEN_SERVICE_ANSWERS,
+    HIDDEN_SERVICE_MESSAGES,
+    HIDDEN_SERVICE_QUESTIONS,
+)
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unmapped
 from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
@@ -26,8 +24,6 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
-_QUESTIONS = {CreateE2EPayload.msg_id, PeersRequestPayload.msg_id}
-_ANSWERS = {CreatedE2EPayload.msg_id, PeersResponsePayload.msg_id}
 MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
 
 
@@ -121,7 +117,7 @@ class PolicedExitSocket(TunnelExitSocket):
             policy.counters[refusal] += 1
         else:
             self._strangers.sent(destination[0], data, time.monotonic())
-            if self._hidden_service_message(data) in _QUESTIONS:
+            if self._hidden_service_message(data) in HIDDEN_SERVICE_QUESTIONS:
                 self._strangers.asks_introduction_points()
         return refusal is None
 
@@ -143,7 +139,7 @@ class PolicedExitSocket(TunnelExitSocket):
         now_s = time.monotonic()
         if not self._strangers.is_stranger(unmapped((host, 0))[0]):
             return True
-        if self._hidden_service_message(data) in _ANSWERS and self._strangers.lets_answer_in(now_s):
+        if self._hidden_service_message(data) in HIDDEN_SERVICE_ANSWERS and self._strangers.lets_answer_in(now_s):
             return True
         refusal = self._strangers.refusal(self._policy.exit_rules, now_s)
         if refusal is not None:

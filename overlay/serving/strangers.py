@@ -73,8 +73,9 @@ class Strangers:
 
     def refusal(self, rules: ExitRules, now_s: float) -> str | None:
         """Return why a stranger's datagram may not come in; one that may is counted."""
-        if not self._announced or not rules.inbound:
+        per_s = rules.inbound_per_s
+        if not self._announced or per_s is None:
             return DropReason.EXIT_STRANGER
-        if rules.inbound_per_s and not self._rate.spend(rules.inbound_per_s, rules.inbound_per_s, now_s):
+        if per_s and not self._rate.spend(per_s, per_s, now_s):
             return DropReason.EXIT_STRANGERS_TOO_FAST
         return None

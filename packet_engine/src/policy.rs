@@ -31,19 +31,12 @@ fn could_be_ipv8(data: &[u8]) -> bool {
     data.len() >= 23 && matches!(data, [0, 1 | 2, ..])
 }
 
-/// Between exits and introduction points of others (py-ipv8 payload.py): create-e2e, created-e2e,
-/// peers-request, peers-response.
-const HIDDEN_SERVICE_MESSAGES: [u8; 4] = [13, 14, 17, 18];
-
-fn is_of_hidden_services(data: &[u8], prefix: &Prefix) -> bool {
-    data.strip_prefix(prefix).and_then(<[u8]>::first).is_some_and(|id| HIDDEN_SERVICE_MESSAGES.contains(id))
-}
-
-/// A question to an introduction point, and the answer to one.
+/// A question to an introduction point of others (py-ipv8 payload.py): create-e2e, peers-request.
 pub fn is_question(data: &[u8], prefix: &Prefix) -> bool {
     matches!(data.strip_prefix(prefix), Some([13 | 17, ..]))
 }
 
+/// An introduction point's answer: created-e2e, peers-response.
 pub fn is_answer(data: &[u8], prefix: &Prefix) -> bool {
     matches!(data.strip_prefix(prefix), Some([14 | 18, ..]))
 }
@@ -68,7 +61,9 @@ impl ExitPolicy {
     pub fn content(&self, data: &[u8], prefix: &Prefix, protocols: u8) -> Result<(), DropReason> {
         let allowed = could_be_any_of(protocols, data)
             || (could_be_ipv8(data)
-                && ((self.own_messages && data.starts_with(prefix)) || is_of_hidden_services(data, prefix)));
+                && ((self.own_messages && data.starts_with(prefix))
+                    || is_question(data, prefix)
+                    || is_answer(data, prefix)));
         allowed.then_some(()).ok_or(DropReason::ExitContentRefused)
     }
 

@@ -121,7 +121,7 @@ struct PackedRules(ExitRules);
 #[pymethods]
 impl PackedRules {
     #[new]
-    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s, inbound, inbound_per_s, https_names=None))]
+    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s, inbound_per_s, https_names=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         protocols: Option<u8>,
@@ -132,8 +132,7 @@ impl PackedRules {
         max_destinations: u32,
         max_unanswered: u32,
         new_per_s: u32,
-        inbound: bool,
-        inbound_per_s: u32,
+        inbound_per_s: Option<u32>,
         https_names: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let addresses = |packed| Ranges::of_addresses(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
@@ -148,7 +147,6 @@ impl PackedRules {
             max_destinations,
             max_unanswered,
             new_per_s,
-            inbound,
             inbound_per_s,
         }))
     }

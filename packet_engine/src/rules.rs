@@ -73,7 +73,7 @@ fn unpack<T>(packed: &[u8], size: usize, range: impl Fn(&[u8]) -> Option<(T, T)>
     pieces.map(range).collect::<Option<Vec<_>>>().map(Ranges)
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ExitRules {
     /// None: what the peer flags say.
     pub protocols: Option<u8>,
@@ -90,28 +90,9 @@ pub struct ExitRules {
     pub max_unanswered: u32,
     /// New destinations of a circuit a second, with a burst of ten seconds' worth; 0: any number.
     pub new_per_s: u32,
-    /// Whether strangers may reach a circuit that has asked to be found (strangers.rs), and with how many datagrams a
-    /// second; 0: any number.
-    pub inbound: bool,
-    pub inbound_per_s: u32,
-}
-
-impl Default for ExitRules {
-    fn default() -> Self {
-        Self {
-            protocols: None,
-            denied: Ranges::default(),
-            allowed: None,
-            denied_ports: Ranges::default(),
-            allowed_ports: None,
-            https_names: None,
-            max_destinations: 0,
-            max_unanswered: 0,
-            new_per_s: 0,
-            inbound: true,
-            inbound_per_s: 500,
-        }
-    }
+    /// With how many datagrams a second strangers may reach a circuit that has asked to be found (strangers.rs); None:
+    /// with none, 0: with any number.
+    pub inbound_per_s: Option<u32>,
 }
 
 impl ExitRules {

@@ -89,14 +89,12 @@ impl Strangers {
         if is_known {
             return Ok(false);
         }
-        if !self.announced || !rules.inbound {
-            return Err(DropReason::ExitStranger);
-        }
-        if rules.inbound_per_s > 0 {
+        let per_s = rules.inbound_per_s.filter(|_| self.announced).ok_or(DropReason::ExitStranger)?;
+        if per_s > 0 {
             if !self.rate.permits(now_ns) {
                 return Err(DropReason::ExitStrangersTooFast);
             }
-            self.rate.take(1, u64::from(rules.inbound_per_s), BURST_NS, now_ns);
+            self.rate.take(1, u64::from(per_s), BURST_NS, now_ns);
         }
         Ok(true)
     }
@@ -109,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     const SECOND_NS: u64 = 1_000_000_000;
-    const RULES: fn() -> ExitRules = || ExitRules { inbound_per_s: 10, ..ExitRules::default() };
+    const RULES: fn() -> ExitRules = || ExitRules { inbound_per_s: Some(10), ..ExitRules::default() };
 
     fn host(number: u16) -> IpAddr {
         let [high, low] = number.to_be_bytes();
@@ -140,7 +138,7 @@ mod tests {
             let mut strangers = Strangers::default();
             strangers.sent(host(1), &announce, 0);
             assert_eq!(strangers.let_in(&RULES(), host(3), 0), Ok(true));
-            let rules = ExitRules { inbound: false, ..RULES() };
+            let rules = ExitRules { inbound_per_s: None, ..RULES() };
             assert_eq!(strangers.let_in(&rules, host(3), SECOND_NS), Err(DropReason::ExitStranger));
         }
         let mut strangers = Strangers::default();
@@ -157,7 +155,7 @@ mod tests {
         assert!((10..=11).contains(&in_a_second), "{in_a_second}");
         assert_eq!(strangers.let_in(&RULES(), host(9), now_ns), Err(DropReason::ExitStrangersTooFast));
         assert!((0..1000).all(|_| strangers.let_in(&RULES(), host(1), now_ns) == Ok(false)));
-        let no_limit = ExitRules { inbound_per_s: 0, ..RULES() };
+        let no_limit = ExitRules { inbound_per_s: Some(0), ..RULES() };
         assert!((0..1000).all(|n| strangers.let_in(&no_limit, host(10 + n), now_ns) == Ok(true)));
     }
 

@@ -330,8 +330,8 @@ impl Worker {
             }
             Command::SetExit(id, mut exit) => {
                 if let Some(before) = core.routes.exits.remove(&id) {
-                    (exit.contacts, exit.dials, exit.probes) = (before.contacts, before.dials, before.probes);
-                    exit.strangers = before.strangers;
+                    (exit.contacts, exit.strangers) = (before.contacts, before.strangers);
+                    (exit.dials, exit.probes) = (before.dials, before.probes);
                 }
                 exit.largest_message = largest_message_to(exit.previous_hop, USUAL_LAYERS);
                 exit.enabled = self.exits.contains_key(&id);

@@ -73,6 +73,7 @@ fn relay() -> Core {
 
 fn exit() -> Core {
     let mut core = core(2);
+    core.rules.inbound_per_s = Some(500);
     core.routes.exits.insert(THEIRS, Exit::new(address("198.51.100.1:1"), keys(2), Arc::default()));
     core
 }

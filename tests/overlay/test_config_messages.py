@@ -39,6 +39,7 @@ RULES = st.builds(
     allowed_ports=st.none() | ranges(PORT_BYTES),
     max_destinations=COUNTS,
     max_unanswered=COUNTS,
+    inbound_per_s=st.none() | COUNTS,
     new_per_s=COUNTS,
 )
 TOLD = {

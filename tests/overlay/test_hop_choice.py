@@ -1,11 +1,13 @@
 """Which node becomes which hop, among a handful of them."""
 
+import time
 from collections import Counter
 
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit, Hop
 from ipv8.peer import Peer
 
+from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.paths.hop_choice import HopChoice
 
@@ -24,6 +26,7 @@ class Community:
         self.guard_order = lambda: GuardOrder(*keys)
         self.counters = Counter()
         self.circuits = {}
+        self.refusing = Recent[bytes](60.0)
 
     def get_candidates(self, *flags):
         return [] if PEER_FLAG_EXIT_BT in flags else self._peers
@@ -53,8 +56,12 @@ def test_where_the_only_one_of_the_second_layer_is_the_end_another_node_is_taken
 
 def test_who_refuses_to_introduce_us_is_asked_last():
     peers = relays(3)
-    choice = HopChoice(Community(peers, [], []), requires_diversity=False)
+    community = Community(peers, [], [])
+    choice = HopChoice(community, requires_diversity=False)
     keys = [peer.public_key.key_to_bin() for peer in peers]
     assert {choice.introduction_point() for _ in range(100)} == set(peers)
-    assert {choice.introduction_point(set(keys[:2])) for _ in range(20)} == {peers[2]}
-    assert {choice.introduction_point(set(keys)) for _ in range(100)} == set(peers)
+    for key in keys[:2]:
+        community.refusing.add(key, time.monotonic())
+    assert {choice.introduction_point() for _ in range(20)} == {peers[2]}
+    community.refusing.add(keys[2], time.monotonic())
+    assert {choice.introduction_point() for _ in range(100)} == set(peers)

@@ -128,7 +128,7 @@ async def test_swarms_that_share_an_introduction_point_are_all_found_there():
 @pytest.mark.usefixtures("engine")
 @ENGINES_PYTHON_SLOW
 async def test_an_introduction_point_can_ask_for_what_is_offered_there_alone():
-    """Whoever is at a circuit's end could find out so whether another swarm has the same seeder."""
+    """Otherwise whoever is at a circuit's end could find out whether another swarm has the same seeder."""
     here, elsewhere = swarm(1), swarm(2)
     async with relays(4) as nodes, member(nodes) as seeder:
         seeder.watch([WatchedSwarm(here, 1, True), WatchedSwarm(elsewhere, 1, True)])

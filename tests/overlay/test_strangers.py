@@ -17,7 +17,7 @@ def test_an_announce_lets_strangers_in(payload):
     assert strangers.refusal(RULES, 0.0) == "exit_stranger"
     strangers.sent("8.8.8.8", payload, 0.0)
     assert strangers.refusal(RULES, 0.0) is None
-    assert strangers.refusal(ExitRules(inbound=False), 100.0) == "exit_stranger"
+    assert strangers.refusal(ExitRules(inbound_per_s=None), 100.0) == "exit_stranger"
 
 
 def test_a_request_over_http_lets_strangers_in():

@@ -31,7 +31,7 @@ EXITS, RELAYS = 12, 4
 HOPS = 1
 OFFERED_TIMEOUT_S = 900.0
 POLL_S = 1.0
-# Introduction points, which are exits, announce one seeder after another, and some have thrice as many as others.
+# For each torrent: introduction points, which are exits, announce one after another, and some have thrice as many.
 SETTLE_S = 3 * QUESTIONS_OF_AN_ANNOUNCEMENT / (EXITS + RELAYS) / EXITS
 ANSWER_TIMEOUT_S = 60.0
 

@@ -44,19 +44,8 @@ STARTS = "starts"
 SOAK = "soak"
 TRIBLER = "tribler"
 OF_A_NODE = (LIMITS, FLOODS, SCALING)
-ALONE = (
-    STREAMS,
-    IDLE,
-    ISOLATION,
-    HIDDEN,
-    ELASTIC,
-    SEEKS,
-    API,
-    STARTS,
-    SOAK,
-    TRIBLER,
-    *OF_A_NODE,
-)  # measured by themselves
+# Measured by themselves.
+ALONE = (STREAMS, IDLE, ISOLATION, HIDDEN, ELASTIC, SEEKS, API, STARTS, SOAK, TRIBLER, *OF_A_NODE)
 USUAL = {"workers": WorkerRange(1, 1), "seconds": 5, "size": 200, "runs": 3}
 UNUSUAL: dict[str, dict[str, Any]] = {
     IDLE: {"workers": WorkerRange(16, 16), "seconds": 60},

@@ -97,8 +97,8 @@ async def _watch(client: TorrentClient) -> None:
     next_report_s = time.monotonic() + REPORT_INTERVAL_S
     while True:
         await client.wait_changed(CHECK_INTERVAL_S)
-        if client.is_offered != reachable:
-            reachable = client.is_offered
+        if (offered := client.is_offered) != reachable:
+            reachable = offered
             logger.info("%s", "Reachable: every torrent has its introduction point" if reachable else "Not reachable")
         if time.monotonic() >= next_report_s:
             next_report_s += REPORT_INTERVAL_S

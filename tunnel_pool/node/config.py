@@ -214,8 +214,7 @@ def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
         max_destinations=exit_.max_destinations,
         max_unanswered=exit_.max_unanswered,
         new_per_s=exit_.new_destinations_per_s,
-        inbound=exit_.inbound,
-        inbound_per_s=exit_.inbound_per_s,
+        inbound_per_s=exit_.inbound_per_s if exit_.inbound else None,
         https_names=tuple(exit_.https_names) or None,
     )
 

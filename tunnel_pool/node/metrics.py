@@ -23,13 +23,10 @@ class NodeCollector(Collector):
         by_role = {role: circuits[role] for role in ("relayed", "exits", "own")}
         carried = "Carried, by whose traffic it is; up: sent."
         yield family(CounterMetricFamily, "tunnel_pool_bytes", carried, ways, _each_way(status["bytes"]))
+        strangers = "Of strangers that came in at exits, to circuits that have asked to be found."
+        for unit, number in status["strangers"].items():
+            yield CounterMetricFamily(f"tunnel_pool_strangers_{unit}", strangers, number)
         refused = "Datagrams dropped or refused."
-        unasked = "Of strangers that came in at exits, to circuits that have asked to be found."
-        strangers = status["strangers"]
-        yield CounterMetricFamily(
-            "tunnel_pool_strangers_datagrams", "Datagrams " + unasked.lower(), strangers["datagrams"]
-        )
-        yield CounterMetricFamily("tunnel_pool_strangers_bytes", "Bytes " + unasked.lower(), strangers["bytes"])
         yield family(CounterMetricFamily, "tunnel_pool_dropped", refused, ["reason"], status["dropped"])
         opened = "Open now, by what we do for them."
         yield family(GaugeMetricFamily, "tunnel_pool_circuits", opened, ["role"], by_role)

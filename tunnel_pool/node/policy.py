@@ -52,7 +52,7 @@ def describe(rules: ExitRules, exit_: Exit, allow_private: bool) -> str:
     ):
         lines.append(f"  {number or 'any number of'} {text}")
     lines.append("What comes in unasked:")
-    if rules.inbound:
+    if rules.inbound_per_s is not None:
         lines.append(f"  {rules.inbound_per_s or 'any number of'} datagrams a second of strangers to a circuit")
         lines.append("      that has told a tracker or the DHT where it is found")
     else:

@@ -88,8 +88,8 @@ class PooledHiddenServices(EndToEndAddresses):
 
     def is_offered(self, info_hash: bytes) -> bool:
         """Return whether an introduction point names us as a seeder of this swarm."""
-        picture = self.pool.pictures.get(self._owners.of.get(info_hash, -1))
-        state = picture.swarms.get(info_hash) if picture is not None else None
+        slot = self.owner_of(info_hash)
+        state = self.pool.pictures[slot].swarms.get(info_hash) if slot in self.pool.pictures else None
         return state is not None and state.offered
 
     def _is_alone(self, circuit: Circuit) -> bool:

@@ -248,9 +248,8 @@ class TorrentClient:
     @property
     def is_offered(self) -> bool:
         """Return whether all that we seed hidden has its introduction point."""
-        return all(
-            map(self.tunnels.is_offered, (hash_ for hash_, swarm in self.tunnels.swarms.items() if swarm.seeding))
-        )
+        seeded = [info_hash for info_hash, swarm in self.tunnels.swarms.items() if swarm.seeding]
+        return all(map(self.tunnels.is_offered, seeded))
 
     @property
     def statuses(self) -> list[TorrentStatus]:

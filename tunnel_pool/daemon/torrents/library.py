@@ -56,9 +56,8 @@ class Library:
         self.records = Records(store, self.torrents, os.getcwd())
         self.scheduler = Scheduler(self.records, sessions, tunnels, self.background, min_free_bytes=min_free_bytes)
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
-        self._left: dict[str, Totals] = Newest(
-            MAX_LEFT
-        )  # what torrents moved that libtorrent lets go of: trackers hear of it then
+        # What torrents moved that libtorrent lets go of: trackers hear of it then.
+        self._left: dict[str, Totals] = Newest(MAX_LEFT)
         self._settle_s = settle_s
 
     def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
