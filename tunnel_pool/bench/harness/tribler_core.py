@@ -17,7 +17,7 @@ from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.errors import UserError
 
 KEY = "secret"
-PORT = 52194
+PORT = 20_194  # below the range that the kernel takes ports from by itself
 HOST, TUNNELS_HOST = "127.9.9.8", "127.9.9.9"
 READY_WITHIN_S = 60.0
 ENDS_WITHIN_S = 30.0

@@ -22,6 +22,11 @@ class Room:
         self._full: set[str] = set()
         self._looking = False
 
+    @property
+    def full(self) -> frozenset[str]:
+        """Return the folders without room, as far as is known."""
+        return frozenset(self._full)
+
     def is_in(self, folder: str) -> bool:
         """Return whether there is room in the folder, as far as is known."""
         return folder not in self._full

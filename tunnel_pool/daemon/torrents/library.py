@@ -54,7 +54,9 @@ class Library:
         self.sessions = sessions
         self.background = Background()
         self.records = Records(store, self.torrents, os.getcwd())
-        self.scheduler = Scheduler(self.records, sessions, tunnels, self.background, min_free_bytes=min_free_bytes)
+        self.scheduler = Scheduler(
+            self.records, self.seen, sessions, tunnels, self.background, min_free_bytes=min_free_bytes
+        )
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
         # What torrents moved that libtorrent lets go of: trackers hear of it then.
         self._left: dict[str, Totals] = Newest(MAX_LEFT)

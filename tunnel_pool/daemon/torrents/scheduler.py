@@ -10,16 +10,18 @@ from functools import partial
 import libtorrent as lt
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.daemon.rules.queue import Activity, View, is_done_seeding, plan
+from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, plan
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.sessions import Sessions
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.torrent import Count, Torrent
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.torrent.isolation import PLAIN, share_limit
 
 SOON_S = 0.05
+WHOLE_S = 10.0  # how often torrents are looked at although nothing has changed: for limits that time alone reaches
+MEASURE_S = 0.9
 SAVE_INTERVAL_S = 20.0
 SAVE_TIME_INTERVAL_S = 3600.0  # for torrents whose seeding time alone has changed
 SAVES_AT_ONCE = 64  # torrents in a second: a thousand are saved within the interval
@@ -31,16 +33,25 @@ class Scheduler:
     """Starts, stops and saves torrents: `tick` it every second."""
 
     def __init__(
-        self, records: Records, sessions: Sessions, tunnels: Tunnels, background: Background, *, min_free_bytes: int
+        self,
+        records: Records,
+        seen: Count,
+        sessions: Sessions,
+        tunnels: Tunnels,
+        background: Background,
+        *,
+        min_free_bytes: int,
     ) -> None:
-        """`min_free_bytes`: with less room on its disk, no torrent downloads."""
+        """`seen` counts changes to torrents; with less room than `min_free_bytes` on its disk, no torrent downloads."""
         self.room = Room(min_free_bytes)
         self._torrents = records.torrents
         self._records = records
+        self._seen = seen
         self._sessions = sessions
         self._tunnels = tunnels
         self._background = background
-        self._next_save_s = 0.0
+        self._next_save_s = self._next_whole_s = self._measured_s = 0.0
+        self._planned: object = None  # what the last plan was made of
         self._unsaved: deque[Torrent] = deque()
         self._reachable: dict[Lane, bool] = {}  # what was found out in this tick
         self._soon: asyncio.TimerHandle | None = None
@@ -65,18 +76,8 @@ class Scheduler:
         self._reachable.clear()
         now_s = time.monotonic()
         limits = self._records.settings.queue_limits()
-        views = {torrent.record.infohash: self._view(torrent, now_s) for torrent in self._torrents.values()}
-        for infohash, activity in plan(views.values(), limits).items():
-            torrent = self._torrents[infohash]
-            torrent.measure(now_s)
-            if torrent.activity is not activity:
-                torrent.activity = activity
-            if activity is Activity.RUNNING and is_done_seeding(views[infohash], limits):
-                self._background.spawn(self._stop_done(torrent))
-            try:
-                self.apply_activity(torrent)
-            except RuntimeError as error:
-                logger.error("libtorrent refused to start or stop a torrent: %s", error)
+        self._plan(limits)
+        self._tend(now_s, limits)
         self._share_rates()
         self._look_at_disks()
         self._sessions.connect_peers()
@@ -86,6 +87,41 @@ class Scheduler:
         if self._unsaved:
             some = [self._unsaved.popleft() for _ in range(min(SAVES_AT_ONCE, len(self._unsaved)))]
             self._background.spawn(self._records.save_resume(some))
+
+    def _plan(self, limits: QueueLimits) -> None:
+        """Note what each torrent is to do, where anything has changed since the last time."""
+        made_of = self._seen.value, len(self._torrents), limits, self.room.full
+        if made_of == self._planned:
+            return
+        now_s = time.monotonic()
+        for infohash, activity in plan((self._view(each, now_s) for each in self._torrents.values()), limits).items():
+            torrent = self._torrents[infohash]
+            if torrent.activity is not activity:
+                torrent.activity = activity
+        self._planned = made_of
+
+    def _tend(self, now_s: float, limits: QueueLimits) -> None:
+        """Measure, start and stop torrents, all of them now and then, and else those that are not settled."""
+        since_s = now_s - self._measured_s
+        if is_measured := since_s >= MEASURE_S:
+            self._measured_s = now_s
+        if is_whole := now_s >= self._next_whole_s:
+            self._next_whole_s = now_s + WHOLE_S
+        for torrent in self._torrents.values():
+            if not is_whole and self._is_settled(torrent):
+                continue
+            if is_measured:
+                torrent.measure(since_s)
+            if torrent.activity is Activity.RUNNING and is_done_seeding(self._view(torrent, now_s), limits):
+                self._background.spawn(self._stop_done(torrent))
+            try:
+                self.apply_activity(torrent)
+            except RuntimeError as error:
+                logger.error("libtorrent refused to start or stop a torrent: %s", error)
+
+    def _is_settled(self, torrent: Torrent) -> bool:
+        """Return whether the torrent does what it is to do, and nothing that decides it has changed since."""
+        return torrent.settled == (torrent.changed, self._is_reachable(torrent.lane))
 
     def _view(self, torrent: Torrent, now_s: float) -> View:
         summary = torrent.summary
@@ -100,15 +136,14 @@ class Scheduler:
 
     def apply_activity(self, torrent: Torrent) -> None:
         """Have libtorrent and the hidden swarms do what the torrent's activity says. Raises RuntimeError."""
+        torrent.settled = None
         if torrent.is_between_sessions:
             return
         is_held = torrent.held_until_s > time.monotonic()
         may_run = torrent.activity is Activity.RUNNING and not torrent.error and not torrent.record.moving_to
         may_run = may_run and not is_held
-        # Whether the lane has circuits is looked up last, and only for torrents that need one.
-        runs = torrent.is_verifying or (
-            may_run and (torrent.is_checking or bool(torrent.peers) or self._is_reachable(torrent.lane))
-        )
+        is_reachable = self._is_reachable(torrent.lane)
+        runs = torrent.is_verifying or (may_run and (torrent.is_checking or bool(torrent.peers) or is_reachable))
         if torrent.is_verifying and not may_run:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         if runs and torrent.is_uploading_only:
@@ -120,6 +155,8 @@ class Scheduler:
         elif not runs and not torrent.is_paused:
             torrent.handle.pause()
         self._join_swarms(torrent, may_run)
+        if runs is not torrent.is_paused and torrent.is_measured and not (is_held or torrent.is_uploading_only):
+            torrent.settled = torrent.changed, is_reachable
 
     def _is_reachable(self, lane: Lane) -> bool:
         """Return whether peers can reach the lane, asked once in each tick."""

@@ -25,7 +25,6 @@ S = lt.torrent_status
 CHECKING = (S.checking_files, S.checking_resume_data)
 NOTHING = Totals(0, 0)
 PEERS_FOR_S = 1.0
-MEASURE_S = 0.9
 PAUSED = int(lt.torrent_flags.paused)
 UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 
@@ -97,7 +96,7 @@ class Count:
 
 
 SEEN = frozenset(
-    ("record", "summary", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate")
+    ("record", "summary", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate", "handle")
 )
 
 
@@ -146,7 +145,9 @@ class Torrent:
     moved_before: Totals = NOTHING  # by the last time that libtorrent began to count from 0
     _counted: StatusSummary | None = None  # what it has counted since
     _all_swarms: frozenset[bytes] | None = None  # its hidden swarms, once its metadata names them all
-    _measured: tuple[float, int, int] = (0.0, 0, 0)  # when (monotonic), and the payload down and up until then
+    # What `changed` and whether its lane could be reached were when it did what it is to do; None while it does not.
+    settled: tuple[int, bool] | None = None
+    _measured: tuple[int, int] = (0, 0)  # the payload down and up until the last measurement
     _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -216,18 +217,27 @@ class Torrent:
         """Return how many BitTorrent peers are connected."""
         return self.summary.num_peers
 
-    def measure(self, now_s: float) -> None:
-        """Measure its speeds since the last call; libtorrent's own fade over half a minute."""
-        before_s, before_down, before_up = self._measured
-        down, up = self.summary.total_payload_download, self.summary.total_payload_upload
-        if now_s - before_s < MEASURE_S:
+    @property
+    def _payload(self) -> tuple[int, int]:
+        return self.summary.total_payload_download, self.summary.total_payload_upload
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether its speeds say that nothing comes or goes, and nothing did since they were measured."""
+        return not self.down_rate and not self.up_rate and self._measured == self._payload
+
+    def measure(self, since_s: float) -> None:
+        """Measure its speeds over so many seconds: the time in which all that is new to `summary` has moved.
+
+        libtorrent's own speeds fade over half a minute.
+        """
+        if self.is_measured:
             return
-        self._measured = now_s, down, up
-        if (down, up) == (before_down, before_up) and not self.down_rate and not self.up_rate:
-            return
+        before, self._measured = self._measured, self._payload
         # A session that it has just come to counts from 0.
-        self.down_rate = max(0, round((down - before_down) / (now_s - before_s)))
-        self.up_rate = max(0, round((up - before_up) / (now_s - before_s)))
+        self.down_rate, self.up_rate = (
+            max(0, round((now - then) / since_s)) for now, then in zip(self._measured, before, strict=True)
+        )
 
     def peer_infos(self) -> Sequence[lt.peer_info]:
         """Return its BitTorrent peers, as of the last second. Raises RuntimeError while it is between sessions."""
