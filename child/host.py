@@ -15,7 +15,7 @@ from tunnel_pool.child.data_path import DataPath, open_data_path
 from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
 from tunnel_pool.child.snapshot import take_snapshot
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
+from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS, Guest
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import (
     COMMUNITY_ID_BYTES,
@@ -371,8 +371,9 @@ class ChildHost:
             some = destinations[start : start + ORPHANS_PER_EVENT]
             self._control.send_event("orphans", pb.Orphans(**lane._asdict(), destinations=some))
 
-    def _on_guest(self, circuit: Circuit) -> None:
-        self._control.send_event("stream_guest", pb.StreamGuest(circuit_id=circuit.circuit_id))
+    def _on_guest(self, guest: Guest) -> None:
+        message = pb.StreamGuest(circuit_id=guest.circuit.circuit_id, known_as=guest.known_as, infohash=guest.infohash)
+        self._control.send_event("stream_guest", message)
 
     def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
         if self._data_path is not None:

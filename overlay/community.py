@@ -20,6 +20,7 @@ from ipv8.taskmanager import task
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_announced, set_group
 from tunnel_pool.overlay.clients.liveness import Carried, Liveness
+from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
@@ -93,7 +94,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_changed: Callable[[], None] = lambda: None
-        self.on_guest: Callable[[Circuit], None] = lambda circuit: None
+        self.on_guest: Callable[[Guest], None] = lambda guest: None
         self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
@@ -137,9 +138,9 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     def _engine_failed(self, why: str) -> None:
         self._failure = f"the packet engine failed: {why}; please report it"
 
-    def _guest_came(self, circuit_id: int) -> None:
+    def _guest_came(self, circuit_id: int, known_as: int, infohash: bytes | None) -> None:
         if (circuit := self.circuits.get(circuit_id)) is not None:
-            self.on_guest(circuit)
+            self.on_guest(Guest(circuit, known_as, infohash))
 
     def _streams_changed(self) -> None:
         self.on_changed()

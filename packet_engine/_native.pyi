@@ -8,7 +8,7 @@ _Event = (
     tuple[Literal["packet"], _Address, bytes]
     | tuple[Literal["orphans"], int, list[bytes]]
     | tuple[Literal["resolve"], int, str]
-    | tuple[Literal["guest"], int]
+    | tuple[Literal["guest"], int, int, bytes | None]
     | tuple[Literal["streams"], int]
     | tuple[Literal["stream_lost"], str]
     | tuple[Literal["failed"], str]

@@ -86,7 +86,9 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._reset_at = (0, 0)
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda lane, destinations: None
         self.look_up: Callable[[str], Future[str | None]] | None = None  # finds a name's address, for an exit's streams
-        self.on_guest: Callable[[int], None] = lambda circuit_id: None  # called when a client is to connect to its end
+        # Called when a client is to connect to who has opened a stream: the circuit, the id that his address stands
+        # for, and the infohash that a caller asks for.
+        self.on_guest: Callable[[int, int, bytes | None], None] = lambda circuit_id, known_as, infohash: None
         self.on_streams: Callable[[], None] = lambda: None  # called when a circuit has got, or lost, streams
         self.on_stream_lost: Callable[[str], object] = lambda why: None
         self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
@@ -241,8 +243,8 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
                     self.on_orphans(lane, destinations)
                 case ("resolve", number, name):
                     self._resolve(number, name)
-                case ("guest", circuit_id):
-                    self.on_guest(circuit_id)
+                case ("guest", circuit_id, known_as, infohash):
+                    self.on_guest(circuit_id, known_as, infohash)
                 case ("streams", circuit_id):
                     self.circuits.update_statistics(circuit_id)
                     self.on_streams()

@@ -2121,19 +2121,32 @@ Global___Orphans: typing_extensions.TypeAlias = Orphans
 
 @typing.final
 class StreamGuest(google.protobuf.message.Message):
-    """The other end of an end-to-end circuit has opened a stream: a client is to connect to its address."""
+    """The other end of a circuit has opened a stream: a client is to connect to the address that `known_as` stands for."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    KNOWN_AS_FIELD_NUMBER: builtins.int
+    INFOHASH_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
+    known_as: builtins.int
+    """the circuit's id, or that of a stranger who has called by TCP at its exit"""
+    infohash: builtins.bytes
+    """what such a stranger asks for (20 bytes)"""
     def __init__(
         self,
         *,
         circuit_id: builtins.int = ...,
+        known_as: builtins.int = ...,
+        infohash: builtins.bytes | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_infohash", b"_infohash", "infohash", b"infohash"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_infohash", b"_infohash", "circuit_id", b"circuit_id", "infohash", b"infohash", "known_as", b"known_as"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__infohash: typing_extensions.TypeAlias = typing.Literal["infohash"]
+    _WhichOneofArgType__infohash: typing_extensions.TypeAlias = typing.Literal["_infohash", b"_infohash"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__infohash) -> _WhichOneofReturnType__infohash | None: ...
 
 Global___StreamGuest: typing_extensions.TypeAlias = StreamGuest
 

@@ -55,6 +55,7 @@ class DropReason(StrEnum):
     EXIT_NEW_DESTINATIONS_TOO_FAST = "exit_new_destinations_too_fast"
     EXIT_NO_IPV4_SOCKET = "exit_no_ipv4_socket"
     EXIT_NO_IPV6_SOCKET = "exit_no_ipv6_socket"
+    EXIT_NO_LISTENER = "exit_no_listener"
     EXIT_NOT_OFFERED = "exit_not_offered"
     EXIT_PORT_DENIED = "exit_port_denied"
     EXIT_STRANGER = "exit_stranger"

@@ -16,6 +16,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYP
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.serving.admission import Admission
 from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.pool.pool import ProcessPool
@@ -67,9 +68,9 @@ class Tunnels(Protocol):
     """Called when a circuit is gone that clients met directly: its lane, and the
     destinations (RFC 1928 section 5) that it carried."""
 
-    on_guest: Callable[[Circuit], None]
-    """Called when the other end of a hidden swarm's circuit has opened a stream: a client is
-    to connect to that end's address (`end_to_end_address`), by TCP, within some seconds."""
+    on_guest: Callable[[Guest], None]
+    """Called when the other end of a hidden swarm's circuit has opened a stream, or an exit for
+    one who has called: a client is to connect to the guest's address, by TCP, within some seconds."""
 
     on_circuit_removed: Callable[[Circuit, str], None]
     """Called once for each circuit that is gone, with the reason."""

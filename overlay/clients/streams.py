@@ -1,15 +1,30 @@
 """Streams over circuits, as they are seen: who may speak them, and what a circuit has of them (docs/WIRE.md). Pure."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_SEEDER, Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
 from tunnel_pool.rpc.sync import NO_STREAMS, StreamsState
 from tunnel_pool.socks5.address import Socks5Address
 
 PEER_FLAG_EXIT_STREAMS = 8192  # of ours; nodes that don't know it keep it, and do nothing with it
+
+
+class Guest(NamedTuple):
+    """Says who has opened a stream over a circuit of ours, and waits for a client to connect to him."""
+
+    circuit: Circuit
+    known_as: int  # the circuit's id, or an id of his own
+    infohash: bytes | None = None  # what he asks for, if he has called by TCP at the circuit's exit (20 bytes)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return where clients find him."""
+        return end_to_end_address(self.known_as)
 
 
 def streams_of(route: object) -> StreamsState:
@@ -35,12 +50,17 @@ def may_come_to_speak(circuit: Circuit) -> bool:
 
 
 def that_reach(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) -> list[Circuit]:
-    """Return the circuits of a lane that can carry a stream to an address."""
+    """Return the circuits of a lane that can carry a stream to an address.
+
+    One that stands for no circuit may be a guest's: the child of this slot knows.
+    """
     end = end_to_end_circuit_id(address.host, address.port)
     speaking = [circuit for circuit in circuits if speaks_streams(circuit, lane)]
-    if end is not None:
-        return [circuit for circuit in speaking if circuit.circuit_id == end]
-    return [circuit for circuit in speaking if circuit.ctype == CIRCUIT_TYPE_DATA]
+    to_exits = [circuit for circuit in speaking if circuit.ctype == CIRCUIT_TYPE_DATA]
+    if end is None:
+        return to_exits
+    linked = [circuit for circuit in speaking if circuit.circuit_id == end]
+    return linked or [circuit for circuit in to_exits if slot_of(circuit.circuit_id) == slot_of(end)]
 
 
 def tries_streams(circuit: Circuit) -> bool:

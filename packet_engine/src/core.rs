@@ -3,6 +3,7 @@
 //! Datagrams that leave go through `gate`, what Python is to hear into `events`, frames for
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ use crate::rules::ExitRules;
 use crate::shaper::Cost;
 use crate::stream::{self, Frame};
 use crate::streams::quic::{LinkId, Quic};
-use crate::utp::could_be_utp;
+use crate::tcp_first::TcpFirst;
+use crate::utp::{self, could_be_utp};
 
 /// Packets of one round that wait for Python; more are dropped and counted.
 const MAX_PACKETS_BYTES: usize = 1 << 20;
@@ -54,8 +56,9 @@ pub enum Event {
     Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
     /// A stream's destination is a name; the answer is `Command::Resolved`.
     Resolve { number: u32, name: String },
-    /// The other end of an end-to-end circuit has opened a stream, which waits for a client of ours to connect to it.
-    Guest { circuit_id: u32 },
+    /// The other end of a circuit has opened a stream, which waits for a client of ours to connect to it: to what its id
+    /// stands for. One who has called says which torrent is wanted.
+    Guest { circuit_id: u32, known_as: u32, infohash: Option<[u8; 20]> },
     /// Whether a circuit of ours carries streams has changed.
     Streams { circuit_id: u32 },
 }
@@ -84,6 +87,11 @@ pub struct Core {
     pub stream: Option<Vec<u8>>,
     /// Exits that need their sockets before the outbox is sent.
     pub to_enable: Vec<u32>,
+    /// Exits whose circuits strangers may connect to from now on, if their clients take that.
+    pub to_open_door: Vec<u32>,
+    /// The ids of guests who wait (streams/guests.rs).
+    pub guests: HashSet<u32>,
+    pub tcp_first: TcpFirst,
     /// Milliseconds since the epoch.
     pub now_ms: u64,
     pub now: Instant,
@@ -203,6 +211,9 @@ impl Core {
             packets_bytes: 0,
             stream: None,
             to_enable: Vec::new(),
+            to_open_door: Vec::new(),
+            guests: HashSet::new(),
+            tcp_first: TcpFirst::default(),
             now_ms: 0,
             now: Instant::now(),
             quic: Quic::new(MAX_STREAMS),
@@ -481,13 +492,13 @@ impl Core {
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| DropReason::Socks5Malformed)?;
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(DropReason::Socks5Malformed)?;
         if let Some(id) = end_to_end_id(destination, self.settings.mask) {
+            if let Some(refusal) = self.refusal_of_utp(id, payload) {
+                return self.answer_client(association_id, from, key, &refusal);
+            }
             // Never to an exit, which would learn the id that our first hop knows.
             let circuit =
                 self.routes.circuits.get(&id).filter(|circuit| circuit.lane == clients && circuit.is_linked());
             circuit.ok_or(DropReason::NoCircuit)?;
-            if let Some(refusal) = self.refusal_of_utp(id, payload) {
-                return self.answer_client(association_id, from, key, &refusal);
-            }
             self.routes.clients.asked(id, CIRCUIT_ID_PORT, association_id);
             return self.send_data(id, NOWHERE, payload);
         }
@@ -643,7 +654,11 @@ impl Core {
         self.rules.destination(to)?;
         policy.content(payload, &self.settings.prefix, self.rules.protocols_or(policy.peer_flags))?;
         exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
+        let was_announced = exit.strangers.is_announced();
         exit.strangers.sent(to.ip(), payload, self.gate.now_ns);
+        if exit.strangers.is_announced() != was_announced {
+            self.to_open_door.push(circuit_id);
+        }
         if is_question(payload, &self.settings.prefix) {
             exit.strangers.asks_introduction_points();
         }
@@ -660,6 +675,7 @@ impl Core {
     pub fn exit_announced(&mut self, circuit_id: u32) {
         if let Some(exit) = self.routes.exits.get_mut(&circuit_id) {
             exit.strangers.announced();
+            self.to_open_door.push(circuit_id);
         }
     }
 
@@ -677,6 +693,11 @@ impl Core {
         let is_answer = is_answer(payload, &self.settings.prefix) && exit.strangers.let_answer_in(self.gate.now_ns);
         if !is_answer && exit.strangers.let_in(&self.rules, from.ip().to_canonical(), self.gate.now_ns)? {
             self.counters.let_in(payload.len());
+            if let Some(refusal) = utp::refusal(payload).filter(|_| exit.has_door) {
+                if self.tcp_first.refuses(from.ip(), self.gate.now_ns) {
+                    return self.refuse_stranger(circuit_id, from, &refusal);
+                }
+            }
         }
         exit.contacts.answered(from, self.gate.now_ns);
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
@@ -689,6 +710,14 @@ impl Core {
         let to = exit.previous_hop;
         let cost = Cost::outwards(Class::Exited, circuit_id, packet.len(), payload.len());
         self.gate.send(cost, Egress::tunnel(to, circuit_id), packet);
+        Ok(())
+    }
+
+    /// Answer a stranger who begins a connection by uTP: he is to come by TCP.
+    fn refuse_stranger(&mut self, circuit_id: u32, to: SocketAddr, refusal: &[u8]) -> Result<(), DropReason> {
+        let written = copy(self.gate.outbox.slot(), 0, refusal)?;
+        let cost = Cost::inwards(Class::Exited, circuit_id, refusal.len(), 0);
+        self.gate.send(cost, Egress::exit(to, circuit_id), written);
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
+use ring::rand::{SecureRandom, SystemRandom};
+
 use crate::address;
 use crate::cell::Header;
 use crate::clients::Lane;
@@ -16,13 +18,22 @@ use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::{ENCRYPTED_TCP, HTTPS, TCP};
 use crate::shaper::Cost;
 use crate::streams::inspection;
+use crate::streams::opening::Wish;
 use crate::streams::parts::Message;
 use crate::streams::quic::LinkId;
 use crate::utp;
 
-/// Streams a second that the other end of an end-to-end circuit may open, with a burst of ten seconds' worth.
+/// Streams a second that the other end of an end-to-end circuit may open, and an exit, with a burst of ten seconds' worth.
 const GUESTS_PER_S: u64 = 1;
+const CALLED_PER_S: u64 = 5;
 const GUESTS_BURST_NS: u64 = 10_000_000_000;
+/// Strangers a second who may connect to a circuit that ends here, with a burst of five seconds' worth.
+const CALLERS_PER_S: u64 = 10;
+const CALLERS_BURST_NS: u64 = 5_000_000_000;
+/// The part of an id that says which child has a circuit (overlay/config.py, SLOT_SHIFT).
+const SLOT_BITS: u32 = 0xFF00_0000;
+/// Streams that an exit may have open to us at a time.
+const CALLED_AT_ONCE: u32 = 64;
 
 impl Core {
     /// Begin a connection over a circuit of ours that may carry streams and has none.
@@ -35,7 +46,8 @@ impl Core {
             && !circuit.serves_streams()
             && !self.quic.has(link)
         {
-            self.quic.connect(link, circuit.largest_message, self.now);
+            let streams = if circuit.purpose == Purpose::Data { CALLED_AT_ONCE } else { 0 };
+            self.quic.connect(link, circuit.largest_message, streams, self.now);
         }
     }
 
@@ -65,10 +77,47 @@ impl Core {
         connected.min_by_key(|(link, circuit)| (circuit.stats.read_streams().1, link.circuit_id)).map(|(link, _)| link)
     }
 
-    /// The end-to-end circuit that a destination stands for, if it is one whose other end opens the streams.
-    pub fn link_that_serves(&self, lane: Lane, destination: &[u8]) -> Option<LinkId> {
-        let mut serving = self.that_may_carry(lane, destination).filter(|(_, circuit)| circuit.serves_streams());
-        serving.next().map(|(id, _)| LinkId::ours(id))
+    /// What a destination (RFC 1928 encoding) stands for, if it is the other end of a circuit, or a guest.
+    pub fn end_of(&self, destination: &[u8]) -> Option<u32> {
+        let (destination, _) = address::parse_socks5(destination).ok()?;
+        end_to_end_id(destination, self.settings.mask)
+    }
+
+    /// Whether this is an end-to-end circuit of the lane whose other end opens the streams.
+    pub fn link_that_serves(&self, lane: Lane, circuit_id: u32) -> bool {
+        self.routes.circuits.get(&circuit_id).is_some_and(|circuit| circuit.lane == lane && circuit.serves_streams())
+    }
+
+    /// Whether a circuit of ours is for clients of this lane.
+    pub fn serves(&self, link: LinkId, lane: Lane) -> bool {
+        let circuit = self.routes.circuits.get(&link.circuit_id);
+        link.is_ours && circuit.is_some_and(|circuit| circuit.lane == lane)
+    }
+
+    /// What the other end of a circuit of ours may open streams for.
+    pub fn guests_of(&self, link: LinkId) -> Result<Wish, DropReason> {
+        let circuit = self.routes.circuits.get(&link.circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        if circuit.serves_streams() {
+            Ok(Wish::Connect)
+        } else if circuit.purpose == Purpose::Data && self.routes.is_announced(link.circuit_id) {
+            Ok(Wish::Call)
+        } else {
+            Err(DropReason::StreamNotOffered)
+        }
+    }
+
+    /// An id for a guest who has called over a circuit: of the same child, so that his address leads here, and no
+    /// circuit's.
+    pub fn new_guest_id(&self, circuit_id: u32) -> u32 {
+        loop {
+            let mut bytes = [0; 4];
+            // Nobody but our own clients uses it: without randomness it is only one that was used before.
+            let _ = SystemRandom::new().fill(&mut bytes);
+            let id = (circuit_id & SLOT_BITS) | (u32::from_be_bytes(bytes) & !SLOT_BITS);
+            if !self.guests.contains(&id) && !self.routes.circuits.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// Whether a circuit of the lane may still come to carry streams.
@@ -77,8 +126,7 @@ impl Core {
     }
 
     fn that_may_carry<'a>(&'a self, lane: Lane, destination: &[u8]) -> impl Iterator<Item = (u32, &'a Circuit)> {
-        let destination = address::parse_socks5(destination).ok().map(|(destination, _)| destination);
-        let end = destination.and_then(|destination| end_to_end_id(destination, self.settings.mask));
+        let end = self.end_of(destination);
         self.routes.circuits.iter().map(|(id, circuit)| (*id, circuit)).filter(move |(id, circuit)| {
             let leads_there = match end {
                 Some(end) => *id == end && circuit.is_linked(),
@@ -88,12 +136,14 @@ impl Core {
         })
     }
 
-    /// What answers a packet to the other end of a circuit that begins a connection by uTP, where streams would carry it:
+    /// What answers a packet to the other end of a circuit, or a guest, that begins a connection by uTP, where streams
+    /// would carry it:
     /// libtorrent tries uTP first, and TCP at once when that is refused (peer_connection.cpp, connect_failed).
     pub fn refusal_of_utp(&self, circuit_id: u32, payload: &[u8]) -> Option<[u8; utp::HEADER_BYTES]> {
-        let circuit = self.routes.circuits.get(&circuit_id)?;
-        let has_streams = circuit.is_linked() && self.quic.is_connected(LinkId::ours(circuit_id));
-        if has_streams {
+        let circuit = self.routes.circuits.get(&circuit_id);
+        let is_linked = circuit.is_some_and(Circuit::is_linked);
+        let has_streams = is_linked && self.quic.is_connected(LinkId::ours(circuit_id));
+        if has_streams || self.guests.contains(&circuit_id) {
             utp::refusal(payload)
         } else {
             None
@@ -180,14 +230,58 @@ impl Core {
         self.stats_of(link).map_or(0, |stats| stats.read_streams().1)
     }
 
-    /// Whether the other end of an end-to-end circuit may have our client connect to it; it is counted then.
-    pub fn may_have_guest(&mut self, circuit_id: u32) -> Result<(), DropReason> {
+    /// Whether the other end of a circuit may have our client connect to it; it is counted then.
+    pub fn may_have_guest(&mut self, circuit_id: u32, wish: Wish) -> Result<(), DropReason> {
+        let per_s = if wish == Wish::Call { CALLED_PER_S } else { GUESTS_PER_S };
         let circuit = self.routes.circuits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         if !circuit.guests.permits(self.gate.now_ns) {
             return Err(DropReason::StreamTooFast);
         }
-        circuit.guests.take(1, GUESTS_PER_S, GUESTS_BURST_NS, self.gate.now_ns);
+        circuit.guests.take(1, per_s, GUESTS_BURST_NS, self.gate.now_ns);
         Ok(())
+    }
+
+    /// Whether strangers may connect to a circuit that ends here.
+    pub fn may_be_called(&self, circuit_id: u32) -> Result<(), DropReason> {
+        let exit = self.routes.exits.get(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        if !self.settings.policy.offers() || self.exit_protocols() & (TCP | ENCRYPTED_TCP) == 0 {
+            return Err(DropReason::StreamNotOffered);
+        }
+        let is_wanted = exit.strangers.is_announced() && self.rules.inbound_per_s.is_some();
+        is_wanted.then_some(()).ok_or(DropReason::ExitStranger)
+    }
+
+    /// Whether one more stranger may connect now; he is counted then.
+    pub fn take_call(&mut self, circuit_id: u32) -> Result<(), DropReason> {
+        self.may_be_called(circuit_id)?;
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        if !exit.callers.permits(self.gate.now_ns) {
+            return Err(DropReason::ExitStrangersTooFast);
+        }
+        exit.callers.take(1, CALLERS_PER_S, CALLERS_BURST_NS, self.gate.now_ns);
+        Ok(())
+    }
+
+    /// A stranger who has connected is led to the client, with so many bytes that were judged.
+    pub fn caller_came(&mut self, circuit_id: u32, bytes: usize) {
+        self.tcp_first.has_come();
+        self.counters.let_in(bytes);
+        if let Some(exit) = self.routes.exits.get(&circuit_id) {
+            exit.stats.active(self.now_ms);
+        }
+    }
+
+    pub fn set_door(&mut self, circuit_id: u32, has_door: bool) {
+        if let Some(exit) = self.routes.exits.get_mut(&circuit_id) {
+            exit.has_door = has_door;
+        }
+    }
+
+    /// Have a door opened to a circuit that ends here, if it may be called.
+    pub fn may_get_door(&mut self, link: LinkId) {
+        if !link.is_ours && self.may_be_called(link.circuit_id).is_ok() {
+            self.to_open_door.push(link.circuit_id);
+        }
     }
 
     /// Whether an exit looks up this name for a stream; it is counted then.

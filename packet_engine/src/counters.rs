@@ -59,6 +59,7 @@ reasons! {
     ExitTooManyMessages = "exit_too_many_messages",
     ExitNoIpv4Socket = "exit_no_ipv4_socket",
     ExitNoIpv6Socket = "exit_no_ipv6_socket",
+    ExitNoListener = "exit_no_listener",
     UdpReceiveError = "udp_receive_error",
     UdpSendFull = "udp_send_full",
     UdpSendError = "udp_send_error",

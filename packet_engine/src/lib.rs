@@ -25,6 +25,7 @@ pub mod strangers;
 pub mod stream;
 pub mod streams;
 pub mod sys;
+pub mod tcp_first;
 pub mod utp;
 pub mod worker;
 

@@ -386,7 +386,10 @@ impl Engine {
                     events.append(("orphans", lane, list))?;
                 }
                 Notice::Event(Event::Resolve { number, name }) => events.append(("resolve", number, name))?,
-                Notice::Event(Event::Guest { circuit_id }) => events.append(("guest", circuit_id))?,
+                Notice::Event(Event::Guest { circuit_id, known_as, infohash }) => {
+                    let infohash = infohash.map(|infohash| PyBytes::new(py, &infohash));
+                    events.append(("guest", circuit_id, known_as, infohash))?;
+                }
                 Notice::Event(Event::Streams { circuit_id }) => events.append(("streams", circuit_id))?,
                 Notice::StreamLost(why) => events.append(("stream_lost", why))?,
                 Notice::Failed(why) => events.append(("failed", why))?,

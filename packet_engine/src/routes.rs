@@ -115,6 +115,10 @@ pub struct Exit {
     pub enabled: bool,
     pub contacts: Contacts,
     pub strangers: Strangers,
+    /// Who connects to it by TCP (streams/doors.rs).
+    pub callers: OwnBucket,
+    /// It can be called by TCP.
+    pub has_door: bool,
     pub messages: OwnBucket,
     pub dials: Dials,
     pub stats: Arc<RouteStats>,
@@ -130,6 +134,8 @@ impl Exit {
             enabled: false,
             contacts: Contacts::default(),
             strangers: Strangers::default(),
+            callers: OwnBucket::default(),
+            has_door: false,
             messages: OwnBucket::default(),
             dials: Dials::default(),
             stats,
@@ -209,6 +215,11 @@ impl Routes {
         if self.circuits.contains_key(&circuit_id) {
             self.announced.entry(circuit_id).or_default();
         }
+    }
+
+    /// Whether others are told to find us by this circuit.
+    pub fn is_announced(&self, circuit_id: u32) -> bool {
+        self.announced.contains_key(&circuit_id)
     }
 
     /// Whether what comes from an origin over a circuit is for the main process: the circuit was announced, and no

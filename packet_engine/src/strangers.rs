@@ -69,6 +69,11 @@ impl Strangers {
         self.announced = true;
     }
 
+    /// Whether the circuit has asked to be found.
+    pub fn is_announced(&self) -> bool {
+        self.announced
+    }
+
     /// Note that an introduction point is asked over the circuit.
     pub fn asks_introduction_points(&mut self) {
         self.asks_introduction_points = true;

@@ -20,7 +20,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd as EventFdNumber};
 use nix::sys::prctl;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use nix::time::{clock_gettime, ClockId};
-use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
 use crate::outbox::{Outgoing, Train};
 
@@ -125,6 +125,11 @@ pub fn bind_udp(address: SocketAddr, device: Option<&CStr>) -> io::Result<OwnedF
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Where a socket is bound; None when the kernel can't say.
+pub fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
+    SockRef::from(socket).local_addr().ok()?.as_socket()
 }
 
 /// How large a packet to an address may be, by the route that the kernel knows; None when it can't say.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ use crate::shared::{Command, Notice, Shared};
 use crate::stream::FrameReader;
 use crate::streams::quic::LinkId;
 use crate::streams::service::{Client, Service, Watch};
-use crate::sys::{bind_udp, enable_gro, has_gso, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
+use crate::sys::{bind_udp, enable_gro, has_gso, local_address, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
 /// lets some gather, as network cards do (interrupt moderation); an idle one answers at once.
@@ -42,6 +42,8 @@ enum Token {
     StreamOut,
     /// A TCP connection of a stream, by its number.
     Tcp(u32),
+    /// Where strangers connect to a circuit.
+    Door(u32),
 }
 
 impl Token {
@@ -55,6 +57,7 @@ impl Token {
             Token::StreamIn => (5, 0),
             Token::StreamOut => (6, 0),
             Token::Tcp(number) => (7, number),
+            Token::Door(id) => (8, id),
         };
         kind << 32 | u64::from(id)
     }
@@ -70,6 +73,7 @@ impl Token {
             5 => Token::StreamIn,
             6 => Token::StreamOut,
             7 => Token::Tcp(id),
+            8 => Token::Door(id),
             _ => return None,
         })
     }
@@ -78,6 +82,10 @@ impl Token {
 impl Watch for Epoll {
     fn watch(&self, socket: &TcpStream, number: u32) -> io::Result<()> {
         self.add_changes(socket, Token::Tcp(number).pack())
+    }
+
+    fn watch_door(&self, listener: &TcpListener, circuit_id: u32) -> io::Result<()> {
+        self.add_reader(listener, Token::Door(circuit_id).pack())
     }
 }
 
@@ -183,6 +191,7 @@ impl Worker {
             self.work_streams();
             self.release();
             self.flush();
+            self.open_doors();
             self.flush_stream();
             if !self.core.events.is_empty() {
                 self.shared.notify(self.core.take_events().map(Notice::Event));
@@ -245,6 +254,10 @@ impl Worker {
                 self.served += 1;
                 self.streams.ready(&mut self.core, number);
             }
+            Token::Door(id) => {
+                self.served += 1;
+                self.streams.called(&mut self.core, &self.epoll, id);
+            }
             Token::StreamIn => self.read_stream(),
             Token::StreamOut => {
                 if let Some(out) = &mut self.stream_out {
@@ -295,7 +308,10 @@ impl Worker {
         let core = &mut self.core;
         match command {
             Command::Configure(settings) => core.settings = settings,
-            Command::SetExitRules(rules) => core.rules = rules,
+            Command::SetExitRules(rules) => {
+                core.rules = rules;
+                self.streams.close_forbidden_doors(core);
+            }
             Command::SendPacket { to, packet } => core.send_packet(to, &packet),
             Command::SendCell { to, circuit_id, plaintext, message } => {
                 core.send_cell(to, circuit_id, plaintext, &message);
@@ -332,6 +348,7 @@ impl Worker {
                 if let Some(before) = core.routes.exits.remove(&id) {
                     (exit.contacts, exit.strangers) = (before.contacts, before.strangers);
                     (exit.dials, exit.probes) = (before.dials, before.probes);
+                    (exit.callers, exit.has_door) = (before.callers, before.has_door);
                 }
                 exit.largest_message = largest_message_to(exit.previous_hop, USUAL_LAYERS);
                 exit.enabled = self.exits.contains_key(&id);
@@ -419,8 +436,20 @@ impl Worker {
             match self.core.routes.exits.get_mut(&id) {
                 // The next datagram tries again.
                 Some(exit) if sockets.v4.is_none() => exit.enabled = false,
-                Some(_) => drop(self.exits.insert(id, sockets)),
+                Some(_) => {
+                    self.exits.insert(id, sockets);
+                    self.core.may_get_door(LinkId::exit(id));
+                }
                 None => {}
+            }
+        }
+    }
+
+    /// Let strangers connect where circuits that were announced are found.
+    fn open_doors(&mut self) {
+        for id in std::mem::take(&mut self.core.to_open_door) {
+            if let Some(at) = self.exits.get(&id).and_then(|sockets| sockets.v4.as_ref()).and_then(local_address) {
+                self.streams.open_door(&mut self.core, &self.epoll, id, at);
             }
         }
     }

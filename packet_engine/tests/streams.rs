@@ -1,299 +1,23 @@
-//! Streams between a client and an exit in memory, with real TCP connections on loopback at both ends.
+//! Streams between a client and an exit, and between the ends of an end-to-end circuit.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod common;
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use common::*;
 use packet_engine::cell::STREAM_ID;
 use packet_engine::clients::Association;
-use packet_engine::core::{Core, Event, Settings};
-use packet_engine::counters::{Counters, DropReason};
-use packet_engine::exit_from::ExitFrom;
-use packet_engine::keys::{Direction, HalfParts, SessionKeys};
+use packet_engine::core::Event;
+use packet_engine::counters::DropReason;
+use packet_engine::keys::Direction;
 use packet_engine::outbox::Via;
-use packet_engine::policy::ExitPolicy;
-use packet_engine::routes::{Circuit, Exit, Purpose};
+use packet_engine::routes::{Circuit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
-use packet_engine::streams::service::{Client, Service, Watch};
 use proptest::prelude::*;
-
-const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
-const ID: u32 = 0x0100_0001;
-const BIT_TORRENT: u16 = 2;
-const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
-const LANE: u32 = 1;
-/// The messages that fit a packet where it may have 1,280 bytes.
-const NARROW: usize = 1127;
-const HELD: Duration = Duration::from_millis(3);
-
-/// Takes part in nobody's epoll: whoever was watched is told that something has changed, each time.
-#[derive(Default)]
-struct Everyone(RefCell<Vec<u32>>);
-
-impl Watch for Everyone {
-    fn watch(&self, _socket: &TcpStream, number: u32) -> io::Result<()> {
-        self.0.borrow_mut().push(number);
-        Ok(())
-    }
-}
-
-struct Node {
-    core: Core,
-    service: Service,
-    watched: Everyone,
-    /// How much later it is for the node's limits than by the clock.
-    later_ns: u64,
-}
-
-fn keys(seed: u8) -> Arc<SessionKeys> {
-    let half = HalfParts { key: &[seed; 32], salt: &[seed; 4], counter: 0 };
-    Arc::new(SessionKeys::new(&half, &half).unwrap())
-}
-
-impl Node {
-    fn new(peer_flags: u16) -> Self {
-        let settings = Settings {
-            prefix: PREFIX,
-            other_prefixes: Some(vec![]),
-            max_relay_early: 8,
-            no_crypto: vec![2, 3],
-            policy: ExitPolicy { peer_flags, own_messages: false, allow_private: true },
-            mask: 0,
-        };
-        Self {
-            core: Core::new(settings, Arc::new(Counters::default())),
-            service: Service::new(Arc::new(ExitFrom {
-                ip: Ipv4Addr::UNSPECIFIED.into(),
-                first_port: 0,
-                last_port: 0,
-                device: None,
-            })),
-            watched: Everyone::default(),
-            later_ns: 0,
-        }
-    }
-
-    fn client() -> Self {
-        let mut node = Self::new(0);
-        let circuit = Circuit {
-            tries_streams: true,
-            relay_early_count: 8.into(),
-            ..Circuit::new(address("198.51.100.2:2"), vec![keys(1)], LANE, Purpose::Data)
-        };
-        node.core.routes.circuits.insert(ID, circuit);
-        node.core.try_streams(ID);
-        node.core.gate.now_ns = packet_engine::sys::monotonic_ns();
-        node
-    }
-
-    fn exit(protocols: u8) -> Self {
-        let mut node = Self::new(BIT_TORRENT);
-        node.core.rules.protocols = Some(protocols);
-        node.core.routes.exits.insert(ID, Exit::new(address("198.51.100.1:1"), keys(1), Arc::default()));
-        node.core.gate.now_ns = packet_engine::sys::monotonic_ns();
-        node
-    }
-
-    /// Let everything go on, and return the cells that leave.
-    fn work(&mut self) -> Vec<Vec<u8>> {
-        self.core.now = Instant::now();
-        self.core.gate.now_ns = packet_engine::sys::monotonic_ns() + self.later_ns;
-        let watched = std::mem::take(&mut *self.watched.0.borrow_mut());
-        for number in watched {
-            self.service.ready(&mut self.core, number);
-            if self.service.has(number) {
-                self.watched.0.borrow_mut().push(number);
-            }
-        }
-        self.service.work(&mut self.core, &self.watched);
-        self.core.transmit_streams();
-        let mail = self.core.gate.outbox.sorted(&[]);
-        let cells = mail.entries.iter().map(|entry| mail.bytes(entry).to_vec()).collect();
-        self.core.gate.outbox.clear();
-        cells
-    }
-
-    fn receive(&mut self, from: &str, cells: &[Vec<u8>]) {
-        for cell in cells {
-            self.core.tunnel_received(address(from), &mut cell.clone(), 0);
-        }
-    }
-
-    fn open(&mut self, to: &[u8]) -> TcpStream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (theirs, _) = listener.accept().unwrap();
-        for socket in [&ours, &theirs] {
-            socket.set_nonblocking(true).unwrap();
-        }
-        self.service.open(&mut self.core, &self.watched, asked(theirs, to));
-        ours
-    }
-}
-
-fn asked(socket: TcpStream, to: &[u8]) -> Client {
-    Client { socket, lane: LANE, destination: to.to_vec(), early: vec![] }
-}
-
-fn address(text: &str) -> SocketAddr {
-    text.parse().unwrap()
-}
-
-fn encoded(to: SocketAddr) -> Vec<u8> {
-    let IpAddr::V4(ip) = to.ip() else { panic!() };
-    [&[1][..], &ip.octets(), &to.port().to_be_bytes()].concat()
-}
-
-struct Pair {
-    client: Node,
-    exit: Node,
-    /// One in so many cells is lost; 0: none.
-    lose_one_in: u64,
-    /// One in so many cells comes HELD later, and so out of order; 0: none.
-    hold_one_in: u64,
-    held: [VecDeque<(Instant, Vec<u8>)>; 2],
-    seed: u64,
-    largest_cell: usize,
-    /// The keys of the rendezvous point between the ends of an end-to-end circuit: the client's, the exit's.
-    rendezvous: Option<[Arc<SessionKeys>; 2]>,
-}
-
-/// Take the layer of one end off, and put that of the other on.
-fn turned(mut cell: Vec<u8>, from: &SessionKeys, to: &SessionKeys) -> Vec<u8> {
-    let sealed = 0..cell.len() - 29;
-    let text = from.open(Direction::Forward, &mut cell[29..], sealed).unwrap();
-    to.seal(Direction::Backward, &mut cell[29..], text).unwrap();
-    cell
-}
-
-impl Pair {
-    fn new(protocols: u8) -> Self {
-        Self {
-            client: Node::client(),
-            exit: Node::exit(protocols),
-            lose_one_in: 0,
-            hold_one_in: 0,
-            held: Default::default(),
-            seed: 1,
-            largest_cell: 0,
-            rendezvous: None,
-        }
-    }
-
-    /// Whether what happens to one in so many happens now.
-    fn is_hit(&mut self, one_in: u64) -> bool {
-        // Numerical Recipes' generator.
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        one_in != 0 && (self.seed >> 33).is_multiple_of(one_in)
-    }
-
-    /// Return the cells that arrive now of those that were sent in this direction.
-    fn carried(&mut self, direction: usize, cells: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        let mut arrived = Vec::new();
-        for cell in cells {
-            self.largest_cell = self.largest_cell.max(cell.len());
-            if self.is_hit(self.lose_one_in) {
-            } else if self.is_hit(self.hold_one_in) {
-                self.held[direction].push_back((Instant::now() + HELD, cell));
-            } else {
-                arrived.push(cell);
-            }
-        }
-        while self.held[direction].front().is_some_and(|(due, _)| *due <= Instant::now()) {
-            arrived.extend(self.held[direction].pop_front().map(|(_, cell)| cell));
-        }
-        arrived
-    }
-
-    fn step(&mut self) {
-        let there = self.client.work();
-        let mut there = self.carried(0, there);
-        if let Some([one, other]) = &self.rendezvous {
-            there = there.into_iter().map(|cell| turned(cell, one, other)).collect();
-        }
-        self.exit.receive("198.51.100.1:1", &there);
-        let back = self.exit.work();
-        let mut back = self.carried(1, back);
-        if let Some([one, other]) = &self.rendezvous {
-            back = back.into_iter().map(|cell| turned(cell, other, one)).collect();
-        }
-        self.client.receive("198.51.100.2:2", &back);
-    }
-
-    fn until<T>(&mut self, mut is_so: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let start = Instant::now();
-        loop {
-            self.step();
-            if let Some(value) = is_so(self) {
-                return value;
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "it never came");
-        }
-    }
-
-    fn reply(&mut self, client: &mut TcpStream) -> u8 {
-        self.until(|_| {
-            let mut reply = [0; 10];
-            match client.read(&mut reply) {
-                Ok(10) => Some(reply),
-                Ok(count) => panic!("a reply of {count} bytes"),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-                Err(error) => panic!("{error}"),
-            }
-        })[1]
-    }
-
-    /// A client connected through the exit to a server, which has accepted.
-    fn connected(&mut self) -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let mut client = self.client.open(&encoded(listener.local_addr().unwrap()));
-        assert_eq!(self.reply(&mut client), 0);
-        let (server, _) = self.until(|_| listener.accept().ok());
-        server.set_nonblocking(true).unwrap();
-        (client, server)
-    }
-
-    /// Move bytes from one socket to the other until it has all of them.
-    fn moved(&mut self, from: &mut TcpStream, to: &mut TcpStream, data: &[u8]) -> Vec<u8> {
-        let (mut sent, mut got) = (0, Vec::new());
-        let mut buffer = vec![0; 1 << 16];
-        self.until(|_| {
-            if sent < data.len() {
-                match from.write(&data[sent..]) {
-                    Ok(count) => sent += count,
-                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
-                }
-            }
-            match to.read(&mut buffer) {
-                Ok(0) => panic!("closed early"),
-                Ok(count) => got.extend_from_slice(&buffer[..count]),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
-            }
-            (got.len() >= data.len()).then_some(())
-        });
-        got
-    }
-
-    /// What a socket's end looks like: None is an orderly one.
-    fn end(&mut self, socket: &mut TcpStream) -> Option<ErrorKind> {
-        self.until(|_| match socket.read(&mut [0; 100]) {
-            Ok(0) => Some(None),
-            Ok(count) => panic!("{count} bytes came"),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            Err(error) => Some(Some(error.kind())),
-        })
-    }
-}
-
-fn data(bytes: usize) -> Vec<u8> {
-    [&HANDSHAKE[..], &(0..bytes).map(|number| (number % 251) as u8).collect::<Vec<_>>()].concat()
-}
 
 #[test]
 fn bytes_go_both_ways_whole_and_in_order() {
@@ -477,7 +201,7 @@ fn the_ends_of_an_end_to_end_circuit_meet_when_both_connect() {
     let mut downloader = pair.client.open(&other_end());
     let circuit_id = pair.until(|pair| {
         pair.exit.core.take_events().find_map(|event| match event {
-            Event::Guest { circuit_id } => Some(circuit_id),
+            Event::Guest { circuit_id, infohash: None, .. } => Some(circuit_id),
             _ => None,
         })
     });

@@ -23,6 +23,7 @@ from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
 from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour, set_group
+from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
@@ -109,7 +110,7 @@ class PooledTunnelCommunity(
         self.candidates: dict[Peer, list[int]] = {}
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
-        self.on_guest: Callable[[Circuit], None] = lambda circuit: None
+        self.on_guest: Callable[[Guest], None] = lambda guest: None
         self._peers: dict[bytes, Peer] = {}
         self._presumed_address = UDPv4Address(*NOWHERE)
         self.port: SharedPort | None = None
@@ -244,7 +245,8 @@ class PooledTunnelCommunity(
 
     def guest_came(self, message: pb.StreamGuest) -> None:
         if (circuit := self.circuits.get(message.circuit_id)) is not None:
-            self.on_guest(circuit)
+            infohash = message.infohash if message.HasField("infohash") else None
+            self.on_guest(Guest(circuit, message.known_as, infohash))
 
     def circuit_died(self, slot: int, message: pb.CircuitDead) -> None:
         circuit = self.circuits.get(message.circuit_id)

@@ -15,10 +15,12 @@ from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.clients import Clients
 from tunnel_pool.overlay.clients.lanes import Lane, detour_of, is_announced, lane_of
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
+from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
     end_to_end_address,
+    end_to_end_circuit_id,
 )
 from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
@@ -65,7 +67,7 @@ class Dispatcher:
         self._clients = Clients()
         self._on_lost = on_lost
         self.is_http_tracker: Callable[[str, int], bool] = lambda host, port: False
-        self.on_guest: Callable[[Circuit], None] = lambda circuit: None  # as in Tunnels, for circuits of this lane
+        self.on_guest: Callable[[Guest], None] = lambda guest: None  # as in Tunnels, for circuits of this lane
         self._carrier = carrier
         self.announcer: Announcer | None = None  # who leads the questions of the session, where somebody does
         self._strangers = TokenBucket()
@@ -131,6 +133,12 @@ class Dispatcher:
         has_streams = self._carrier is not None and self._carrier.has_streams(address)
         return has_streams and not self.is_http_tracker(address.host, address.port)
 
+    def guest_came(self, guest: Guest) -> None:
+        """Let a guest in; one who has called is a stranger like those who come by datagrams."""
+        if guest.infohash is not None and not self._may_let_stranger_in():
+            return
+        self.on_guest(guest)
+
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
         assert self._carrier is not None
         self._carrier.open_stream(sock, address, early)
@@ -139,6 +147,8 @@ class Dispatcher:
         """Return why a CONNECT is refused, None if it is not: only HTTP trackers are asked, by exits that offer it."""
         if address.port == HTTPS_PORT:
             return ReplyCode.NETWORK_UNREACHABLE, "no circuit that carries TLS is known"
+        if end_to_end_circuit_id(address.host, address.port) is not None:
+            return ReplyCode.HOST_UNREACHABLE, "the circuit to this peer is gone"
         by_detour = any(map(detour_of, self._tunnels.circuits_for_new_peers(*self.lane)))
         if not by_detour and not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
             return ReplyCode.NETWORK_UNREACHABLE, "no exit that makes HTTP requests is known"
@@ -185,10 +195,15 @@ class Dispatcher:
         """Hand a connection's first datagram on, once what is answered goes over the same circuit."""
         if address in self._entering:
             return
-        if not self._strangers.spend(STRANGERS_PER_S, STRANGERS_AT_ONCE, asyncio.get_running_loop().time()):
-            self.drops[DropReason.STRANGERS_TOO_FAST] += 1
+        if not self._may_let_stranger_in():
             return
         self._entering[address] = asyncio.get_running_loop().create_task(self._enter(circuit_id, address, data))
+
+    def _may_let_stranger_in(self) -> bool:
+        """Return whether one more stranger may begin a connection; he is counted then."""
+        may = self._strangers.spend(STRANGERS_PER_S, STRANGERS_AT_ONCE, asyncio.get_running_loop().time())
+        self.drops[DropReason.STRANGERS_TOO_FAST] += not may
+        return may
 
     async def _enter(self, circuit_id: int, address: bytes, data: bytes) -> None:
         try:
@@ -293,10 +308,10 @@ def connect(tunnels: Tunnels, dispatchers: Iterable[Dispatcher]) -> None:
         if dispatcher is not None:
             dispatcher.orphaned(destinations)
 
-    def on_guest(circuit: Circuit) -> None:
-        dispatcher = by_lane.get(lane_of(circuit))
+    def on_guest(guest: Guest) -> None:
+        dispatcher = by_lane.get(lane_of(guest.circuit))
         if dispatcher is not None:
-            dispatcher.on_guest(circuit)
+            dispatcher.guest_came(guest)
 
     tunnels.on_guest = on_guest
     tunnels.on_orphans = on_orphans

@@ -5,7 +5,7 @@ import ipaddress
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,12 +18,14 @@ from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, schemes_for, tracker_place
-from tunnel_pool.torrent.lost_peers import drop_and_reconnect, is_end_to_end
+from tunnel_pool.torrent.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 from tunnel_pool.torrent.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.transport import Transport
 
 TRACKERS_S = 0.1
+MANY_CALLERS = 64  # some of them are gone
+CALLER_CONNECTS_S = 30.0  # how long a caller may take until he is among the peers
 CONNECTED_S = 1.0
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
 
@@ -71,6 +73,13 @@ def connect_to_end(handles: Iterable[lt.torrent_handle], peer: Address, swarm: b
             handle.connect_peer(peer)
 
 
+def connect_to_caller(handles: Iterable[lt.torrent_handle], peer: Address, infohash: bytes) -> None:
+    """Connect to a stranger who has called, for that of these torrents which he asks for."""
+    for handle in handles:
+        if infohash in (known[: len(infohash)] for known in hidden_hashes_of(handle.info_hashes())):
+            handle.connect_peer(peer)
+
+
 class LibtorrentSession(Generic[T]):
     """Holds a libtorrent session and its torrents, by handle: a hybrid's best hash changes with its metadata."""
 
@@ -81,6 +90,7 @@ class LibtorrentSession(Generic[T]):
         self._trackers: set[TrackerPlace] = set()
         self._trackers_s = 0.0  # when these were looked up
         self._to_announce: dict[lt.torrent_handle, bool] = {}  # whether its trackers are told, too
+        self._callers: dict[Address, float] = {}  # who has called, and when (monotonic)
         self._connected: set[Address] = set()
         self._connected_s = 0.0  # likewise
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
@@ -116,6 +126,34 @@ class LibtorrentSession(Generic[T]):
         if self._stopped:
             return
         connect_to_end(list(self._torrents), peer, swarm)
+
+    def connect_to_caller(self, peer: Address, infohash: bytes) -> None:
+        """Connect to a stranger who has called at an exit, for the torrent of this infohash (20 bytes).
+
+        Each caller has an address of his own, which nobody has once he is gone: libtorrent is to forget it.
+        """
+        if self._stopped:
+            return
+        self._forget_callers()
+        self._callers[peer] = time.monotonic()
+        connect_to_caller(list(self._torrents), peer, infohash)
+
+    def _forget_callers(self) -> None:
+        """Have libtorrent forget callers that are gone, once there are many."""
+        if len(self._callers) < MANY_CALLERS:
+            return
+        connected = {info.ip for info in self._peer_infos()}
+        before_s = time.monotonic() - CALLER_CONNECTS_S
+        gone = [peer for peer, since_s in self._callers.items() if since_s < before_s and peer not in connected]
+        for peer in gone:
+            del self._callers[peer]
+        if gone:
+            drop_and_forget(self._session, {host for host, _ in gone})
+
+    def _peer_infos(self) -> Iterator[lt.peer_info]:
+        """Yield what libtorrent says of all peers, those who are connecting included."""
+        busy = [torrent.handle for torrent in self._torrents.values() if torrent.peer_count]
+        return (info for handle in busy for info in handle.get_peer_info())
 
     def is_http_tracker(self, host: str, port: int) -> bool:
         """Return whether a torrent has an HTTP tracker at this address, or had a moment ago."""
@@ -169,10 +207,8 @@ class LibtorrentSession(Generic[T]):
         now_s = time.monotonic()
         if now_s - self._connected_s > CONNECTED_S and not self._stopped:
             self._connected_s = now_s
-            busy = [torrent.handle for torrent in self._torrents.values() if torrent.peer_count]
-            infos = (info for handle in busy for info in handle.get_peer_info())
             half_open = lt.peer_info.connecting | lt.peer_info.handshake
-            self._connected = {info.ip for info in infos if not info.flags & half_open}
+            self._connected = {info.ip for info in self._peer_infos() if not info.flags & half_open}
         return peer in self._connected
 
     def ask_dht(self) -> None:

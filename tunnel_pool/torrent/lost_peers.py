@@ -13,24 +13,28 @@ def is_end_to_end(peer: Address) -> bool:
     return peer[1] == int(CIRCUIT_ID_PORT)
 
 
+def drop_and_forget(session: lt.session, hosts: Iterable[str]) -> None:
+    """Drop the peers at these IP addresses, and have libtorrent forget them: it does when a filter is set on them."""
+    before, blocked = session.get_ip_filter(), session.get_ip_filter()
+    for host in hosts:
+        blocked.add_rule(host, host, 1)
+    session.set_ip_filter(blocked)
+    session.set_ip_filter(before)
+
+
 def drop_and_reconnect(
     session: lt.session, handles: Iterable[lt.torrent_handle], is_lost: Callable[[Address], bool]
 ) -> None:
     """Drop lost peers of these torrents, and ask again for those that are not end-to-end.
 
     They would know us by another exit's address from now on, and libtorrent
-    would notice only by time-outs. A filter on their addresses, set and
-    lifted, is libtorrent's way to drop peers at once.
+    would notice only by time-outs.
     """
     connected = [(handle, peer.ip) for handle in handles for peer in handle.get_peer_info()]
     lost_hosts = {peer[0] for _, peer in connected if is_lost(peer)}
     if not lost_hosts:
         return
-    before, blocked = session.get_ip_filter(), session.get_ip_filter()
-    for host in lost_hosts:
-        blocked.add_rule(host, host, 1)
-    session.set_ip_filter(blocked)
-    session.set_ip_filter(before)
+    drop_and_forget(session, lost_hosts)
     # The filter knows addresses only: others behind a lost one come back, too.
     for handle, peer in connected:
         if peer[0] in lost_hosts and not (is_end_to_end(peer) and is_lost(peer)):

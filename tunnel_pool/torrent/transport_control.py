@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Protocol
 
-from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_DOWNLOADER, Circuit
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_DOWNLOADER
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.clients.streams import may_lead, streams_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
+from tunnel_pool.overlay.clients.streams import Guest, may_lead, streams_of
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
 CHOOSE_S = 0.25
@@ -30,6 +30,9 @@ class SessionOfPeers(Protocol):
 
     def connect_to_end(self, peer: Address, swarm: bytes) -> None:
         """Connect to the other end of a circuit, for the torrents of this hidden swarm."""
+
+    def connect_to_caller(self, peer: Address, infohash: bytes) -> None:
+        """Connect to a stranger who has called at an exit, for the torrent of this infohash (20 bytes)."""
 
 
 Kinds = Collection[tuple[str, bool]]
@@ -92,13 +95,16 @@ class TransportControl:
             self._chosen = chosen
             self._session.set_transport(chosen)
 
-    def guest_came(self, circuit: Circuit) -> None:
-        """Connect to the other end of a circuit, which has opened a stream and waits.
+    def guest_came(self, guest: Guest) -> None:
+        """Connect to a guest, who has opened a stream and waits.
 
         libtorrent may try uTP first; the packet engine refuses that, and nothing but TCP is left for this peer alone.
         """
         self.choose(time.monotonic())
-        self._session.connect_to_end(end_to_end_address(circuit.circuit_id), circuit.info_hash or b"")
+        if guest.infohash is None:
+            self._session.connect_to_end(guest.address, guest.circuit.info_hash or b"")
+        else:
+            self._session.connect_to_caller(guest.address, guest.infohash)
 
     def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
         """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""

@@ -6,6 +6,7 @@
 //! come back whole. Run by `make fuzz`.
 #![no_main]
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -25,11 +26,13 @@ const FIRST_NUMBER: u32 = 1000;
 struct Node {
     quic: Quic,
     is_client: bool,
+    /// The streams that others have opened: an exit's are of those who call a client.
+    opened: HashSet<StreamKey>,
 }
 
 impl Node {
     fn new(is_client: bool) -> Self {
-        Self { quic: Quic::new(if is_client { 0 } else { MAX_STREAMS }), is_client }
+        Self { quic: Quic::new(if is_client { 0 } else { MAX_STREAMS }), is_client, opened: HashSet::new() }
     }
 
     fn link(&self, circuit: u32) -> LinkId {
@@ -44,14 +47,21 @@ impl Node {
         self.quic.received(self.link(circuit), message, (!self.is_client).then_some(LARGEST_MESSAGE), now);
     }
 
-    /// Go on, and return the messages that leave, with their circuits; an exit echoes what it can read.
+    /// Go on, and return the messages that leave, with their circuits; what others have opened is echoed.
     fn work(&mut self, now: Instant) -> Vec<(u32, Vec<u8>)> {
         let mut events = vec![];
         self.quic.poll(now, &mut events);
         for event in events {
             match event {
-                Event::Opened(key) | Event::Readable(key) if !self.is_client => self.echo(key),
-                Event::Lost(link) => self.quic.remove(link),
+                Event::Opened(key) => {
+                    self.opened.insert(key);
+                    self.echo(key);
+                }
+                Event::Readable(key) if self.opened.contains(&key) => self.echo(key),
+                Event::Lost(link) => {
+                    self.opened.retain(|key| key.link != link);
+                    self.quic.remove(link);
+                }
                 _ => {}
             }
         }
@@ -99,7 +109,7 @@ impl World {
         let now = world.now;
         for circuit in [HOSTILE, HONEST] {
             let client = world.client(circuit);
-            client.quic.connect(LinkId::ours(circuit), LARGEST_MESSAGE, now);
+            client.quic.connect(LinkId::ours(circuit), LARGEST_MESSAGE, MAX_STREAMS, now);
         }
         for _ in 0..10 {
             world.exchange();

@@ -63,8 +63,10 @@ pub struct Bridge {
     can_write: bool,
     to_stream: Pending,
     to_socket: Pending,
-    /// The exit's answer to our request has not come yet; it is the first byte of the stream.
+    /// The answer to our request has not come yet; it is the first byte of the stream.
     awaits_reply: bool,
+    /// At an exit: the socket is a caller's, who has spoken first and knows nothing of requests.
+    is_called: bool,
     /// At an exit: what may pass. Bytes that are not judged yet are kept.
     inspection: Option<Inspection>,
     kept: BytesMut,
@@ -84,6 +86,7 @@ impl Bridge {
             to_stream: Pending::default(),
             to_socket: Pending::default(),
             awaits_reply: false,
+            is_called: false,
             inspection: None,
             kept: BytesMut::new(),
             active: now,
@@ -109,7 +112,15 @@ impl Bridge {
         bridge
     }
 
-    /// Between a client of ours and the other end of its end-to-end circuit, which has opened the stream: both have sent
+    /// At the exit: the connection of a caller whose first bytes have passed `inspection`, and are sent with the request.
+    pub fn of_caller(key: StreamKey, socket: TcpStream, inspection: Inspection, said: Bytes, now: Instant) -> Self {
+        let mut bridge = Self::of_client(key, socket, said, now);
+        bridge.inspection = Some(inspection);
+        bridge.is_called = true;
+        bridge
+    }
+
+    /// Between a client of ours and the other end of its circuit, which has opened the stream: both have sent
     /// something early, and both wait for a reply.
     pub fn of_guest(
         key: StreamKey,
@@ -132,7 +143,12 @@ impl Bridge {
 
     /// Whether what the other end of the stream sends goes on to the socket.
     fn has_passed(&self) -> bool {
-        self.inspection.as_ref().is_none_or(Inspection::has_spoken)
+        self.inspection.as_ref().is_none_or(|judge| judge.has_spoken() && !self.is_called)
+    }
+
+    /// Whether the socket is a caller's.
+    pub fn is_called(&self) -> bool {
+        self.is_called
     }
 
     /// How many bytes the socket has sent and received since this was called before.
@@ -220,8 +236,11 @@ impl Bridge {
         };
         if self.awaits_reply {
             let reply = Reply::of(data.first().copied().unwrap_or(Reply::GeneralFailure as u8));
-            self.to_socket.bytes = Bytes::copy_from_slice(&reply.to_client());
             self.awaits_reply = false;
+            if self.is_called {
+                return if reply == Reply::Succeeded { Ok(true) } else { Err(Stop::Broken) };
+            }
+            self.to_socket.bytes = Bytes::copy_from_slice(&reply.to_client());
             if reply != Reply::Succeeded {
                 (self.to_socket.has_ended, self.to_stream.is_closed) = (true, true);
                 quic.reset(self.key);
@@ -237,15 +256,19 @@ impl Bridge {
 
     /// Let what was kept go to the socket, if it may; true if it did.
     fn judge(&mut self) -> Outcome<bool> {
-        let is_kept = !self.kept.is_empty();
-        let Some(inspection) = self.inspection.as_mut().filter(|judge| is_kept && !judge.has_spoken()) else {
+        if self.kept.is_empty() || self.has_passed() {
             return Ok(false);
-        };
-        match inspection.of_client(&self.kept) {
+        }
+        let Some(inspection) = &mut self.inspection else { return Ok(false) };
+        let verdict = if self.is_called { inspection.of_answer(&self.kept) } else { inspection.of_client(&self.kept) };
+        match verdict {
             Verdict::Refused => Err(Stop::Refused),
             Verdict::Undecided => Ok(false),
             Verdict::Passes => {
                 self.to_socket.bytes = self.kept.split().freeze();
+                if self.is_called {
+                    self.inspection = None; // the caller was judged before
+                }
                 Ok(true)
             }
         }
@@ -277,8 +300,9 @@ impl Bridge {
                 return Ok(false);
             }
             // A client that was not answered yet has nothing to say; what comes to an exit's connection waits until the
-            // client has spoken.
-            if !self.can_read || self.awaits_reply || self.to_stream.is_closed || !self.has_passed() {
+            // client has spoken. A caller has been judged.
+            let has_turn = self.is_called || (self.has_passed() && !self.awaits_reply);
+            if !self.can_read || self.to_stream.is_closed || !has_turn {
                 return Ok(false);
             }
             self.read_socket(scratch)?;
@@ -292,7 +316,7 @@ impl Bridge {
             Ok(count) => {
                 self.received_bytes += count;
                 let data = scratch.get(..count).unwrap_or_default();
-                let Some(inspection) = &mut self.inspection else {
+                let Some(inspection) = self.inspection.as_mut().filter(|_| !self.is_called) else {
                     self.to_stream.bytes = Bytes::copy_from_slice(data);
                     return Ok(());
                 };

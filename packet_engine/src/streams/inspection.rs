@@ -8,6 +8,10 @@ use crate::counters::DropReason;
 use crate::rules::{ENCRYPTED_TCP, HTTPS, HTTPS_PORT, TCP};
 
 const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
+/// Eight reserved bytes follow, and the torrent's hash.
+pub const HASH_AT: usize = HANDSHAKE.len() + 8;
+pub const HASH_BYTES: usize = 20;
+const HASH_END: usize = HASH_AT + HASH_BYTES;
 const TLS_HANDSHAKE: u8 = 22;
 const TLS_ALERT: u8 = 21;
 const CLIENT_HELLO: u8 = 1;
@@ -39,6 +43,11 @@ fn compare(bytes: &[u8], expected: &[u8]) -> Verdict {
         (true, true) => Verdict::Passes,
         (true, false) => Verdict::Undecided,
     }
+}
+
+/// Whether a side begins with BitTorrent's handshake.
+pub fn is_bittorrent(bytes: &[u8]) -> Verdict {
+    compare(bytes, HANDSHAKE)
 }
 
 fn is_client_hello(bytes: &[u8]) -> Verdict {
@@ -81,7 +90,7 @@ impl Inspection {
     /// Judge what the client has sent so far; not called again once it passes.
     pub fn of_client(&mut self, bytes: &[u8]) -> Verdict {
         let mut candidates = [
-            (self.protocols & TCP != 0, Spoken::BitTorrent, compare(bytes, HANDSHAKE)),
+            (self.protocols & TCP != 0, Spoken::BitTorrent, is_bittorrent(bytes)),
             (self.protocols & HTTPS != 0 && self.port == HTTPS_PORT, Spoken::Tls, is_client_hello(bytes)),
             (self.protocols & ENCRYPTED_TCP != 0, Spoken::Anything, Verdict::Passes),
         ]
@@ -102,11 +111,19 @@ impl Inspection {
         self.spoken.is_some()
     }
 
+    /// How many bytes more the client is to send before it is led on: of BitTorrent, all up to the torrent's hash.
+    pub fn lacks(&self, bytes: &[u8]) -> usize {
+        match self.spoken {
+            Some(Spoken::BitTorrent) => HASH_END.saturating_sub(bytes.len()),
+            _ => 0,
+        }
+    }
+
     /// Judge what the other side has sent so far. Nothing of it passes before the client has spoken.
     pub fn of_answer(&self, bytes: &[u8]) -> Verdict {
         match self.spoken {
             None => Verdict::Undecided,
-            Some(Spoken::BitTorrent) => compare(bytes, HANDSHAKE),
+            Some(Spoken::BitTorrent) => is_bittorrent(bytes),
             Some(Spoken::Tls) => is_tls_answer(bytes),
             Some(Spoken::Anything) => Verdict::Passes,
         }

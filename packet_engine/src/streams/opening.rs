@@ -1,16 +1,24 @@
-//! The first bytes of a stream: where the client wants it to lead, and the answer.
+//! The first bytes of a stream: where the client wants it to lead or who has called, and the answer.
 //!
 //! ```text
 //! client to exit:  1 | address (RFC 1928, 5), then what the application sends
-//! exit to client:  reply code (RFC 1928, 6), then what the other end sends, if the code is 0
+//! exit to client:  2 | address of who has called, then what it sends
+//! back:            reply code (RFC 1928, 6), then what the other end sends, if the code is 0
 //! ```
 
 use std::io::{self, ErrorKind};
 
 use crate::address::{self, Destination, Malformed, MAX_ADDRESS_BYTES};
 
-/// The one command: lead the stream to this address by TCP.
-const CONNECT: u8 = 1;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Wish {
+    /// Lead the stream to this address by TCP.
+    Connect = 1,
+    /// Who has connected to the exit by TCP from this address wants to reach a torrent of the client.
+    Call = 2,
+}
+
 const MAX_BYTES: usize = 1 + MAX_ADDRESS_BYTES;
 
 /// The reply codes of RFC 1928 (section 6) that are used here; socks5/messages.py has them, too.
@@ -53,16 +61,17 @@ impl Reply {
     }
 }
 
-/// The request for a stream to a destination (RFC 1928 encoding).
-pub fn request(destination: &[u8]) -> Vec<u8> {
-    [&[CONNECT], destination].concat()
+/// The request for a stream to a destination, or from who has called (RFC 1928 encoding).
+pub fn request(wish: Wish, address: &[u8]) -> Vec<u8> {
+    [&[wish as u8], address].concat()
 }
 
-/// The request at the start of what a client has sent, and how many bytes it takes; None while it is not whole.
-pub fn parse_request(bytes: &[u8]) -> Result<Option<(Destination<'_>, usize)>, Malformed> {
+/// The address of the request at the start of what the other end has sent, and how many bytes it takes; None while it is
+/// not whole. It must have this wish.
+pub fn parse_request(wish: Wish, bytes: &[u8]) -> Result<Option<(Destination<'_>, usize)>, Malformed> {
     match bytes {
         [] => Ok(None),
-        [CONNECT, address @ ..] => match address::parse_socks5(address) {
+        [first, address @ ..] if *first == wish as u8 => match address::parse_socks5(address) {
             Ok((destination, address_bytes)) => Ok(Some((destination, 1 + address_bytes))),
             Err(Malformed) if bytes.len() < MAX_BYTES && may_go_on(address) => Ok(None),
             Err(Malformed) => Err(Malformed),
@@ -98,15 +107,18 @@ mod tests {
         for destination in addresses {
             let mut address = [0; MAX_ADDRESS_BYTES];
             let length = address::write_socks5(destination, &mut address).unwrap();
-            let written = request(address.get(..length).unwrap());
-            for end in 0..written.len() {
-                assert_eq!(parse_request(written.get(..end).unwrap()), Ok(None));
+            for (wish, other) in [(Wish::Connect, Wish::Call), (Wish::Call, Wish::Connect)] {
+                let written = request(wish, address.get(..length).unwrap());
+                for end in 0..written.len() {
+                    assert_eq!(parse_request(wish, written.get(..end).unwrap()), Ok(None));
+                }
+                let more = [&written[..], b"more"].concat();
+                assert_eq!(parse_request(wish, &more), Ok(Some((destination, written.len()))));
+                assert_eq!(parse_request(other, &more), Err(Malformed));
             }
-            let more = [&written[..], b"more"].concat();
-            assert_eq!(parse_request(&more), Ok(Some((destination, written.len()))));
         }
-        assert_eq!(parse_request(&[2]), Err(Malformed));
-        assert_eq!(parse_request(&[1, 2]), Err(Malformed));
+        assert_eq!(parse_request(Wish::Connect, &[3]), Err(Malformed));
+        assert_eq!(parse_request(Wish::Connect, &[1, 2]), Err(Malformed));
     }
 
     #[test]
@@ -123,7 +135,7 @@ mod tests {
             if let [command, address_kind, ..] = bytes.as_mut_slice() {
                 (*command, *address_kind) = (1, kind);
             }
-            if let Ok(Some((_, length))) = parse_request(&bytes) {
+            if let Ok(Some((_, length))) = parse_request(Wish::Connect, &bytes) {
                 prop_assert!(length <= bytes.len());
             }
         }

@@ -203,14 +203,15 @@ impl Quic {
         self.links.get(&link).map(|known| known.connection.rtt())
     }
 
-    /// Begin a connection over a circuit, whose messages may have so many bytes.
-    pub fn connect(&mut self, link: LinkId, largest_message: usize, now: Instant) {
+    /// Begin a connection over a circuit, whose messages may have so many bytes, and whose other end may open so many
+    /// streams.
+    pub fn connect(&mut self, link: LinkId, largest_message: usize, streams: u32, now: Instant) {
         if self.has(link) {
             return;
         }
         let crypto = Plaintext(Greeting::ours(u16::try_from(largest_message).unwrap_or(u16::MAX)));
         let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(transport(largest_message, 0));
+        config.transport_config(transport(largest_message, streams));
         if let Ok((handle, connection)) = self.endpoint.connect(now, config, link.address(), "exit") {
             self.add(link, handle, connection, largest_message, now);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
 use crate::exit_from::ExitFrom;
 use crate::streams::bridge::{Bridge, Turn, SCRATCH_BYTES};
+use crate::streams::doors::{Caller, Door};
 use crate::streams::inspection::Inspection;
-use crate::streams::opening::{self, Reply};
+use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::{Event, LinkId, Read, StreamKey, Write};
 
 /// All connections of this child.
-const MAX_CONNECTIONS: usize = 4096;
+pub(super) const MAX_CONNECTIONS: usize = 4096;
 /// How long a client waits for a circuit, an exit for a whole request, a name's address, and a connection.
 const OPENING_TIME: Duration = Duration::from_secs(20);
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -28,14 +29,18 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long an exit's client has to begin, and its server to answer, in a way that may pass.
 const JUDGING_TIME: Duration = Duration::from_secs(30);
-/// What a client may send before its connection is there.
-const MAX_EARLY_BYTES: usize = 4 << 10;
+/// What a client may send before its connection is there, and a caller before he was judged.
+pub(super) const MAX_EARLY_BYTES: usize = 4 << 10;
 /// Once half of all connections are taken, a circuit gets no more than so many.
 const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
 
-/// What the sockets are watched by: reports of changes, under the connection's number.
+/// What the sockets are watched by.
 pub trait Watch {
+    /// Report changes of a connection, under its number.
     fn watch(&self, socket: &TcpStream, number: u32) -> io::Result<()>;
+
+    /// Report that somebody connects to a circuit, as long as he waits.
+    fn watch_door(&self, listener: &TcpListener, circuit_id: u32) -> io::Result<()>;
 }
 
 /// A SOCKS5 client that has asked for a connection.
@@ -48,17 +53,17 @@ pub struct Client {
     pub early: Vec<u8>,
 }
 
-/// An exit's stream before its connection is there.
-struct Opening {
-    key: StreamKey,
-    /// What came of the stream: the request, and what the client sends after it.
-    bytes: Vec<u8>,
-    request_bytes: usize,
-    step: Step,
+/// A stream that the other end has opened, before its connection is there.
+pub(super) struct Opening {
+    pub(super) key: StreamKey,
+    /// What came of the stream: the request, and what the other end sends after it.
+    pub(super) bytes: Vec<u8>,
+    pub(super) request_bytes: usize,
+    pub(super) step: Step,
     since: Instant,
 }
 
-enum Step {
+pub(super) enum Step {
     /// The request is not whole.
     Asked,
     /// Python looks a name up.
@@ -69,26 +74,31 @@ enum Step {
         socket: TcpStream,
         to: SocketAddr,
     },
-    /// It came over an end-to-end circuit: a client of ours has to connect to the circuit's other end, too.
-    Guest,
+    /// It came over a circuit of ours: a client has to connect to what the guest is known as, too (guests.rs).
+    Guest {
+        known_as: u32,
+    },
 }
 
-enum Entry {
+pub(super) enum Entry {
     Waiting(Client, Instant),
+    Caller(Box<Caller>),
     Opening(Opening),
     Joined(Box<Bridge>),
 }
 
 pub struct Service {
-    entries: HashMap<u32, Entry>,
-    by_key: HashMap<StreamKey, u32>,
+    pub(super) entries: HashMap<u32, Entry>,
+    pub(super) by_key: HashMap<StreamKey, u32>,
+    /// Where the circuits that end here can be called.
+    pub(super) doors: HashMap<u32, Door>,
     next_number: u32,
     /// Connections that could move more than their turn allowed.
     busy: Vec<u32>,
     events: Vec<Event>,
     scratch: Box<[u8]>,
     looked: Instant,
-    from: Arc<ExitFrom>,
+    pub(super) from: Arc<ExitFrom>,
 }
 
 impl Service {
@@ -96,6 +106,7 @@ impl Service {
         Self {
             entries: HashMap::new(),
             by_key: HashMap::new(),
+            doors: HashMap::new(),
             next_number: 0,
             busy: Vec::new(),
             events: Vec::new(),
@@ -129,10 +140,15 @@ impl Service {
         (!self.entries.is_empty()).then(|| self.looked + LOOK_EVERY)
     }
 
-    fn add(&mut self, entry: Entry) -> u32 {
+    pub(super) fn next_number(&mut self) -> u32 {
         self.next_number = self.next_number.wrapping_add(1);
-        self.entries.insert(self.next_number, entry);
         self.next_number
+    }
+
+    fn add(&mut self, entry: Entry) -> u32 {
+        let number = self.next_number();
+        self.entries.insert(number, entry);
+        number
     }
 
     /// Lead a SOCKS5 client's connection through a circuit of its lane to its destination.
@@ -148,10 +164,7 @@ impl Service {
 
     /// Open a stream for a client, or let it wait for a circuit that may come to carry streams.
     fn place(&mut self, core: &mut Core, watch: &impl Watch, client: Client, since: Instant) {
-        if let Some(link) = core.link_that_serves(client.lane, &client.destination) {
-            self.meet_guest(core, watch, client, link);
-            return;
-        }
+        let Some(client) = self.meet_guest(core, watch, client) else { return };
         let link = core.link_for(client.lane, &client.destination);
         let Some(key) = link.and_then(|link| core.quic.open(link)) else {
             if core.may_get_link(client.lane, &client.destination) {
@@ -162,16 +175,16 @@ impl Service {
             }
             return;
         };
-        let request = Bytes::from([opening::request(&client.destination), client.early].concat());
+        let request = Bytes::from([opening::request(Wish::Connect, &client.destination), client.early].concat());
         let bridge = Bridge::of_client(key, client.socket, request, core.now);
         core.stream_opened(key.link);
-        self.next_number = self.next_number.wrapping_add(1);
-        self.by_key.insert(key, self.next_number);
-        self.watch_and_join(core, watch, self.next_number, bridge);
+        let number = self.next_number();
+        self.by_key.insert(key, number);
+        self.watch_and_join(core, watch, number, bridge);
     }
 
     /// Let a client's connection go on under its number.
-    fn watch_and_join(&mut self, core: &mut Core, watch: &impl Watch, number: u32, bridge: Bridge) {
+    pub(super) fn watch_and_join(&mut self, core: &mut Core, watch: &impl Watch, number: u32, bridge: Bridge) {
         let is_watched = watch.watch(bridge.socket(), number).is_ok();
         self.entries.insert(number, Entry::Joined(Box::new(bridge)));
         if is_watched {
@@ -179,23 +192,6 @@ impl Service {
         } else {
             self.end(core, number, true);
         }
-    }
-
-    /// Join a client with a stream that the other end of its circuit has opened.
-    fn meet_guest(&mut self, core: &mut Core, watch: &impl Watch, client: Client, link: LinkId) {
-        let guest = self.entries.iter().find(|(_, entry)| match entry {
-            Entry::Opening(opening) => opening.key.link == link && matches!(opening.step, Step::Guest),
-            _ => false,
-        });
-        let Some(number) = guest.map(|(number, _)| *number) else {
-            turn_away(client.socket, Reply::HostUnreachable);
-            return;
-        };
-        let Some(Entry::Opening(opening)) = self.entries.remove(&number) else { return };
-        let inspection = Inspection::new(core.stream_protocols(link), 0);
-        let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
-        let bridge = Bridge::of_guest(opening.key, client.socket, inspection, early, &client.early, core.now);
-        self.watch_and_join(core, watch, number, bridge);
     }
 
     /// The kernel reports a change of a connection.
@@ -206,6 +202,7 @@ impl Service {
                 self.turn(core, number);
             }
             Some(Entry::Opening(Opening { step: Step::Connecting { .. }, .. })) => self.connected(core, number),
+            Some(Entry::Caller(_)) => self.hear(core, number),
             _ => {}
         }
     }
@@ -231,6 +228,7 @@ impl Service {
         match event {
             Event::Connected(link) => {
                 core.link_changed(link);
+                core.may_get_door(link);
                 self.place_waiting(core, watch);
             }
             Event::Lost(link) => {
@@ -277,10 +275,14 @@ impl Service {
         for number in lost {
             self.end(core, number, true);
         }
+        if !link.is_ours {
+            self.close_door(core, link.circuit_id);
+            self.entries.retain(|_, entry| !matches!(entry, Entry::Caller(caller) if caller.link == link));
+        }
         core.quic.remove(link);
     }
 
-    fn turn(&mut self, core: &mut Core, number: u32) {
+    pub(super) fn turn(&mut self, core: &mut Core, number: u32) {
         let Some(Entry::Joined(bridge)) = self.entries.get_mut(&number) else { return };
         let turn = bridge.turn(&mut core.quic, &mut self.scratch, core.now);
         let (sent, received) = bridge.take_bytes();
@@ -303,25 +305,23 @@ impl Service {
 
     /// Forget a connection; one that is `broken` off is reset on both sides.
     fn end(&mut self, core: &mut Core, number: u32, broken: bool) {
-        let (key, socket) = match self.entries.remove(&number) {
-            Some(Entry::Joined(bridge)) => {
-                core.stream_ended(bridge.key.link);
-                (bridge.key, Some(bridge.into_socket()))
+        let (key, socket) = if let Some(opening) = self.take_opening(core, number) {
+            let socket = match opening.step {
+                Step::Connecting { socket, .. } => Some(socket),
+                _ => None,
+            };
+            (opening.key, socket)
+        } else {
+            match self.entries.remove(&number) {
+                Some(Entry::Joined(bridge)) => (bridge.key, Some(bridge.into_socket())),
+                Some(Entry::Waiting(client, _)) => {
+                    turn_away(client.socket, Reply::NetworkUnreachable);
+                    return;
+                }
+                _ => return, // a caller has nothing but its socket
             }
-            Some(Entry::Opening(opening)) => {
-                core.stream_ended(opening.key.link);
-                let socket = match opening.step {
-                    Step::Connecting { socket, .. } => Some(socket),
-                    _ => None,
-                };
-                (opening.key, socket)
-            }
-            Some(Entry::Waiting(client, _)) => {
-                turn_away(client.socket, Reply::NetworkUnreachable);
-                return;
-            }
-            None => return,
         };
+        core.stream_ended(key.link);
         self.by_key.remove(&key);
         if broken {
             core.quic.reset(key);
@@ -335,6 +335,7 @@ impl Service {
         let now = core.now;
         let late = self.entries.iter().filter(|(_, entry)| match entry {
             Entry::Waiting(_, since) => now - *since > OPENING_TIME,
+            Entry::Caller(caller) => now - caller.since > JUDGING_TIME,
             Entry::Opening(opening) => match opening.step {
                 Step::Connecting { .. } => now - opening.since > CONNECT_TIME,
                 _ => now - opening.since > OPENING_TIME,
@@ -385,7 +386,11 @@ impl Service {
         if !matches!(opening.step, Step::Asked) {
             return;
         }
-        match opening::parse_request(&opening.bytes) {
+        if opening.key.link.is_ours {
+            self.guest_asked(core, number);
+            return;
+        }
+        match opening::parse_request(Wish::Connect, &opening.bytes) {
             Ok(None) => {}
             Err(_) => {
                 core.counters.count(DropReason::StreamMalformed);
@@ -394,17 +399,6 @@ impl Service {
             Ok(Some((destination, request_bytes))) => {
                 opening.request_bytes = request_bytes;
                 let link = opening.key.link;
-                if link.is_ours {
-                    opening.step = Step::Guest;
-                    match core.may_have_guest(link.circuit_id) {
-                        Ok(()) => core.events.push(Notice::Guest { circuit_id: link.circuit_id }),
-                        Err(reason) => {
-                            core.counters.count(reason);
-                            self.refuse(core, number, Reply::GeneralFailure);
-                        }
-                    }
-                    return;
-                }
                 match destination {
                     Destination::Ip(to) => self.dial_out(core, watch, number, to, false),
                     Destination::Name(name, port) => {
@@ -494,8 +488,8 @@ impl Service {
     }
 
     /// Tell the client why there is no connection, and forget it.
-    fn refuse(&mut self, core: &mut Core, number: u32, reply: Reply) {
-        if let Some(Entry::Opening(opening)) = self.entries.remove(&number) {
+    pub(super) fn refuse(&mut self, core: &mut Core, number: u32, reply: Reply) {
+        if let Some(opening) = self.take_opening(core, number) {
             self.by_key.remove(&opening.key);
             core.stream_ended(opening.key.link);
             let mut code = Bytes::copy_from_slice(&[reply as u8]);
@@ -532,6 +526,6 @@ fn connect(from: &ExitFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> 
 }
 
 /// Answer a SOCKS5 client that gets no stream.
-fn turn_away(mut socket: TcpStream, reply: Reply) {
+pub(super) fn turn_away(mut socket: TcpStream, reply: Reply) {
     let _ = socket.write(&reply.to_client()); // it may be gone; a new socket has room for ten bytes
 }

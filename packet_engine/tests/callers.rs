@@ -1,0 +1,282 @@
+//! Strangers who connect by TCP to where a circuit is found, and reach its client's torrents.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod common;
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+
+use common::*;
+use packet_engine::clients::Association;
+use packet_engine::core::Event;
+use packet_engine::counters::DropReason;
+use packet_engine::outbox::Via;
+use packet_engine::rules::{BITTORRENT, ENCRYPTED_TCP, HTTPS, TCP};
+use packet_engine::streams::quic::LinkId;
+
+const INFOHASH: [u8; 20] = *b"the torrent's hash..";
+const SYN: [u8; 20] = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 9, 10, 0, 0];
+
+/// What a peer sends first (BEP 3).
+fn handshake() -> Vec<u8> {
+    [&HANDSHAKE[..], &[0; 8], &INFOHASH, b"-XX0001-a peer's id.."].concat()
+}
+
+/// An exit whose circuit was announced by both ends, and where it is found.
+fn announced(protocols: u8) -> (Pair, SocketAddr) {
+    let mut pair = Pair::new(protocols);
+    pair.exit.core.rules.inbound_per_s = Some(500);
+    pair.client.core.routes.announce(ID);
+    pair.until(|pair| pair.exit.core.quic.is_connected(LinkId::exit(ID)).then_some(()));
+    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    pair.exit.core.exit_announced(ID);
+    open_door(&mut pair, at);
+    (pair, at)
+}
+
+fn open_door(pair: &mut Pair, at: SocketAddr) {
+    assert_eq!(std::mem::take(&mut pair.exit.core.to_open_door), [ID]);
+    let Node { core, service, watched, .. } = &mut pair.exit;
+    service.open_door(core, watched, ID, at);
+}
+
+fn call(at: SocketAddr) -> TcpStream {
+    let caller = TcpStream::connect(at).unwrap();
+    caller.set_nonblocking(true).unwrap();
+    caller
+}
+
+/// The id by which the client knows the next guest.
+fn guest(pair: &mut Pair) -> u32 {
+    pair.until(|pair| {
+        pair.client.core.take_events().find_map(|event| match event {
+            Event::Guest { circuit_id: ID, known_as, infohash } => {
+                assert_eq!(infohash, Some(INFOHASH));
+                Some(known_as)
+            }
+            _ => None,
+        })
+    })
+}
+
+fn address_of(guest: u32) -> Vec<u8> {
+    [&[1][..], &guest.to_be_bytes(), &1024u16.to_be_bytes()].concat()
+}
+
+#[test]
+fn a_caller_reaches_the_client_once_that_connects_to_him() {
+    let (mut pair, at) = announced(TCP);
+    for _ in 0..3 {
+        let mut caller = call(at);
+        caller.write_all(&handshake()).unwrap();
+        let known_as = guest(&mut pair);
+        assert_eq!(known_as >> 24, ID >> 24, "his address leads to the same child");
+        let mut client = pair.client.open(&address_of(known_as));
+        assert_eq!(pair.reply(&mut client), 0);
+        let answer = [handshake(), data(1_000_000)].concat();
+        assert!(pair.moved(&mut client, &mut caller, &answer) == answer);
+        let more = data(1_000_000);
+        let came = pair.moved(&mut caller, &mut client, &more);
+        assert!([handshake(), more].concat().starts_with(&came));
+    }
+    assert_eq!(pair.exit.core.counters.strangers().0, 3);
+    assert!(pair.client.core.guests.is_empty());
+}
+
+#[test]
+fn a_guest_is_met_by_tcp_alone_and_his_address_goes_nowhere_else() {
+    let (mut pair, at) = announced(TCP);
+    pair.client.core.routes.clients.add(1, Association { lane: LANE, client: address("127.0.0.1:5") });
+    let sent_by = |pair: &mut Pair, guest: u32| {
+        let datagram = [&[0; 3], address_of(guest).as_slice(), &SYN].concat();
+        pair.client.core.client_received(1, address("127.0.0.1:5"), &datagram);
+        let mail = pair.client.core.gate.outbox.sorted(&[]);
+        let sent: Vec<_> = mail.entries.iter().map(|entry| entry.via).collect();
+        pair.client.core.gate.outbox.clear();
+        sent
+    };
+    let mut caller = call(at);
+    caller.write_all(&handshake()).unwrap();
+    let known_as = guest(&mut pair);
+    assert_eq!(sent_by(&mut pair, known_as), [Via::Client(1)], "uTP is refused");
+    let mut other_lane = {
+        let (ours, theirs) = connected_pair();
+        let client = packet_engine::streams::service::Client { lane: LANE + 1, ..asked(theirs, &address_of(known_as)) };
+        pair.client.service.open(&mut pair.client.core, &pair.client.watched, client);
+        ours
+    };
+    assert_eq!(pair.reply(&mut other_lane), 3, "a guest is for the clients of his circuit's lane");
+    drop(caller);
+    pair.until(|pair| pair.client.core.guests.is_empty().then_some(()));
+    assert_eq!(sent_by(&mut pair, known_as), []);
+    let mut client = pair.client.open(&address_of(known_as));
+    assert_eq!(pair.reply(&mut client), 3);
+}
+
+fn connected_pair() -> (TcpStream, TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    for socket in [&ours, &theirs] {
+        socket.set_nonblocking(true).unwrap();
+    }
+    (ours, theirs)
+}
+
+#[test]
+fn what_is_not_bittorrent_reaches_no_client() {
+    let (mut pair, at) = announced(TCP | HTTPS);
+    for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xA5; 96], &[22, 3, 1, 2, 0, 1, 0]] {
+        let mut caller = call(at);
+        caller.write_all(said).unwrap();
+        assert!(matches!(pair.end(&mut caller), None | Some(ErrorKind::ConnectionReset)));
+    }
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamContentRefused), 3);
+    assert_eq!(pair.exit.service.len(), 0);
+    // Where everything passes, the client refuses what names no torrent.
+    let (mut pair, at) = announced(ENCRYPTED_TCP);
+    let mut caller = call(at);
+    caller.write_all(&[0xA5; 96]).unwrap();
+    assert_eq!(pair.end(&mut caller), Some(ErrorKind::ConnectionReset));
+    assert_eq!(pair.client.core.counters.get(DropReason::StreamContentRefused), 1);
+    assert!(pair.client.core.take_events().all(|event| !matches!(event, Event::Guest { .. })));
+}
+
+#[test]
+fn what_the_client_answers_is_judged_as_well() {
+    let (mut pair, at) = announced(TCP);
+    let mut caller = call(at);
+    caller.write_all(&handshake()).unwrap();
+    let known_as = guest(&mut pair);
+    let mut client = pair.client.open(&address_of(known_as));
+    assert_eq!(pair.reply(&mut client), 0);
+    client.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+    assert_eq!(pair.end(&mut caller), Some(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn doors_are_opened_where_client_operator_and_circuit_want_it_and_nowhere_else() {
+    let mut pair = Pair::new(TCP);
+    pair.until(|pair| pair.exit.core.quic.is_connected(LinkId::exit(ID)).then_some(()));
+    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let Node { core, service, watched, .. } = &mut pair.exit;
+    core.rules.inbound_per_s = Some(500);
+    service.open_door(core, watched, ID, at);
+    assert!(TcpStream::connect(at).is_err(), "it was not announced");
+    core.exit_announced(ID);
+    core.rules.inbound_per_s = None;
+    service.open_door(core, watched, ID, at);
+    assert!(TcpStream::connect(at).is_err(), "the operator lets nobody in");
+    core.rules.inbound_per_s = Some(500);
+    service.open_door(core, watched, ID, at);
+    assert!(TcpStream::connect(at).is_ok());
+    core.rules.inbound_per_s = None;
+    service.close_forbidden_doors(core);
+    assert!(TcpStream::connect(at).is_err());
+    core.rules.inbound_per_s = Some(500);
+    service.open_door(core, watched, ID, at);
+    assert!(TcpStream::connect(at).is_ok());
+    service.forget(core, LinkId::exit(ID));
+    assert!(TcpStream::connect(at).is_err(), "the circuit is gone");
+}
+
+#[test]
+fn a_client_that_allows_no_streams_is_called_by_nobody() {
+    let mut pair = Pair::new(TCP);
+    let Node { core, .. } = &mut pair.client;
+    core.quic.remove(LinkId::ours(ID));
+    core.quic.connect(LinkId::ours(ID), 1371, 0, core.now);
+    pair.exit.core.rules.inbound_per_s = Some(500);
+    pair.until(|pair| pair.exit.core.quic.is_connected(LinkId::exit(ID)).then_some(()));
+    pair.exit.core.exit_announced(ID);
+    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    open_door(&mut pair, at);
+    assert!(TcpStream::connect(at).is_err());
+    assert!(!pair.exit.core.routes.exits[&ID].has_door);
+}
+
+#[test]
+fn a_client_that_did_not_announce_its_circuit_has_no_guests() {
+    let (mut pair, at) = announced(TCP);
+    pair.client.core.routes.remove_circuit(ID);
+    let known = Node::client().core.routes.circuits.remove(&ID).unwrap();
+    pair.client.core.routes.circuits.insert(ID, known);
+    let mut caller = call(at);
+    caller.write_all(&handshake()).unwrap();
+    assert_eq!(pair.end(&mut caller), Some(ErrorKind::ConnectionReset));
+    assert_eq!(pair.client.core.counters.get(DropReason::StreamNotOffered), 1);
+}
+
+#[test]
+fn callers_come_at_a_rate_and_few_at_a_time() {
+    let (mut pair, at) = announced(TCP);
+    let mut callers = Vec::new();
+    for _ in 0..80 {
+        let mut caller = call(at);
+        caller.write_all(HANDSHAKE).unwrap(); // and no more: the torrent's hash does not come
+        callers.push(caller);
+        pair.exit.later_ns += 10_000_000;
+        pair.step();
+    }
+    let open = pair.exit.service.len();
+    assert!((50..=60).contains(&open), "{open}");
+    assert!(pair.exit.core.counters.get(DropReason::ExitStrangersTooFast) > 0);
+    for _ in 0..40 {
+        pair.exit.later_ns += 1_000_000_000;
+        callers.push(call(at));
+        pair.step();
+    }
+    assert_eq!(pair.exit.service.len(), 64);
+    assert!(pair.exit.core.counters.get(DropReason::StreamTooMany) > 0);
+    drop(callers);
+    pair.until(|pair| pair.exit.service.is_empty().then_some(()));
+    pair.until(|pair| pair.client.service.is_empty().then_some(()));
+}
+
+#[test]
+fn a_hostile_exit_has_few_guests_a_second_and_none_without_a_handshake() {
+    let (mut pair, _) = announced(TCP);
+    let link = LinkId::exit(ID);
+    let from = [&[2][..], &encoded(address("198.51.100.7:7"))].concat();
+    let mut guests = 0;
+    for round in 0..200 {
+        if let Some(key) = pair.exit.core.quic.open(link) {
+            let whole = [from.clone(), handshake()].concat();
+            let others: [&[u8]; 3] = [&[9, 9, 9], &[1, 1, 1, 2, 3, 4, 0, 80], &from];
+            let said = if round % 2 == 0 { whole } else { others[round % 3].to_vec() };
+            pair.exit.core.quic.write(key, &mut bytes::Bytes::from(said));
+        }
+        pair.step();
+        guests += pair.client.core.take_events().filter(|event| matches!(event, Event::Guest { .. })).count();
+    }
+    assert!((30..=64).contains(&guests), "{guests}");
+    assert!(pair.client.service.len() <= 64 && pair.client.core.guests.len() <= 64);
+    assert!(pair.client.core.counters.get(DropReason::StreamMalformed) > 0);
+}
+
+#[test]
+fn utp_of_strangers_is_refused_once_where_they_can_come_by_tcp() {
+    let (mut pair, at) = announced(TCP | BITTORRENT);
+    let came = |pair: &mut Pair, from: &str| {
+        pair.exit.core.exit_received(ID, address(from), &SYN);
+        let mail = pair.exit.core.gate.outbox.sorted(&[]);
+        let sent: Vec<_> = mail.entries.iter().map(|entry| (entry.via, entry.to)).collect();
+        pair.exit.core.gate.outbox.clear();
+        sent
+    };
+    let refused = |from: &str| [(Via::Exit(ID), address(from))];
+    let led_on = [(Via::Tunnel, address("198.51.100.1:1"))];
+    assert_eq!(came(&mut pair, "9.9.9.1:5"), refused("9.9.9.1:5"));
+    assert_eq!(came(&mut pair, "9.9.9.1:6"), led_on);
+    let mut caller = call(at);
+    caller.write_all(&handshake()).unwrap();
+    guest(&mut pair);
+    for from in ["9.9.9.2:5", "9.9.9.3:5", "9.9.9.4:5"] {
+        assert_eq!(came(&mut pair, from), refused(from));
+    }
+    assert_eq!(came(&mut pair, "9.9.9.5:5"), led_on, "nobody who was refused has come");
+    let Node { core, service, .. } = &mut pair.exit;
+    core.tcp_first.has_come();
+    service.close_door(core, ID);
+    assert_eq!(came(&mut pair, "9.9.9.6:5"), led_on);
+}
