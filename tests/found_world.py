@@ -175,6 +175,7 @@ async def found_by_libtorrent(world):
         "bytes_per_s": round(SIZE_BYTES / others_s),
         "reverse_bytes_per_s": await reverse(world),
         "seen": [host for host, _ in peer.seen],
+        "by": sorted(peer.by),
     }
 
 

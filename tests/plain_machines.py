@@ -12,6 +12,7 @@ from tunnel_pool.torrent.libtorrent_session import open_session
 from tunnel_pool.torrent.session_settings import PRIVATE_DHT
 
 BUFFER_BYTES = 4 << 20
+UTP_SOCKET = 1 << 17  # libtorrent's peer_info.hpp; its Python does not name it
 ASK_AGAIN_S = 1.0
 
 
@@ -58,11 +59,6 @@ class PlainPeer:
             "allow_multiple_connections_per_ip": True,
             "min_reconnect_time": 1,
             "alert_mask": 0,
-            **(
-                {"recv_socket_buffer_size": 4000000, "send_socket_buffer_size": 4000000}
-                if os.environ.get("BIG")
-                else {}
-            ),
             **PRIVATE_DHT,
         }
         self._session = open_session(settings)
@@ -71,13 +67,16 @@ class PlainPeer:
         parameters.save_path = str(folder)
         self.handle = self._session.add_torrent(parameters)
         self.seen = set()  # peers that it has been connected to
+        self.by = set()  # "tcp" and "utp", as it was
 
     async def until(self, is_there, timeout_s=60):
         """Return after how many seconds the status `is_there`; the client asks for peers again and again."""
         started_s = asked_s = time.monotonic()
         while not is_there(status := self.handle.status()):
             now_s = time.monotonic()
-            self.seen |= {info.ip for info in self.handle.get_peer_info() if info.total_download}
+            infos = [info for info in self.handle.get_peer_info() if info.total_download]
+            self.seen |= {info.ip for info in infos}
+            self.by |= {"utp" if info.flags & UTP_SOCKET else "tcp" for info in infos}
             if now_s > started_s + timeout_s:
                 raise TimeoutError(f"not found: {status.state}, {status.num_peers} peers, {self.seen}")
             if now_s - asked_s > ASK_AGAIN_S:

@@ -693,11 +693,9 @@ impl Core {
         let is_answer = is_answer(payload, &self.settings.prefix) && exit.strangers.let_answer_in(self.gate.now_ns);
         if !is_answer && exit.strangers.let_in(&self.rules, from.ip().to_canonical(), self.gate.now_ns)? {
             self.counters.let_in(payload.len());
-            if let Some(refusal) = utp::refusal(payload).filter(|_| exit.has_door) {
-                if self.tcp_first.refuses(from.ip(), self.gate.now_ns) {
-                    return self.refuse_stranger(circuit_id, from, &refusal);
-                }
-            }
+        }
+        if exit.has_door && utp::is_libtorrents_syn(payload) && self.tcp_first.refuses(from.ip(), self.gate.now_ns) {
+            return self.refuse_utp(circuit_id, from, payload);
         }
         exit.contacts.answered(from, self.gate.now_ns);
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
@@ -713,9 +711,10 @@ impl Core {
         Ok(())
     }
 
-    /// Answer a stranger who begins a connection by uTP: he is to come by TCP.
-    fn refuse_stranger(&mut self, circuit_id: u32, to: SocketAddr, refusal: &[u8]) -> Result<(), DropReason> {
-        let written = copy(self.gate.outbox.slot(), 0, refusal)?;
+    /// Answer one who begins a connection by uTP: he is to come by TCP.
+    fn refuse_utp(&mut self, circuit_id: u32, to: SocketAddr, syn: &[u8]) -> Result<(), DropReason> {
+        let refusal = utp::refusal(syn).ok_or(DropReason::ExitContentRefused)?;
+        let written = copy(self.gate.outbox.slot(), 0, &refusal)?;
         let cost = Cost::inwards(Class::Exited, circuit_id, refusal.len(), 0);
         self.gate.send(cost, Egress::exit(to, circuit_id), written);
         Ok(())

@@ -1,7 +1,7 @@
 //! Whether who begins a connection by uTP to an exit's circuit is refused, so that he comes by TCP, which is faster. Pure.
 //!
 //! libtorrent tries uTP first, and TCP at once when that is refused, but uTP never again with this peer. So an exit has
-//! to find out whether TCP reaches it at all: behind many firewalls it does not.
+//! to find out whether TCP reaches it at all: behind many firewalls it does not. Others than libtorrent are never refused.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -4,6 +4,7 @@
 //! window (4), sequence number (2), acknowledged number (2).
 
 pub const CONNECTION_AT: usize = 2;
+const WINDOW_AT: usize = 12;
 pub const SEQUENCE_AT: usize = 16;
 pub const HEADER_BYTES: usize = 20;
 const ACKNOWLEDGED_AT: usize = 18;
@@ -40,6 +41,14 @@ pub fn refusal(packet: &[u8]) -> Option<[u8; HEADER_BYTES]> {
     Some(reset)
 }
 
+/// Whether a packet begins a connection of libtorrent, which turns to TCP at once when that is refused: it offers no window
+/// yet (utp_stream.cpp, send_syn). Others give the peer up then: Transmission 3 does for a quarter of an hour.
+pub fn is_libtorrents_syn(packet: &[u8]) -> bool {
+    packet.len() == HEADER_BYTES
+        && packet.starts_with(&[SYN, 0])
+        && packet.get(WINDOW_AT..WINDOW_AT + 4) == Some(&[0; 4])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +61,16 @@ mod tests {
         assert_eq!(refusal(&reset), None);
         assert_eq!(refusal(&syn[..19]), None);
         assert_eq!(refusal(b"d1:y1:qe"), None);
+    }
+
+    #[test]
+    fn libtorrent_is_known_by_its_syn() {
+        let of_libtorrent = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 0, 0];
+        assert!(is_libtorrents_syn(&of_libtorrent));
+        let of_libutp = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 4, 0, 0, 9, 10, 0, 0];
+        let with_extension = [&[0x41, 2], &of_libtorrent[2..], &[0; 10]].concat();
+        for other in [&of_libutp[..], &with_extension, &of_libtorrent[..19], &[0x21; 20]] {
+            assert!(!is_libtorrents_syn(other));
+        }
     }
 }

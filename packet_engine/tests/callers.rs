@@ -15,7 +15,8 @@ use packet_engine::rules::{BITTORRENT, ENCRYPTED_TCP, HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
 
 const INFOHASH: [u8; 20] = *b"the torrent's hash..";
-const SYN: [u8; 20] = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 9, 10, 0, 0];
+/// libtorrent's.
+const SYN: [u8; 20] = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 0, 0];
 
 /// What a peer sends first (BEP 3).
 fn handshake() -> Vec<u8> {
