@@ -47,6 +47,7 @@ async def test_a_plain_client_finds_what_is_seeded_with_hops(hops, source, exits
     assert result["verified"]
     assert result["seen"]
     assert all(map(is_exit, result["seen"]))
+    assert result["by"] == (["tcp"] if exits == "ours" else ["utp"])
     there, back = result["bytes_per_s"] / 1e6, result["reverse_bytes_per_s"] / 1e6
     print(f"{hops} hops, {source}, {exits}: {there:.0f} MB/s, the other way round {back:.0f} MB/s")
 
@@ -71,8 +72,9 @@ async def test_when_the_exit_is_killed_the_seeder_is_found_again_over_another(tm
     assert len(result["told"]) == 2
 
 
-async def test_a_private_torrents_account_lasts_over_changes_of_hops_and_kill_9(tmp_path):
-    result = await seen_by("account", 1, "udp", "ours", tmp_path)
+@pytest.mark.parametrize("source", ["udp", "http"])
+async def test_a_private_torrents_account_lasts_over_changes_of_hops_and_kill_9(source, tmp_path):
+    result = await seen_by("account", 1, source, "ours", tmp_path)
     assert len(result["keys"]) == 1
     for name, step in result["steps"].items():
         assert step["told"] == step["counted"], name

@@ -1,0 +1,150 @@
+"""Strangers who call at an exit by TCP: for which torrent libtorrent connects to them, and what it remembers."""
+
+from types import SimpleNamespace
+
+import libtorrent as lt
+import pytest
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_SEEDER
+
+from tests.network import until, unused_host
+from tests.tunnel_pool.torrent.test_dispatch import Tunnels
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.clients.streams import Guest, that_reach
+from tunnel_pool.overlay.config import SLOT_SHIFT
+from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address
+from tunnel_pool.rpc.drop_reasons import DropReason
+from tunnel_pool.rpc.sync import StreamsState
+from tunnel_pool.socks5.address import AddressType, Socks5Address
+from tunnel_pool.socks5.messages import ReplyCode
+from tunnel_pool.torrent import libtorrent_session
+from tunnel_pool.torrent.dispatch import STRANGERS_AT_ONCE, Dispatcher, connect
+from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.metainfo import make_torrent
+from tunnel_pool.torrent.session_settings import anonymous_settings
+from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
+
+INFOHASH = bytes(range(20))
+
+
+def guest(circuit, number):
+    return Guest(circuit, circuit.circuit_id & (0xFF << SLOT_SHIFT) | number, INFOHASH)
+
+
+def to(known_as):
+    return Socks5Address(AddressType.IPV4, *end_to_end_address(known_as))
+
+
+def speaking(tunnels):
+    for circuit in tunnels.circuits.values():
+        circuit.streams = StreamsState(are_spoken=True)
+    return tunnels.circuits.values()
+
+
+def test_the_address_of_a_caller_leads_to_the_child_of_his_circuit_and_to_no_other():
+    tunnels = Tunnels()
+    circuits = speaking(tunnels)
+    for circuit in circuits:
+        known_as = guest(circuit, 77).known_as
+        assert that_reach(circuits, Lane(1), to(known_as)) == [circuit]
+        assert that_reach(circuits, Lane(2), to(known_as)) == []
+    assert that_reach(circuits, Lane(1), to(2 << SLOT_SHIFT | 77)) == []
+
+
+def test_an_address_of_a_linked_circuit_leads_there_alone():
+    tunnels = Tunnels()
+    circuits = speaking(tunnels)
+    linked = tunnels.circuits[5]
+    linked.ctype = CIRCUIT_TYPE_RP_SEEDER
+    assert that_reach(circuits, Lane(1), to(5)) == [linked]
+    assert all(circuit.ctype == CIRCUIT_TYPE_DATA for circuit in that_reach(circuits, Lane(1), to(1 << SLOT_SHIFT | 6)))
+
+
+async def test_callers_are_let_in_so_many_a_second_and_guests_of_hidden_swarms_always():
+    tunnels, came = Tunnels(), []
+    dispatcher = Dispatcher(tunnels, Lane(1))
+    dispatcher.on_guest = came.append
+    connect(tunnels, [dispatcher])
+    circuit = tunnels.circuits[5]
+    for number in range(100):
+        tunnels.on_guest(guest(circuit, number))
+    let_in = len(came)
+    assert STRANGERS_AT_ONCE <= let_in < STRANGERS_AT_ONCE + 5
+    assert dispatcher.drops[DropReason.STRANGERS_TOO_FAST] == 100 - let_in
+    tunnels.on_guest(Guest(circuit, circuit.circuit_id))
+    assert len(came) == let_in + 1
+
+
+async def test_an_address_that_stands_for_nobody_any_more_is_no_trackers():
+    dispatcher = Dispatcher(Tunnels(), Lane(1))
+    code, why = dispatcher.why_no_connection(to(77))
+    assert code is ReplyCode.HOST_UNREACHABLE
+    assert "gone" in why
+
+
+class Torrent(SimpleNamespace):
+    peers = frozenset()
+    peer_count = 0
+    is_finished = False
+
+
+@pytest.fixture
+def torrents(tmp_path):
+    """Yield a session whose proxy is nobody, and two torrents of it."""
+    session = LibtorrentSession(anonymous_settings(9))
+    for number in range(2):
+        (tmp_path / f"file{number}").write_bytes(bytes([number]) * 100_000)
+        parameters = lt.load_torrent_buffer(
+            make_torrent(tmp_path / f"file{number}", lambda done, all_: None, hybrid=True)
+        )
+        parameters.save_path = str(tmp_path / unused_host())
+        handle = session._session.add_torrent(parameters)
+        session._torrents[handle] = Torrent(handle=handle)
+    yield session, list(session._torrents)
+    session._torrents.clear()
+    del session._session
+
+
+def known_peers(handle):
+    return handle.status().list_peers
+
+
+async def test_a_caller_is_for_the_torrent_that_he_asks_for(torrents):
+    session, (one, other) = torrents
+    for number, infohash in enumerate((one.info_hashes().v1.to_bytes(), one.info_hashes().v2.to_bytes()[:20])):
+        session.connect_to_caller(end_to_end_address(number), infohash)
+    session.connect_to_caller(end_to_end_address(9), INFOHASH)
+    await until(lambda: known_peers(one) == 2, what="both callers")
+    assert known_peers(other) == 0
+
+
+async def test_callers_that_are_gone_are_forgotten_and_other_peers_are_not(torrents, monkeypatch):
+    session, (one, _) = torrents
+    infohash = one.info_hashes().v1.to_bytes()
+    one.connect_peer(("192.0.2.1", 6881))
+    for number in range(libtorrent_session.MANY_CALLERS):
+        session.connect_to_caller(end_to_end_address(number), infohash)
+    await until(lambda: known_peers(one) == libtorrent_session.MANY_CALLERS + 1, what="all callers")
+    session.connect_to_caller(end_to_end_address(100), infohash)
+    await until(lambda: known_peers(one) == libtorrent_session.MANY_CALLERS + 2, what="those who may be connecting")
+    monkeypatch.setattr(libtorrent_session, "CALLER_CONNECTS_S", 0.0)
+    session.connect_to_caller(end_to_end_address(101), infohash)
+    await until(lambda: known_peers(one) == 2, what="the newest, and the peer that is no caller")
+
+
+async def test_the_session_is_told_of_callers_by_torrent_and_of_other_guests_by_swarm():
+    tunnels, told = Tunnels(), []
+    circuit = tunnels.circuits[5]
+    circuit.info_hash = b"a hidden swarm's name"
+    session = SimpleNamespace(
+        is_lonely=False,
+        set_transport=lambda transport: None,
+        connect_to_end=lambda *end: told.append(("end", *end)),
+        connect_to_caller=lambda *caller: told.append(("caller", *caller)),
+    )
+    control = TransportControl(tunnels, Lane(1), session, LaneKinds(tunnels))
+    control.guest_came(Guest(circuit, 5))
+    control.guest_came(guest(circuit, 77))
+    assert told == [
+        ("end", end_to_end_address(5), b"a hidden swarm's name"),
+        ("caller", end_to_end_address(77), INFOHASH),
+    ]
