@@ -13,7 +13,9 @@ from tunnel_pool.overlay.clients.streams import Guest, may_lead, streams_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
-CHOOSE_S = 0.25
+CHOOSE_S, IDLE_CHOOSE_S = 0.25, 1.0
+SETTLED_S = 10.0  # how long a choice has held until it is looked at less often
+AT_ONCE_S = 0.05  # one look at the circuits serves all sessions that are asked within this time
 ENDS_ANSWER_S = 3.0  # how long another end, up to eight hops away, has to answer before it is met by uTP
 ENDS_POLL_S = 0.02
 
@@ -70,6 +72,7 @@ class TransportControl:
         self._session = session
         self._choice = TransportChoice()
         self._chosen = UTP_ALONE
+        self._chosen_s = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -81,7 +84,7 @@ class TransportControl:
 
     def choose(self, now_s: float) -> None:
         """Choose by the circuits of now."""
-        self._choose(now_s, self._kinds.of(self._lane, now_s))
+        self._choose(now_s, self._kinds.of(self._lane, now_s, within_s=AT_ONCE_S))
 
     def _choose(self, now_s: float, kinds: Kinds) -> None:
         ways = Ways(
@@ -92,7 +95,7 @@ class TransportControl:
         )
         chosen = self._choice.choose(now_s, ways, is_lonely=self._session.is_lonely)
         if chosen != self._chosen:
-            self._chosen = chosen
+            self._chosen, self._chosen_s = chosen, now_s
             self._session.set_transport(chosen)
 
     def guest_came(self, guest: Guest) -> None:
@@ -131,7 +134,7 @@ class TransportControl:
         while True:
             now_s = time.monotonic()
             self._choose(now_s, self._kinds.of(self._lane, now_s, within_s=CHOOSE_S / 2))
-            await asyncio.sleep(CHOOSE_S)
+            await asyncio.sleep(CHOOSE_S if now_s - self._chosen_s < SETTLED_S else IDLE_CHOOSE_S)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

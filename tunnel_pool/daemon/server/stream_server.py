@@ -30,7 +30,7 @@ def _handler(library: Library) -> Handler:
             return problem(409, "the torrent goes from one hop count to another: ask again")
         if not torrent.is_wanted(int(index)) and not _is_there(torrent, int(index)):
             return problem(409, "the file is not wanted: select it first")
-        reader = Reader(torrent, library.sessions.ensure_open(torrent.lane), int(index))
+        reader = Reader(torrent, int(index))
         if not reader.may_wait():
             return problem(409, "what is missing does not download now: start it")
         return await _send(request, reader, _headers(torrent, int(index)))

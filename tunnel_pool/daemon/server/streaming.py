@@ -14,7 +14,6 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.storage.store import StoreError
-from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 AHEAD_BYTES = 8 << 20
@@ -50,13 +49,12 @@ def pieces_of(start: int, end: int, piece_bytes: int) -> Iterator[Piece]:
 
 
 class Reader:
-    def __init__(self, torrent: Torrent, session: DaemonSession, index: int) -> None:
+    def __init__(self, torrent: Torrent, index: int) -> None:
         """Prepare to read the file with this index; its metadata has to be known."""
         layout = torrent.layout
         assert layout is not None
         self._torrent = torrent
         self._handle = torrent.handle
-        self._session = session
         self._piece_bytes = layout.piece_length()
         self._offset = layout.file_offset(index)
         self.size = layout.file_size(index)
@@ -106,15 +104,14 @@ class Reader:
     async def _wait(self, number: int, future: "asyncio.Future[bytes]", is_read: Callable[[], bool]) -> bytes:
         """Raises GoneError."""
         ask_again_s = time.monotonic() + ASK_AGAIN_S
-        with self._session.hurrying():
-            while not (await asyncio.wait([future], timeout=LOOK_S))[0]:
-                if not is_read():
-                    raise GoneError("nobody reads any more")
-                if not self.may_wait():
-                    raise GoneError("what is missing does not download now")
-                if time.monotonic() >= ask_again_s:
-                    ask_again_s += ASK_AGAIN_S
-                    self._set_deadline(number, 0)
+        while not (await asyncio.wait([future], timeout=LOOK_S))[0]:
+            if not is_read():
+                raise GoneError("nobody reads any more")
+            if not self.may_wait():
+                raise GoneError("what is missing does not download now")
+            if time.monotonic() >= ask_again_s:
+                ask_again_s += ASK_AGAIN_S
+                self._set_deadline(number, 0)
         try:
             return future.result()
         except (StoreError, OSError) as error:

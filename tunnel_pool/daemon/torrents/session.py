@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +16,9 @@ from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 
-POLL_S = 0.2
-HURRIED_POLL_S = 0.01
+POLL_S, IDLE_POLL_S = 0.2, 1.0  # the longer nothing changes, the less often libtorrent is asked for statuses
+RESUMED_POLL_S = 0.01
+BELL_BYTES = 4096
 TURN_S = 0.004  # how long other tasks wait for their turn
 RESUMED_WITHIN_S = 5.0  # what takes longer hangs on a disk, and others need not wait for it
 ALERT_QUEUE = 1 << 20  # alerts: each torrent may have some at once
@@ -36,8 +38,13 @@ class DaemonSession(LibtorrentSession[Torrent]):
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # done once libtorrent has let go
         self._announced = Newest[bytes, Account](MAX_ANNOUNCED)  # by infohash
         self._on_alert = on_alert
-        self._hurried_by = 0
-        self._hurry = asyncio.Event()
+        self._alerts_are_there = asyncio.Event()
+        self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._bell[0], self._alerts_came)
+        self._session.set_alert_fd(self._bell[1])
+        super().start()
 
     def add(self, parameters: lt.add_torrent_params) -> lt.torrent_handle:
         """Add a torrent to libtorrent; `register` it next, or its alerts are dropped. Raises RuntimeError."""
@@ -100,20 +107,10 @@ class DaemonSession(LibtorrentSession[Torrent]):
     async def resumed(self) -> None:
         """Return when libtorrent has found what it had of each torrent; until then it says that nothing is there."""
         resuming = lt.torrent_status.states.checking_resume_data
-        with contextlib.suppress(TimeoutError), self.hurrying():
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RESUMED_WITHIN_S):
                 while any(t.summary.state == resuming and not t.error for t in self._torrents.values()):  # noqa: ASYNC110
-                    await asyncio.sleep(HURRIED_POLL_S)
-
-    @contextlib.contextmanager
-    def hurrying(self) -> Iterator[None]:
-        """Read libtorrent's alerts every HURRIED_POLL_S while this context is entered."""
-        self._hurried_by += 1
-        self._hurry.set()
-        try:
-            yield
-        finally:
-            self._hurried_by -= 1
+                    await asyncio.sleep(RESUMED_POLL_S)
 
     async def stop(self) -> None:
         """End the libtorrent session; the caller has saved what is to be kept."""
@@ -124,27 +121,39 @@ class DaemonSession(LibtorrentSession[Torrent]):
                 await self._poller
         self._torrents.clear()
         self._removing.clear()
+        asyncio.get_running_loop().remove_reader(self._bell[0])
         await self._end()
+        for end in self._bell:
+            os.close(end)
 
     async def _poll_forever(self) -> None:
-        next_update_s = 0.0
+        next_update_s, poll_s, have_come = 0.0, POLL_S, True
         while True:
             if (now_s := time.monotonic()) >= next_update_s:
-                next_update_s = now_s + POLL_S
+                poll_s = POLL_S if have_come else min(2 * poll_s, IDLE_POLL_S)
+                next_update_s, have_come = now_s + poll_s, False
                 self._session.post_torrent_updates()
-            await self._read_alerts()
-            if self._hurried_by:
-                await asyncio.sleep(HURRIED_POLL_S)
-                continue
-            self._hurry.clear()
+            if await self._read_alerts():
+                have_come, next_update_s = True, min(next_update_s, now_s + POLL_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._hurry.wait()
+                async with asyncio.timeout(max(0.0, next_update_s - time.monotonic())):
+                    await self._alerts_are_there.wait()
+            self._alerts_are_there.clear()
 
-    async def _read_alerts(self) -> None:
-        """Handle all alerts that have come; other tasks get a turn in between, as a thousand torrents send many."""
-        turn_ends_s = time.monotonic() + TURN_S
+    def _alerts_came(self) -> None:
+        """Note that libtorrent has alerts, which it says by bytes in a pipe."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell[0], BELL_BYTES)
+        self._alerts_are_there.set()
+
+    async def _read_alerts(self) -> bool:
+        """Handle all alerts that have come, and return whether any did.
+
+        Other tasks get a turn in between, as a thousand torrents send many.
+        """
+        turn_ends_s, have_come = time.monotonic() + TURN_S, False
         for alert in self._pop_alerts():
+            have_come = True
             try:
                 self._handle(alert)
             except Exception as error:
@@ -153,6 +162,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
             if time.monotonic() >= turn_ends_s:
                 await asyncio.sleep(0)
                 turn_ends_s = time.monotonic() + TURN_S
+        return have_come
 
     def _pop_alerts(self) -> Iterator[Any]:
         """Yield alerts, which are valid until the next call, and the statuses of a state_update_alert."""
