@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -75,6 +76,7 @@ class ChildHost:
                 "drain": self._on_drain,
                 "set_exit_rules": self._on_set_exit_rules,
                 "set_admission": self._on_set_admission,
+                "rate_exits": self._on_rate_exits,
                 "heartbeat": self._on_heartbeat,
                 "associate": self._on_associate,
                 "dissociate": self._on_dissociate,
@@ -125,6 +127,7 @@ class ChildHost:
         community.on_circuit_removed = self._on_circuit_removed
         community.on_orphans = self._on_orphans
         community.on_guest = self._on_guest
+        community.on_exit_heard = self._on_exit_heard
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
@@ -213,6 +216,11 @@ class ChildHost:
     async def _on_set_admission(self, message: pb.SetAdmission) -> pb.AdmissionSet:
         self._created().set_admission(admission_of(message.admission))
         return pb.AdmissionSet()
+
+    async def _on_rate_exits(self, message: pb.RateExits) -> pb.ExitsRated:
+        ratings = {rating.mid: rating.score for rating in message.ratings}
+        self._created().hop_choice.scores.take(ratings, time.time())
+        return pb.ExitsRated()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
         is_soon = self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2
@@ -370,6 +378,9 @@ class ChildHost:
         for start in range(0, len(destinations), ORPHANS_PER_EVENT):
             some = destinations[start : start + ORPHANS_PER_EVENT]
             self._control.send_event("orphans", pb.Orphans(**lane._asdict(), destinations=some))
+
+    def _on_exit_heard(self, mid: bytes, answered: bool) -> None:
+        self._control.send_event("exit_heard", pb.ExitHeard(mid=mid, answered=answered))
 
     def _on_guest(self, guest: Guest) -> None:
         message = pb.StreamGuest(circuit_id=guest.circuit.circuit_id, known_as=guest.known_as, infohash=guest.infohash)

@@ -19,7 +19,7 @@ from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_announced, set_group
-from tunnel_pool.overlay.clients.liveness import Carried, Liveness
+from tunnel_pool.overlay.clients.liveness import BUSY_BYTES, Carried, Liveness
 from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
@@ -33,6 +33,7 @@ from tunnel_pool.overlay.hidden_swarms.services import HiddenServices
 from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
 from tunnel_pool.overlay.pacing import Backoff
 from tunnel_pool.overlay.paths.chosen_hops import ChosenHops
+from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.hop_choice import node_of
 from tunnel_pool.overlay.paths.way_out import DETOUR_AFTER_S
@@ -110,6 +111,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
         self._liveness = Liveness()
+        self._proven: set[int] = set()  # circuits that have brought something
         self.register_task("statistics", self._look, interval=STATISTICS_INTERVAL_S)
 
     def _use_engine(self) -> None:
@@ -192,12 +194,18 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         required_exit = kwargs.get("required_exit")
         if required_exit is not None and self._is_me(required_exit):
             return None
+        self._group = group
         circuit: Circuit | None = super().create_circuit(goal_hops, *args, **kwargs)
         if circuit is not None:
             set_group(circuit, group or self.group_of_swarm(circuit.info_hash))
             circuit.ready.add_done_callback(lambda ready: self.on_changed())
             self.on_changed()
         return circuit
+
+    @property
+    def exit_scores(self) -> ExitScores:
+        """Return how well exits have served of late."""
+        return self.hop_choice.scores
 
     def use_guards(self, guards: Guards) -> None:
         """Begin our circuits of several hops at these from now on."""
@@ -385,6 +393,10 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.state == CIRCUIT_STATE_READY
         }
         now_s = time.time()
+        brought = {circuit_id for circuit_id, circuit in out.items() if circuit.bytes_down >= BUSY_BYTES}
+        for circuit_id in brought - self._proven:
+            self._exit_heard(out[circuit_id], out[circuit_id].hops[-1].mid, answered=True)
+        self._proven = brought
         carried = [Carried(c.circuit_id, c.bytes_up, c.bytes_down, c.last_activity) for c in out.values()]
         found = self._liveness.look(carried, now_s)
         if found.to_ping:
@@ -392,6 +404,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         for circuit_id in found.dead:
             exit_key = out[circuit_id].hops[-1].public_key_bin
             self.suspects.add(out[circuit_id].hops[-1].mid, time.monotonic())
+            self._exit_heard(out[circuit_id], out[circuit_id].hops[-1].mid, answered=False)
             for other in out.values():
                 if other.hops[-1].public_key_bin == exit_key:
                     self._liveness.ask(other.circuit_id, now_s)

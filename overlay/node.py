@@ -16,7 +16,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import lane_of
-from tunnel_pool.overlay.clients.streams import tries_streams
+from tunnel_pool.overlay.clients.streams import reaches_ipv6, tries_streams
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.config import OverlayConfig
 from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
@@ -163,6 +163,7 @@ async def _open_endpoint(
             mask=mask_in_use(),
             lane_of=lambda circuit: lane_of(circuit).pack(),
             tries_streams=tries_streams,
+            reaches_ipv6=reaches_ipv6,
         )
         if config.limits is not None:
             native.engine.set_limits(config.limits, config.slot)

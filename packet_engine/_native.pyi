@@ -107,11 +107,13 @@ class Engine:
         ready: bool,
         stats: Stats,
         tries_streams: bool = False,
+        reaches_ipv6: bool = False,
     ) -> None:
         """`layers` from the first hop on; `end_to_end` with the direction that we send in.
 
         `lane` is a number below 2**32: the circuit serves the associations that have the same. With `tries_streams`, a
-        connection for streams is begun once it is ready.
+        connection for streams is begun once it is ready. IPv6 destinations are met over circuits that `reaches_ipv6`,
+        where there are any.
         """
 
     def remove_circuit(self, circuit_id: int) -> None: ...

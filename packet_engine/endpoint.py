@@ -70,13 +70,14 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         mask: int = 0,
         lane_of: Callable[[Circuit], int] = lambda circuit: int(circuit.goal_hops),
         tries_streams: Callable[[Circuit], bool] = lambda circuit: False,
+        reaches_ipv6: Callable[[Circuit], bool] = lambda circuit: False,
     ) -> None:
         """`sock` is bound; the endpoint closes it. Exits leave from `exit_host` and a port of `exit_ports`,
         (0, 0) being any, through the `device`, "" being any.
 
         `lane_of` says which associations' clients a circuit serves: those that were added with the same number.
         `mask` is what the addresses of end-to-end circuits differ by from their ids. `tries_streams` says whether the
-        other end of a circuit may speak streams.
+        other end of a circuit may speak streams, `reaches_ipv6` whether it is an exit that reaches IPv6 destinations.
 
         Without `trains`, each datagram is sent by itself; without `takes_trains`, the kernel joins none for us.
         """
@@ -97,7 +98,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self._allow_private = allow_private
         self._mask = mask
         self._lane_of = lane_of
-        self._tries_streams = tries_streams
+        self._tries_streams, self._reaches_ipv6 = tries_streams, reaches_ipv6
         self._keyring = KeyRing()
         self._address = UDPv4Address(*sock.getsockname()[:2])
         self._loop = asyncio.get_running_loop()
@@ -177,6 +178,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
             circuit.state == CIRCUIT_STATE_READY,
             stats,
             self._tries_streams(circuit),
+            self._reaches_ipv6(circuit),
         )
         return tuple(held)
 

@@ -2120,6 +2120,73 @@ class Orphans(google.protobuf.message.Message):
 Global___Orphans: typing_extensions.TypeAlias = Orphans
 
 @typing.final
+class ExitHeard(google.protobuf.message.Message):
+    """An exit that a circuit of one hop led to has brought something, or did not answer (overlay/paths/exit_scores.py)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MID_FIELD_NUMBER: builtins.int
+    ANSWERED_FIELD_NUMBER: builtins.int
+    mid: builtins.bytes
+    """SHA-1 of its public key"""
+    answered: builtins.bool
+    def __init__(
+        self,
+        *,
+        mid: builtins.bytes = ...,
+        answered: builtins.bool = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answered", b"answered", "mid", b"mid"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExitHeard: typing_extensions.TypeAlias = ExitHeard
+
+@typing.final
+class RateExits(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Rating(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        MID_FIELD_NUMBER: builtins.int
+        SCORE_FIELD_NUMBER: builtins.int
+        mid: builtins.bytes
+        score: builtins.float
+        """from 0 to 1"""
+        def __init__(
+            self,
+            *,
+            mid: builtins.bytes = ...,
+            score: builtins.float = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["mid", b"mid", "score", b"score"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    RATINGS_FIELD_NUMBER: builtins.int
+    @property
+    def ratings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RateExits.Rating]: ...
+    def __init__(
+        self,
+        *,
+        ratings: collections.abc.Iterable[Global___RateExits.Rating] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ratings", b"ratings"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RateExits: typing_extensions.TypeAlias = RateExits
+
+@typing.final
+class ExitsRated(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ExitsRated: typing_extensions.TypeAlias = ExitsRated
+
+@typing.final
 class StreamGuest(google.protobuf.message.Message):
     """The other end of a circuit has opened a stream: a client is to connect to the address that `known_as` stands for."""
 
@@ -2181,6 +2248,7 @@ class Request(google.protobuf.message.Message):
     OPEN_STREAM_FIELD_NUMBER: builtins.int
     ANNOUNCE_FIELD_NUMBER: builtins.int
     PIN_FIELD_NUMBER: builtins.int
+    RATE_EXITS_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -2235,6 +2303,8 @@ class Request(google.protobuf.message.Message):
     def announce(self) -> Global___Announce: ...
     @property
     def pin(self) -> Global___Pin: ...
+    @property
+    def rate_exits(self) -> Global___RateExits: ...
     def __init__(
         self,
         *,
@@ -2265,12 +2335,13 @@ class Request(google.protobuf.message.Message):
         open_stream: Global___OpenStream | None = ...,
         announce: Global___Announce | None = ...,
         pin: Global___Pin | None = ...,
+        rate_exits: Global___RateExits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2307,6 +2378,7 @@ class Reply(google.protobuf.message.Message):
     OPEN_STREAM_FIELD_NUMBER: builtins.int
     ANNOUNCE_FIELD_NUMBER: builtins.int
     PIN_FIELD_NUMBER: builtins.int
+    RATE_EXITS_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -2361,6 +2433,8 @@ class Reply(google.protobuf.message.Message):
     def announce(self) -> Global___Announced: ...
     @property
     def pin(self) -> Global___Pinned: ...
+    @property
+    def rate_exits(self) -> Global___ExitsRated: ...
     def __init__(
         self,
         *,
@@ -2391,12 +2465,13 @@ class Reply(google.protobuf.message.Message):
         open_stream: Global___StreamOpened | None = ...,
         announce: Global___Announced | None = ...,
         pin: Global___Pinned | None = ...,
+        rate_exits: Global___ExitsRated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -2411,6 +2486,7 @@ class Event(google.protobuf.message.Message):
     NOTIFY_FIELD_NUMBER: builtins.int
     ORPHANS_FIELD_NUMBER: builtins.int
     STREAM_GUEST_FIELD_NUMBER: builtins.int
+    EXIT_HEARD_FIELD_NUMBER: builtins.int
     @property
     def sync(self) -> Global___Sync: ...
     @property
@@ -2421,6 +2497,8 @@ class Event(google.protobuf.message.Message):
     def orphans(self) -> Global___Orphans: ...
     @property
     def stream_guest(self) -> Global___StreamGuest: ...
+    @property
+    def exit_heard(self) -> Global___ExitHeard: ...
     def __init__(
         self,
         *,
@@ -2429,12 +2507,13 @@ class Event(google.protobuf.message.Message):
         notify: Global___Notify | None = ...,
         orphans: Global___Orphans | None = ...,
         stream_guest: Global___StreamGuest | None = ...,
+        exit_heard: Global___ExitHeard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "stream_guest", b"stream_guest", "sync", b"sync"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "exit_heard", b"exit_heard", "notify", b"notify", "orphans", b"orphans", "stream_guest", b"stream_guest", "sync", b"sync"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "notify", b"notify", "orphans", b"orphans", "stream_guest", b"stream_guest", "sync", b"sync"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_dead", b"circuit_dead", "event", b"event", "exit_heard", b"exit_heard", "notify", b"notify", "orphans", b"orphans", "stream_guest", b"stream_guest", "sync", b"sync"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: typing_extensions.TypeAlias = typing.Literal["sync", "circuit_dead", "notify", "orphans", "stream_guest"]
+    _WhichOneofReturnType_event: typing_extensions.TypeAlias = typing.Literal["sync", "circuit_dead", "notify", "orphans", "stream_guest", "exit_heard"]
     _WhichOneofArgType_event: typing_extensions.TypeAlias = typing.Literal["event", b"event"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

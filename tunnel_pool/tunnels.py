@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +20,8 @@ from ipv8.messaging.anonymization.tunnel import (
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.guard_file import keep_guards, read_guards
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
+from tunnel_pool.kept_file import keep_file
+from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
@@ -27,6 +29,7 @@ from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
 from tunnel_pool.overlay.node import open_overlay, socket_warning
 from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
+from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.networks import use_as_numbers
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
@@ -38,6 +41,7 @@ from tunnel_pool.overlay.serving.exit_rules import (
     ExitRules,
     Protocol,
 )
+from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.overlay.wire.udp import CannotBindError
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
@@ -61,6 +65,7 @@ FLAGS_OF_PROTOCOLS = {
 }
 EXITS_FILE = "exits-{}.dat"
 GUARDS_FILE = "guards-{}.json"
+EXIT_SCORES_FILE = "exit-scores-{}.json"
 KEY_FILE = "member_key{}.bin"
 NO_PROTOCOL = Protocol(0)
 
@@ -151,6 +156,9 @@ def peer_flags(options: NodeOptions) -> frozenset[int]:
             flags.add(flag)
     if options.exit_protocols & STREAM_PROTOCOLS and choose(options.engine) is EngineChoice.NATIVE:
         flags.add(PEER_FLAG_EXIT_STREAMS)
+    source = ExitSource(options.exit_from.host or options.listen.host, options.exit_from.ports, options.device)
+    if options.exit_protocols and source.reaches_ipv6():
+        flags.add(PEER_FLAG_EXIT_IPV6)
     if options.exit_protocols and options.is_backup_exit:
         flags.add(PEER_FLAG_EXIT_BACKUP)
     return frozenset(flags)
@@ -176,6 +184,7 @@ async def open_local(options: NodeOptions) -> LocalTunnelCommunity:
         raise UserError(str(error)) from None
     if guards is not None:
         local.use_guards(guards)
+    _restore_scores(local.exit_scores, options)
     local.settings.max_circuits = options.circuits or circuits_for(1)
     if options.serves and (warning := socket_warning(local)):
         logger.warning("%s", warning)
@@ -205,6 +214,7 @@ async def open_pool(options: NodeOptions) -> PooledTunnelCommunity:
         guards=guards,
         as_database=_open_as_database(options.as_database),
     )
+    _restore_scores(pooled.exit_scores, options)
     try:
         await pooled.start()
         PoolScaling(pooled, options.workers, circuits_follow=not options.circuits)
@@ -252,11 +262,25 @@ def _read_guards(options: NodeOptions) -> Guards | None:
     return read_guards(_state_file(options, GUARDS_FILE), options.guards) if options.guards else None
 
 
+def _restore_scores(scores: ExitScores, options: NodeOptions) -> None:
+    """Take how well exits served in the last run; nothing is lost but time where that can't be read."""
+    path = _state_file(options, EXIT_SCORES_FILE)
+    try:
+        scores.restore(path.read_bytes(), time.time())
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        logger.warning("How well exits served in the last run can't be read: %s (%s)", path, error)
+
+
 def _keep(tunnels: LocalTunnelCommunity | PooledTunnelCommunity, options: NodeOptions, guards: Guards | None) -> None:
     """Write down guards and exits as they change, for the next start."""
     if guards is not None:
         register_endless(tunnels, "keep guards", keep_guards, guards, _state_file(options, GUARDS_FILE))
     register_endless(tunnels, "remember exits", remember_exits, tunnels, _state_file(options, EXITS_FILE))
+    scores, path = tunnels.exit_scores, _state_file(options, EXIT_SCORES_FILE)
+    lost = "How well exits served is not kept over a restart"
+    register_endless(tunnels, "keep scores", keep_file, path, lambda: scores.changes, scores.encode, lost)
 
 
 def _open_as_database(path: Path | None) -> BinaryIO | None:

@@ -7,9 +7,10 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.sticky import StickyMap
+from tunnel_pool.overlay.clients.streams import reaches_ipv6
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id
-from tunnel_pool.socks5.address import decode_address, encode_address
+from tunnel_pool.socks5.address import AddressType, decode_address, encode_address
 
 _NOWHERE = encode_address(*NOWHERE)
 
@@ -54,8 +55,14 @@ class OutgoingCircuits:
             # Never to an exit, which would learn the id that our first hop knows.
             linked = end_to_end_circuit(circuits, circuit_id, self._lane)
             return Outgoing(linked, _NOWHERE) if linked is not None else None
-        circuit = self._sticky.circuit_for(address, circuits, lambda: self._tunnels.circuits_for_new_peers(*self._lane))
+        circuit = self._sticky.circuit_for(address, circuits, lambda: self._able(address))
         return Outgoing(circuit, address) if circuit is not None else None
+
+    def _able(self, address: bytes) -> Sequence[Circuit]:
+        """Return the circuits for a new destination: of IPv6, those whose exit reaches it, if any does."""
+        circuits = self._tunnels.circuits_for_new_peers(*self._lane)
+        is_ipv6 = address[0] == AddressType.IPV6
+        return [circuit for circuit in circuits if is_ipv6 and reaches_ipv6(circuit)] or circuits
 
     def send(self, outgoing: Outgoing, payload: bytes) -> None:
         """Send a datagram; the tunnels drop and count what a circuit can't carry yet."""

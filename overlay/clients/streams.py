@@ -11,7 +11,9 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_
 from tunnel_pool.rpc.sync import NO_STREAMS, StreamsState
 from tunnel_pool.socks5.address import Socks5Address
 
-PEER_FLAG_EXIT_STREAMS = 8192  # of ours; nodes that don't know it keep it, and do nothing with it
+# Of ours; nodes that don't know them keep them, and do nothing with them.
+PEER_FLAG_EXIT_STREAMS = 8192
+PEER_FLAG_EXIT_IPV6 = 4096  # it reaches IPv6 destinations
 
 
 class Guest(NamedTuple):
@@ -61,6 +63,18 @@ def that_reach(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) 
         return to_exits
     linked = [circuit for circuit in speaking if circuit.circuit_id == end]
     return linked or [circuit for circuit in to_exits if slot_of(circuit.circuit_id) == slot_of(end)]
+
+
+def has_flag(circuit: Circuit, flag: int) -> bool:
+    """Return whether a circuit ends, or is to end, at an exit that sets this peer flag."""
+    last = circuit.unverified_hop if len(circuit.hops) < circuit.goal_hops else None
+    hop = last or (circuit.hops[-1] if circuit.hops else None)
+    return hop is not None and flag in (hop.flags or ())
+
+
+def reaches_ipv6(circuit: Circuit) -> bool:
+    """Return whether a circuit's exit says that it reaches IPv6 destinations."""
+    return circuit.ctype == CIRCUIT_TYPE_DATA and has_flag(circuit, PEER_FLAG_EXIT_IPV6)
 
 
 def tries_streams(circuit: Circuit) -> bool:

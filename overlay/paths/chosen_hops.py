@@ -19,7 +19,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import asked_hops, set_detour
+from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.hop_choice import OUT, HopChoice
@@ -32,14 +32,15 @@ from tunnel_pool.overlay.paths.way_out import (
     may_name_the_exit,
 )
 
+HAD_TIME_S = 2.5  # whoever was asked for less may have had no time to answer
+
 logger = logging.getLogger(__name__)
 
 
 class ChosenHops(TunnelCommunity):
     """Chooses the hops of its circuits itself, and suspects nodes that did not answer.
 
-    The only hop of a data circuit of one hop is py-ipv8's choice among the exits (`select_exit`); the last of one to a
-    rendezvous point is the seeder's.
+    The last hop of a circuit to a rendezvous point is the seeder's choice.
     """
 
     suspects: Recent[bytes]  # peers that did not answer, by mid
@@ -50,6 +51,8 @@ class ChosenHops(TunnelCommunity):
         self.hop_choice = HopChoice(self, settings.requires_diversity)
         self.way_out = WayOut()
         self._first_hops: list[Peer] = []  # the first hops of the circuit that is being created
+        self._group = 0  # its isolation group
+        self.on_exit_heard: Callable[[bytes, bool], None] = lambda mid, answered: None  # whether an exit served us
         super().__init__(settings)
 
     def create_circuit(
@@ -79,6 +82,7 @@ class ChosenHops(TunnelCommunity):
             hops, detour = 1, 0  # where nobody else is known, there is no other way
         if hops == 1 and ctype == CIRCUIT_TYPE_DATA:
             self._ask_directly(now_s)
+            required_exit = required_exit or self.hop_choice.only(Lane(goal_hops, self._group))
         circuit: Circuit | None = super().create_circuit(hops, ctype, None, required_exit, info_hash)
         if circuit is not None and detour:
             set_detour(circuit, detour)
@@ -194,6 +198,14 @@ class ChosenHops(TunnelCommunity):
         """Suspect the node that was asked to join, as now another one is asked, or none."""
         if circuit.unverified_hop is not None:
             self.suspects.add(circuit.unverified_hop.mid, time.monotonic())
+            if time.time() - circuit.creation_time >= HAD_TIME_S:
+                self._exit_heard(circuit, circuit.unverified_hop.mid, answered=False)
+
+    def _exit_heard(self, circuit: Circuit, mid: bytes, *, answered: bool) -> None:
+        """Note whether the exit of a circuit has served us, if nobody stood between."""
+        if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.goal_hops == 1:
+            self.hop_choice.scores.heard(mid, answered, time.time())
+            self.on_exit_heard(mid, answered)
 
     def _ours_on_created_extended(self, circuit_id: int, payload: Any) -> None:
         super()._ours_on_created_extended(circuit_id, payload)

@@ -19,12 +19,17 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
+from tunnel_pool.overlay.clients.lanes import Lane, lane_of
+from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS, has_flag
+from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import SECOND_LAYER
 from tunnel_pool.overlay.paths.path import Node, Ranked, in_order, rank, without_conflicts
 from tunnel_pool.overlay.requests.http import CIRCUIT_TYPE_HTTP
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 OUT = frozenset((CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_HTTP))  # circuits that end at an exit
+# What not every exit carries: of a lane's circuits, one at least is to end where each of these is set.
+SPECIAL = (PEER_FLAG_EXIT_STREAMS, PEER_FLAG_EXIT_IPV6)
 # Circuits that others can make us build, by asking for them.
 ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))
 
@@ -36,12 +41,34 @@ class HopChoice:
         """`requires_diversity`: hops must differ in network; without it, they do where they can."""
         self._community = community
         self.requires_diversity = requires_diversity
+        self.scores = ExitScores()
         self._rng = random.SystemRandom()
 
     def exits_that_answer(self) -> list[Peer]:
         """Return the exits that are known and have not been silent of late."""
         exits = self._community.get_candidates(PEER_FLAG_EXIT_BT)
         return [peer for peer in exits if not self._community.is_silent(peer)]
+
+    def only(self, lane: Lane) -> Peer | None:
+        """Return the exit for a circuit of one hop that is for clients of this lane."""
+        exits = self._that_carry_what_lacks(self._community.get_candidates(PEER_FLAG_EXIT_BT), lane)
+        weights = [self._weight(peer.mid) for peer in exits]
+        return self._rng.choices(exits, weights)[0] if exits else None
+
+    def _weight(self, mid: bytes) -> float:
+        return self.scores.weight(mid, time.time())
+
+    def _that_carry_what_lacks(self, exits: list[Peer], lane: Lane, but: Circuit | None = None) -> list[Peer]:
+        """Return the exits for one more circuit of a lane: those that carry what none of its others does, if any do."""
+        others = [
+            circuit
+            for circuit in self._community.circuits.values()
+            if circuit is not but and circuit.ctype == CIRCUIT_TYPE_DATA and lane_of(circuit) == lane
+        ]
+        for flag in SPECIAL:
+            if not any(has_flag(circuit, flag) for circuit in others):
+                exits = [peer for peer in exits if flag in self._community.candidates.get(peer, ())] or exits
+        return exits
 
     def last(self, peers: Sequence[Peer]) -> Peer | None:
         """Return one to be the last hop; not a guard, which would then be no first hop, while there are others."""
@@ -116,7 +143,12 @@ class HopChoice:
         if is_last and circuit.ctype == CIRCUIT_TYPE_HTTP:
             return []  # where exits that make requests are known, one is required
         if is_last:
-            return self._diverse(rank(map(node_of, self._community.get_candidates(PEER_FLAG_EXIT_BT)), path, self._rng))
+            exits = self._community.get_candidates(PEER_FLAG_EXIT_BT)
+            weights = {peer.public_key.key_to_bin(): self._weight(peer.mid) for peer in exits}
+            special = {node_of(peer) for peer in self._that_carry_what_lacks(exits, lane_of(circuit), circuit)}
+            ranked = rank(map(node_of, exits), path, self._rng, weight=lambda node: weights[node.key])
+            far = set(ranked.nodes[: ranked.diverse])
+            return sorted(self._diverse(ranked), key=lambda node: (node not in far, node not in special))
         relays = self._community.get_candidates(PEER_FLAG_RELAY)
         order = self._community.guard_order()
         if order is not None and circuit.ctype in ASKED_FOR and len(circuit.hops) == 1:

@@ -6,7 +6,7 @@ while there is a choice. The first hops of a client are its guards (overlay/path
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from tunnel_pool.overlay.paths.networks import NetworksOf, networks_of
@@ -28,14 +28,22 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    candidates: Iterable[Node], path: Sequence[Node], rng: random.Random, networks_of: NetworksOf = networks_of
+    candidates: Iterable[Node],
+    path: Sequence[Node],
+    rng: random.Random,
+    networks_of: NetworksOf = networks_of,
+    weight: Callable[[Node], float] | None = None,
 ) -> Ranked:
     """Return the candidates that may follow in a path, in random order; those that share a network come last.
 
-    Nodes whose key is in the path are left out; nodes whose address is in the path come last of all.
+    Nodes whose key is in the path are left out; nodes whose address is in the path come last of all. One of twice the
+    `weight` (above 0) comes before another twice as often.
     """
     others = list(candidates)
-    rng.shuffle(others)
+    if weight is None:
+        rng.shuffle(others)
+    else:  # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006)
+        others.sort(key=lambda node: rng.random() ** (1 / weight(node)), reverse=True)
     ranked = without_conflicts(others, path, networks_of)
     hosts = {node.host for node in path}
     near = sorted(ranked.nodes[ranked.diverse :], key=lambda node: node.host in hosts)

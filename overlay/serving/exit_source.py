@@ -13,6 +13,7 @@ from tunnel_pool.overlay.wire.udp import CannotBindError, bind_to_device, bind_u
 PORT_TRIES = 64
 UNSPECIFIED = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
 _PORT_TAKEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+IPV6_DESTINATION = "2001:db8::1"  # of documentation (RFC 3849): nobody has it, and a default route leads there
 
 
 class ExitSource(NamedTuple):
@@ -27,6 +28,18 @@ class ExitSource(NamedTuple):
         """Return the address families that can be reached."""
         is_any = ipaddress.ip_address(self.host).is_unspecified
         return [socket.AF_INET, socket.AF_INET6] if is_any else [socket.AF_INET]
+
+    def reaches_ipv6(self) -> bool:
+        """Return whether there is a way to IPv6 destinations; nothing is sent to find out."""
+        if socket.AF_INET6 not in self.families:
+            return False
+        try:
+            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+                bind_to_device(sock, self.device)
+                sock.connect((IPV6_DESTINATION, 9))
+        except OSError:
+            return False
+        return True
 
     def udp_socket(self, family: socket.AddressFamily) -> socket.socket:
         """Return a socket bound to a free port. Raises CannotBindError."""

@@ -32,6 +32,11 @@ impl Destination<'_> {
 
 pub const NOWHERE: Destination<'static> = Destination::Ip(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
+/// Whether an address as SOCKS5 encodes it is of IPv6.
+pub fn is_ipv6(encoded: &[u8]) -> bool {
+    encoded.first() == Some(&4)
+}
+
 /// How one of the two formats says what follows.
 struct Format {
     v4: u8,

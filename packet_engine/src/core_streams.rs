@@ -74,7 +74,11 @@ impl Core {
     pub fn link_for(&self, lane: Lane, destination: &[u8]) -> Option<LinkId> {
         let of_lane = self.that_may_carry(lane, destination).map(|(id, circuit)| (LinkId::ours(id), circuit));
         let connected = of_lane.filter(|(link, _)| self.quic.is_connected(*link));
-        connected.min_by_key(|(link, circuit)| (circuit.stats.read_streams().1, link.circuit_id)).map(|(link, _)| link)
+        let is_ipv6 = address::is_ipv6(destination);
+        let order = |(link, circuit): &(LinkId, &Circuit)| {
+            (is_ipv6 && !circuit.reaches_ipv6, circuit.stats.read_streams().1, link.circuit_id)
+        };
+        connected.min_by_key(order).map(|(link, _)| link)
     }
 
     /// What a destination (RFC 1928 encoding) stands for, if it is the other end of a circuit, or a guest.

@@ -244,7 +244,7 @@ impl Engine {
         Ok(())
     }
 
-    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats, tries_streams=false))]
+    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats, tries_streams=false, reaches_ipv6=false))]
     #[allow(clippy::too_many_arguments)]
     fn set_circuit(
         &self,
@@ -257,6 +257,7 @@ impl Engine {
         ready: bool,
         stats: &Stats,
         tries_streams: bool,
+        reaches_ipv6: bool,
     ) -> PyResult<()> {
         let purpose = match ctype {
             "DATA" => Purpose::Data,
@@ -272,6 +273,7 @@ impl Engine {
             end_to_end,
             ready,
             tries_streams,
+            reaches_ipv6,
             stats: stats.0.clone(),
             ..Circuit::new(address(&first_hop)?, layers, lane, purpose)
         };

@@ -47,6 +47,8 @@ pub struct Circuit {
     pub tries_streams: bool,
     /// It does not, or not any more.
     pub is_silent: bool,
+    /// Its exit says that it reaches IPv6 destinations.
+    pub reaches_ipv6: bool,
     pub relay_early_count: Cell<u32>,
     pub stats: Arc<RouteStats>,
 }
@@ -66,6 +68,7 @@ impl Circuit {
             guests: OwnBucket::default(),
             tries_streams: false,
             is_silent: false,
+            reaches_ipv6: false,
             relay_early_count: 0.into(),
             stats: Arc::default(),
         }
@@ -204,8 +207,11 @@ impl Routes {
         match sticky.get(destination, association) {
             Some(id) if circuits.get(&id).is_some_and(is_ready) => Some(id),
             _ => {
-                let ready = circuits.iter().filter(|(_, circuit)| is_ready(circuit)).map(|(id, _)| *id);
-                sticky.assign(destination, association, ready)
+                let ready = || circuits.iter().filter(|(_, circuit)| is_ready(circuit));
+                let reaches = |circuit: &Circuit| circuit.reaches_ipv6 || !address::is_ipv6(destination);
+                let able = ready().any(|(_, circuit)| reaches(circuit));
+                let chosen = ready().filter(|(_, circuit)| !able || reaches(circuit)).map(|(id, _)| *id);
+                sticky.assign(destination, association, chosen)
             }
         }
     }

@@ -181,6 +181,25 @@ fn before_it_is_linked_nothing_goes_over_an_end_to_end_circuit() {
 }
 
 #[test]
+fn ipv6_destinations_are_met_over_circuits_that_reach_them_where_there_are_any() {
+    let mut routes = client().routes;
+    routes.circuits.insert(THEIRS, Circuit { reaches_ipv6: true, ..circuit(&[3]) });
+    let met = |routes: &mut packet_engine::routes::Routes, kind: u8, bytes: usize| {
+        let destinations = (0..20).map(|last| [&[kind][..], &vec![last; bytes], &[0, 80]].concat());
+        let mut ids: Vec<_> = destinations.filter_map(|to| routes.circuit_for(1, &to, 1)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    let mut both = [OURS, THEIRS];
+    both.sort_unstable();
+    assert_eq!(met(&mut routes, 1, 4), both);
+    assert_eq!(met(&mut routes, 4, 16), [THEIRS]);
+    routes.remove_circuit(THEIRS);
+    assert_eq!(met(&mut routes, 4, 16), [OURS]);
+}
+
+#[test]
 fn messages_for_an_exit_come_from_its_previous_hop_and_so_many_a_second() {
     let (mut client, mut relay, mut exit) = (client(), relay(), exit());
     exit.gate.now_ns = 1_000_000_000_000;

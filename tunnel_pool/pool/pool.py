@@ -41,6 +41,9 @@ from tunnel_pool.system.errors import UserError
 TICK_S = 0.1
 CALM_TICK_S = 0.25  # while all children work
 
+# Messages of children that the listener hears as they are, by its methods.
+FOR_LISTENER = {"stream_guest": "guest_came", "exit_heard": "exit_heard"}
+
 logger = logging.getLogger(__name__)
 
 
@@ -72,6 +75,8 @@ class PoolListener(Protocol):
     def orphaned(self, slot: int, message: pb.Orphans) -> None: ...
 
     def guest_came(self, message: pb.StreamGuest) -> None: ...
+
+    def exit_heard(self, message: pb.ExitHeard) -> None: ...
 
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
@@ -357,8 +362,8 @@ class ProcessPool:
             self._listener.circuit_died(child.slot, message)
         elif name == "orphans":
             self._listener.orphaned(child.slot, message)
-        elif name == "stream_guest":
-            self._listener.guest_came(message)
+        elif name in FOR_LISTENER:
+            getattr(self._listener, FOR_LISTENER[name])(message)
         elif name == "notify":
             level = logging.WARNING if message.level == pb.Notify.WARNING else logging.INFO
             logger.log(level, "child %d: %s", child.slot, message.text)

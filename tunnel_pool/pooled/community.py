@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
 from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
+from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.peers.discovery import MAX_PEERS
 from tunnel_pool.overlay.serving.admission import Admission
@@ -51,6 +53,7 @@ from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState
 
 SYNC_INTERVAL_S = 0.25
 MAX_KNOWN_PEERS = 20
+TELL_SCORES_S = 5.0  # how long children wait to be told how exits have served the others
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +122,7 @@ class PooledTunnelCommunity(
         self._as_database = as_database  # the file of the database of AS numbers
         self._guards = guards  # the guards that children with a shared port use
         self.scaling: Scaling | None = None  # stopped with us
+        self.exit_scores = ExitScores()  # of all children
         self.pool = ProcessPool(slots, self._create_message, self, command, start_method, nice=nice)
         self.crypto_endpoint = PooledEndpoint(self.pool, self.register_anonymous_task)
         self._told_share = self._admission_share()
@@ -226,6 +230,7 @@ class PooledTunnelCommunity(
         # The child has missed the changes that were sent to all while it started.
         self.pool.tell(slot, "set_exit_rules", pb.SetExitRules(rules=exit_rules_message(self._config.exit_rules)))
         self._share_admission(newcomer=slot)
+        self.pool.tell(slot, "rate_exits", self._ratings())
         if self.port is not None:
             self.port.child_ready(slot)
         self._share_swarms()
@@ -242,6 +247,20 @@ class PooledTunnelCommunity(
 
     def orphaned(self, slot: int, message: pb.Orphans) -> None:
         self.on_orphans(Lane(message.hops, message.group), list(message.destinations))
+
+    def exit_heard(self, message: pb.ExitHeard) -> None:
+        """Hear how an exit has served a child, and tell all of them in a while."""
+        before = self.exit_scores.changes
+        self.exit_scores.heard(message.mid, message.answered, time.time())
+        if self.exit_scores.changes != before and not self.is_pending_task_active("tell scores"):
+            self.register_task("tell scores", self._tell_scores, delay=TELL_SCORES_S)
+
+    def _tell_scores(self) -> None:
+        self._tell_all("rate_exits", self._ratings())
+
+    def _ratings(self) -> pb.RateExits:
+        scores = self.exit_scores.known(time.time())
+        return pb.RateExits(ratings=[pb.RateExits.Rating(mid=mid, score=score) for mid, score in scores.items()])
 
     def guest_came(self, message: pb.StreamGuest) -> None:
         if (circuit := self.circuits.get(message.circuit_id)) is not None:

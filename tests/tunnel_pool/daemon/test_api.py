@@ -68,8 +68,8 @@ async def test_torrents_come_change_and_go(tmp_path):
         assert (torrent["name"], torrent["hops"], torrent["labels"]) == ("show", 2, ["x"])
         assert not (await api("POST", "torrents", 201, json=wish))["new"]
         one = f"torrents/{torrent['infohash']}"
+        await api.until(one, lambda torrent: torrent["state"] == "seeding" and torrent["done_s"])
         assert await api("GET", "torrents") == [await api("GET", one)]
-        await api.until(one, lambda torrent: torrent["state"] == "seeding")
         files = await api("GET", one + "/files")
         assert sorted((file["path"], file["size_bytes"], file["done_bytes"]) for file in files) == [
             ("show/a.bin", 50_000, 50_000),

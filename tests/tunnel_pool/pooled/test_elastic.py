@@ -18,6 +18,7 @@ from tunnel_pool.overlay.serving.admission import Admission
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import WorkerRange
+from tunnel_pool.pooled import community
 from tunnel_pool.pooled.scaler import PoolScaling
 from tunnel_pool.rpc import control_pb2 as pb
 
@@ -53,6 +54,30 @@ async def test_another_number_of_children_is_kept_though_none_is_at_work():
         control.scale(2, 2)
         assert control.workers() == Workers(least=2, most=2)
         await until(lambda: client.pool.running() == [0, 1])
+
+
+async def test_children_hear_from_each_other_how_exits_serve(monkeypatch):
+    """A child that comes later, as after another's death, is told at once."""
+    monkeypatch.setattr(community, "TELL_SCORES_S", 0.05)
+    told = []
+    async with network() as nodes, tunnels("pooled", map(address_of, nodes), workers=1, circuits=2) as client:
+        tell = client.pool.tell
+        client.pool.tell = lambda slot, name, message: (told.append((slot, name, message)), tell(slot, name, message))
+        client.build_tunnels(1)
+        await until_all_ready(client, 2)
+        (circuit, *_) = client.find_circuits(hops=1)
+        with Echo() as echo:
+            # What comes back is enough to show that the exit serves us.
+            sending = 0
+            while not any(name == "rate_exits" for _, name, _ in told) and sending < 200:
+                sending += 1
+                for _ in range(20):
+                    client.send_data(NOWHERE, circuit.circuit_id, echo.address, NOWHERE, bytes(1000))
+                await asyncio.sleep(0.05)
+        (message, *_) = [message for slot, name, message in told if (slot, name) == (0, "rate_exits")]
+        assert {rating.mid: round(rating.score, 1) for rating in message.ratings}[circuit.hops[-1].mid] >= 0.7
+        client.pool.open_slots([1])
+        await until(lambda: any((slot, name) == (1, "rate_exits") and message.ratings for slot, name, message in told))
 
 
 async def test_a_draining_child_carries_on_but_gets_nothing_new():
