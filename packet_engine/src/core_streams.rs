@@ -32,6 +32,8 @@ const CALLERS_PER_S: u64 = 10;
 const CALLERS_BURST_NS: u64 = 5_000_000_000;
 /// The part of an id that says which child has a circuit (overlay/config.py, SLOT_SHIFT).
 const SLOT_BITS: u32 = 0xFF00_0000;
+/// Ports that are remembered of a circuit, as its exit let no stream go there.
+const MAX_FORBIDDEN_PORTS: usize = 256;
 /// Streams that an exit may have open to us at a time.
 const CALLED_AT_ONCE: u32 = 64;
 
@@ -76,9 +78,24 @@ impl Core {
         let connected = of_lane.filter(|(link, _)| self.quic.is_connected(*link));
         let is_ipv6 = address::is_ipv6(destination);
         let order = |(link, circuit): &(LinkId, &Circuit)| {
-            (is_ipv6 && !circuit.reaches_ipv6, circuit.stats.read_streams().1, link.circuit_id)
+            let is_forbidden = self.is_forbidden(*link, destination);
+            (is_forbidden, is_ipv6 && !circuit.reaches_ipv6, circuit.stats.read_streams().1, link.circuit_id)
         };
         connected.min_by_key(order).map(|(link, _)| link)
+    }
+
+    /// Note that a circuit's exit does not let streams go to the port of a destination (RFC 1928 encoding).
+    pub fn forbidden(&mut self, link: LinkId, destination: &[u8]) {
+        let Some(circuit) = self.routes.circuits.get_mut(&link.circuit_id) else { return };
+        if circuit.forbidden_ports.len() < MAX_FORBIDDEN_PORTS {
+            circuit.forbidden_ports.extend(port_of(destination));
+        }
+    }
+
+    /// Whether a circuit's exit did not let streams go to the port of a destination.
+    pub fn is_forbidden(&self, link: LinkId, destination: &[u8]) -> bool {
+        let circuit = self.routes.circuits.get(&link.circuit_id).filter(|_| link.is_ours);
+        circuit.zip(port_of(destination)).is_some_and(|(circuit, port)| circuit.forbidden_ports.contains(&port))
     }
 
     /// What a destination (RFC 1928 encoding) stands for, if it is the other end of a circuit, or a guest.
@@ -328,6 +345,10 @@ impl Core {
             exit.contacts.answered(to, self.gate.now_ns);
         }
     }
+}
+
+fn port_of(destination: &[u8]) -> Option<u16> {
+    address::parse_socks5(destination).ok().map(|(destination, _)| destination.port())
 }
 
 /// Write a message to the slot, leaving room for so many layers.

@@ -49,6 +49,8 @@ pub struct Circuit {
     pub is_silent: bool,
     /// Its exit says that it reaches IPv6 destinations.
     pub reaches_ipv6: bool,
+    /// To which its exit let no stream go.
+    pub forbidden_ports: HashSet<u16>,
     pub relay_early_count: Cell<u32>,
     pub stats: Arc<RouteStats>,
 }
@@ -69,6 +71,7 @@ impl Circuit {
             tries_streams: false,
             is_silent: false,
             reaches_ipv6: false,
+            forbidden_ports: HashSet::new(),
             relay_early_count: 0.into(),
             stats: Arc::default(),
         }

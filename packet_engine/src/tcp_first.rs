@@ -9,9 +9,10 @@ use std::net::IpAddr;
 /// So many are refused without one of them coming by TCP, before nobody is for a while.
 const MAX_UNANSWERED: u32 = 3;
 const AGAIN_NS: u64 = 6 * 3_600_000_000_000;
-/// Who was refused is not refused again for so long at least: he may speak uTP alone.
-const REMEMBERED_NS: u64 = 600_000_000_000;
-const MAX_REMEMBERED: usize = 4096;
+/// Who was refused is not refused again for so long at least: he may speak uTP alone, or insist on encryption, which TCP
+/// does not let through here. He gets in by uTP when the circuit is found elsewhere, as it is every few minutes.
+const REMEMBERED_NS: u64 = 24 * 3_600_000_000_000;
+const MAX_REMEMBERED: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct TcpFirst {

@@ -322,6 +322,7 @@ impl Worker {
                 if let Some(before) = core.routes.circuits.get_mut(&id) {
                     circuit.probes = std::mem::take(&mut before.probes);
                     (circuit.guests, circuit.is_silent) = (before.guests, before.is_silent);
+                    circuit.forbidden_ports = std::mem::take(&mut before.forbidden_ports);
                     circuit.relay_early_count.set(before.relay_early_count.get());
                 }
                 core.routes.circuits.insert(id, circuit);

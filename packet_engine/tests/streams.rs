@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
@@ -14,8 +15,9 @@ use packet_engine::core::Event;
 use packet_engine::counters::DropReason;
 use packet_engine::keys::Direction;
 use packet_engine::outbox::Via;
-use packet_engine::routes::{Circuit, Purpose};
+use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
+use packet_engine::streams::dials::Dials;
 use packet_engine::streams::quic::LinkId;
 use proptest::prelude::*;
 
@@ -101,6 +103,54 @@ fn what_the_exit_may_not_or_can_not_do_has_its_reply() {
     let mut client = pair.client.open(&encoded(nobody));
     assert_eq!(pair.reply(&mut client), 2);
     assert_eq!(pair.exit.core.counters.get(DropReason::StreamNotOffered), 1);
+}
+
+#[test]
+fn where_an_exit_lets_nobody_go_another_one_is_asked_and_remembered() {
+    // Both circuits lead to the same exit in memory; what it answers depends on its rules of the moment.
+    let mut pair = Pair::new(TCP);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    pair.until(|pair| pair.client.core.quic.is_connected(LinkId::ours(ID)).then_some(()));
+    let forbidden = LinkId::ours(ID);
+    pair.client.core.forbidden(forbidden, &encoded(at));
+    assert!(pair.client.core.is_forbidden(forbidden, &encoded(at)));
+    assert!(!pair.client.core.is_forbidden(forbidden, &encoded(address("127.0.0.1:1"))));
+    // Where there is no other circuit, it is asked all the same: its rules may have changed.
+    let mut client = pair.client.open(&encoded(at));
+    assert_eq!(pair.reply(&mut client), 0);
+    let more = Circuit {
+        tries_streams: true,
+        relay_early_count: 8.into(),
+        ..Circuit::new(address("198.51.100.2:2"), vec![keys(1)], LANE, Purpose::Data)
+    };
+    pair.client.core.routes.circuits.insert(ID + 1, more);
+    pair.exit.core.routes.exits.insert(ID + 1, Exit::new(address("198.51.100.1:1"), keys(1), Arc::default()));
+    pair.client.core.try_streams(ID + 1);
+    let other = LinkId::ours(ID + 1);
+    pair.until(|pair| pair.client.core.quic.is_connected(other).then_some(()));
+    for _ in 0..10 {
+        assert_eq!(pair.client.core.link_for(LANE, &encoded(at)), Some(other));
+    }
+    // An exit that forbids it is left for the other, and the client hears of that one's answer alone.
+    pair.client.core.routes.circuits.get_mut(&ID).unwrap().forbidden_ports.clear();
+    pair.exit.core.routes.exits.get_mut(&ID).unwrap().dials = exhausted();
+    for _ in 0..3 {
+        pair.client.core.routes.circuits[&(ID + 1)].stats.stream_opened(); // so that it is not the first that is asked
+    }
+    let mut client = pair.client.open(&encoded(at));
+    assert_eq!(pair.reply(&mut client), 0);
+    assert!(pair.client.core.is_forbidden(forbidden, &encoded(at)));
+    assert!(!pair.client.core.is_forbidden(other, &encoded(at)));
+    assert_eq!(pair.client.core.routes.circuits[&(ID + 1)].stats.read_streams().1, 4);
+}
+
+/// Connections of a circuit that may make no more of them now.
+fn exhausted() -> Dials {
+    let mut dials = Dials::default();
+    let now_ns = packet_engine::sys::monotonic_ns() + 3_600_000_000_000;
+    while dials.may_ask(now_ns).is_ok() {}
+    dials
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::clients::Lane;
 use crate::streams::inspection::{Inspection, Verdict};
-use crate::streams::opening::Reply;
+use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::{Quic, Read, StreamKey, Write};
 
 /// What moves in each direction before others have their turn.
@@ -29,12 +30,15 @@ pub enum Turn {
     Broken,
     /// The bytes may not pass (inspection.rs).
     Refused,
+    /// The exit does not let the client go where it wants to: another exit may.
+    Forbidden,
 }
 
 /// Something that ends a direction before its time.
 enum Stop {
     Broken,
     Refused,
+    Forbidden,
 }
 
 impl From<io::Error> for Stop {
@@ -55,6 +59,15 @@ struct Pending {
     is_closed: bool,
 }
 
+/// What a SOCKS5 client wants.
+pub struct Asked {
+    pub lane: Lane,
+    /// RFC 1928 encoding.
+    pub destination: Vec<u8>,
+    /// What it has sent already.
+    pub early: Vec<u8>,
+}
+
 pub struct Bridge {
     pub key: StreamKey,
     socket: TcpStream,
@@ -65,6 +78,8 @@ pub struct Bridge {
     to_socket: Pending,
     /// The answer to our request has not come yet; it is the first byte of the stream.
     awaits_reply: bool,
+    /// What a client asked for, as long as another exit may be asked for it.
+    asked: Option<Asked>,
     /// At an exit: the socket is a caller's, who has spoken first and knows nothing of requests.
     is_called: bool,
     /// At an exit: what may pass. Bytes that are not judged yet are kept.
@@ -86,6 +101,7 @@ impl Bridge {
             to_stream: Pending::default(),
             to_socket: Pending::default(),
             awaits_reply: false,
+            asked: None,
             is_called: false,
             inspection: None,
             kept: BytesMut::new(),
@@ -95,12 +111,29 @@ impl Bridge {
         }
     }
 
-    /// At the client's end: the SOCKS5 client's connection, whose stream was opened with a request.
-    pub fn of_client(key: StreamKey, socket: TcpStream, request: Bytes, now: Instant) -> Self {
+    /// At the client's end: the SOCKS5 client's connection, which is led to where it `asked` to go.
+    pub fn of_client(key: StreamKey, socket: TcpStream, asked: Asked, now: Instant) -> Self {
         let mut bridge = Self::new(key, socket, now);
-        bridge.to_stream.bytes = request;
-        bridge.awaits_reply = true;
+        bridge.ask(key, asked);
         bridge
+    }
+
+    /// Ask over this stream from now on; nothing has come from the client since.
+    pub fn ask(&mut self, key: StreamKey, asked: Asked) {
+        let request = [opening::request(Wish::Connect, &asked.destination), asked.early.clone()].concat();
+        self.to_stream = Pending { bytes: request.into(), ..Pending::default() };
+        (self.key, self.asked, self.awaits_reply) = (key, Some(asked), true);
+    }
+
+    /// What the client asked for, if another exit may be asked.
+    pub fn take_asked(&mut self) -> Option<Asked> {
+        self.asked.take()
+    }
+
+    /// Tell the client that it may not go there.
+    pub fn forbid(&mut self) {
+        self.to_socket.bytes = Bytes::copy_from_slice(&Reply::NotAllowed.to_client());
+        (self.to_socket.has_ended, self.to_stream.is_closed) = (true, true);
     }
 
     /// At the exit: the connection that was made, to which `early` was sent before it was there.
@@ -114,7 +147,8 @@ impl Bridge {
 
     /// At the exit: the connection of a caller whose first bytes have passed `inspection`, and are sent with the request.
     pub fn of_caller(key: StreamKey, socket: TcpStream, inspection: Inspection, said: Bytes, now: Instant) -> Self {
-        let mut bridge = Self::of_client(key, socket, said, now);
+        let mut bridge = Self::new(key, socket, now);
+        (bridge.to_stream.bytes, bridge.awaits_reply) = (said, true);
         bridge.inspection = Some(inspection);
         bridge.is_called = true;
         bridge
@@ -180,6 +214,7 @@ impl Bridge {
         match outcome {
             Err(Stop::Broken) => Turn::Broken,
             Err(Stop::Refused) => Turn::Refused,
+            Err(Stop::Forbidden) => Turn::Forbidden,
             Ok(_) if self.to_socket.is_closed && self.to_stream.is_closed => Turn::Done,
             Ok(true) => Turn::Goes,
             Ok(false) => Turn::Waits,
@@ -240,6 +275,10 @@ impl Bridge {
             if self.is_called {
                 return if reply == Reply::Succeeded { Ok(true) } else { Err(Stop::Broken) };
             }
+            if reply == Reply::NotAllowed && self.asked.is_some() {
+                return Err(Stop::Forbidden);
+            }
+            self.asked = None;
             self.to_socket.bytes = Bytes::copy_from_slice(&reply.to_client());
             if reply != Reply::Succeeded {
                 (self.to_socket.has_ended, self.to_stream.is_closed) = (true, true);

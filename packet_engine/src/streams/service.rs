@@ -13,7 +13,7 @@ use crate::address::Destination;
 use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
 use crate::exit_from::ExitFrom;
-use crate::streams::bridge::{Bridge, Turn, SCRATCH_BYTES};
+use crate::streams::bridge::{Asked, Bridge, Turn, SCRATCH_BYTES};
 use crate::streams::doors::{Caller, Door};
 use crate::streams::inspection::Inspection;
 use crate::streams::opening::{self, Reply, Wish};
@@ -175,8 +175,8 @@ impl Service {
             }
             return;
         };
-        let request = Bytes::from([opening::request(Wish::Connect, &client.destination), client.early].concat());
-        let bridge = Bridge::of_client(key, client.socket, request, core.now);
+        let Client { socket, lane, destination, early } = client;
+        let bridge = Bridge::of_client(key, socket, Asked { lane, destination, early }, core.now);
         core.stream_opened(key.link);
         let number = self.next_number();
         self.by_key.insert(key, number);
@@ -296,11 +296,36 @@ impl Service {
             }
             Turn::Done => self.end(core, number, false),
             Turn::Broken => self.end(core, number, true),
+            Turn::Forbidden => self.ask_another(core, number),
             Turn::Refused => {
                 core.counters.count(DropReason::StreamContentRefused);
                 self.end(core, number, true);
             }
         }
+    }
+
+    /// Lead a client, whom an exit does not let go where it wants to, over another circuit, or tell it so.
+    fn ask_another(&mut self, core: &mut Core, number: u32) {
+        let Some(Entry::Joined(bridge)) = self.entries.get_mut(&number) else { return };
+        let before = bridge.key;
+        let other = bridge.take_asked().and_then(|asked| {
+            core.forbidden(before.link, &asked.destination);
+            let link = core.link_for(asked.lane, &asked.destination)?;
+            let key = if core.is_forbidden(link, &asked.destination) { None } else { core.quic.open(link) };
+            key.map(|key| (key, asked))
+        });
+        core.quic.reset(before);
+        match other {
+            Some((key, asked)) => {
+                core.stream_ended(before.link);
+                core.stream_opened(key.link);
+                self.by_key.remove(&before);
+                self.by_key.insert(key, number);
+                bridge.ask(key, asked);
+            }
+            None => bridge.forbid(),
+        }
+        self.turn(core, number);
     }
 
     /// Forget a connection; one that is `broken` off is reset on both sides.
