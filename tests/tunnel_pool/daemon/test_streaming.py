@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.server.streaming import pieces_of
+from tunnel_pool.daemon.torrents.alerts import FILE_TOO_SHORT
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 
@@ -29,6 +30,24 @@ def test_pieces_are_the_range_in_order(start, length, piece_bytes):
 async def get(http, url, wanted=None, method="GET"):
     async with http.request(method, url, headers={"Range": wanted} if wanted else {}) as response:
         return response.status, await response.read(), response.headers
+
+
+async def test_a_file_that_was_cut_short_is_checked_and_not_served_as_zeros(tmp_path):
+    assert lt.libtorrent_category().message(FILE_TOO_SHORT) == "file too short"
+    data = make_torrent(tmp_path / "downloads", "show", {"a.mp4": 300_000})
+    path = tmp_path / "downloads/show/a.mp4"
+    async with daemon(tmp_path, "--workers=0") as (running, address), aiohttp.ClientSession() as http:
+        client = await connected(address)
+        added = await asyncio.to_thread(client.add_torrent, data)
+        await seen(client, added.id, lambda torrent: torrent.status == "seeding")
+        os.truncate(path, 100_000)
+        torrent = await asyncio.to_thread(client.get_torrent, added.id)
+        url = f"http://{address}/stream/{torrent.hash_string}/0"
+        with pytest.raises(aiohttp.ClientError):
+            await get(http, url)
+        left = await seen(client, added.id, lambda torrent: torrent.status == "downloading" and torrent.progress < 50)
+        assert left.progress > 30  # percent
+        assert not left.error_string
 
 
 async def test_parts_of_a_file_that_is_there(tmp_path):

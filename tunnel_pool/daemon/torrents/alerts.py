@@ -12,6 +12,9 @@ from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
+FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
+CHECK_AGAIN_S = 60.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -112,8 +115,18 @@ class AlertReader:
         torrent.handle.clear_error()
         if alert.error.value() == errno.ENOSPC:
             self._library.scheduler.disk_is_full(torrent)
+        elif _is_too_short(alert.error) and time.monotonic() >= torrent.checked_again_s + CHECK_AGAIN_S:
+            self._check_again(torrent)
         else:
             self._failed(torrent, alert.error.message())
+
+    def _check_again(self, torrent: Torrent) -> None:
+        """Find out what is left of files that have lost some of what was in them; that is downloaded again."""
+        logger.warning("A file of a torrent is shorter than it was: what is there is checked")
+        torrent.checked_again_s = time.monotonic()
+        torrent.is_verifying = True
+        torrent.handle.force_recheck()
+        self._library.scheduler.tick_soon()
 
     def _torrent_error_alert(self, torrent: Torrent, alert: Any) -> None:
         self._failed(torrent, alert.error.message())
@@ -125,6 +138,11 @@ class AlertReader:
         torrent.is_verifying = False
         torrent.changed_s = time.monotonic()
         self._library.scheduler.tick_soon()
+
+
+def _is_too_short(error: lt.error_code) -> bool:
+    """Return whether a file ends before what libtorrent knows to be in it."""
+    return error.value() == FILE_TOO_SHORT and error.category().name() == lt.libtorrent_category().name()
 
 
 def _answer(future: "asyncio.Future[Any] | None", result: Any) -> None:

@@ -128,6 +128,7 @@ class Torrent:
     held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
     has_run: bool = False  # whether anybody may have heard of it since it was added
     is_moving: bool = False  # whether libtorrent moves its files now
+    checked_again_s: float = float("-inf")  # monotonic, when it was checked because a file was too short
     is_verifying: bool = False  # whether its files are being checked on request; this goes on while it is stopped
     saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic
