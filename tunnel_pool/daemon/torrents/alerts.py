@@ -14,6 +14,7 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
 CHECK_AGAIN_S = 60.0
+STALE_S = 5.0  # how long reads that were asked for before may still fail
 
 logger = logging.getLogger(__name__)
 
@@ -115,21 +116,30 @@ class AlertReader:
         torrent.handle.clear_error()
         if alert.error.value() == errno.ENOSPC:
             self._library.scheduler.disk_is_full(torrent)
-        elif _is_too_short(alert.error) and time.monotonic() >= torrent.checked_again_s + CHECK_AGAIN_S:
-            self._check_again(torrent)
-        else:
+        elif not _is_too_short(alert.error) or not self._check_again(torrent):
             self._failed(torrent, alert.error.message())
 
-    def _check_again(self, torrent: Torrent) -> None:
-        """Find out what is left of files that have lost some of what was in them; that is downloaded again."""
+    def _check_again(self, torrent: Torrent) -> bool:
+        """Find out what is left of files that have lost some of what was in them, and have the rest downloaded again.
+
+        Return False when that was done a moment ago, and did not help.
+        """
+        since_s = time.monotonic() - torrent.checked_again_s
+        if torrent.is_verifying or since_s < STALE_S:
+            return True  # others had read there before
+        if since_s < CHECK_AGAIN_S:
+            return False
         logger.warning("A file of a torrent is shorter than it was: what is there is checked")
         torrent.checked_again_s = time.monotonic()
         torrent.is_verifying = True
         torrent.handle.force_recheck()
         self._library.scheduler.tick_soon()
+        return True
 
     def _torrent_error_alert(self, torrent: Torrent, alert: Any) -> None:
-        self._failed(torrent, alert.error.message())
+        """Handle a torrent that libtorrent has stopped; of a file's error it has told by a file_error_alert as well."""
+        if not _is_too_short(alert.error):
+            self._failed(torrent, alert.error.message())
 
     def _failed(self, torrent: Torrent, why: str) -> None:
         if not torrent.error:
