@@ -77,6 +77,7 @@ class ChildHost:
                 "set_exit_rules": self._on_set_exit_rules,
                 "set_admission": self._on_set_admission,
                 "rate_exits": self._on_rate_exits,
+                "refuse_guest": self._on_refuse_guest,
                 "heartbeat": self._on_heartbeat,
                 "associate": self._on_associate,
                 "dissociate": self._on_dissociate,
@@ -221,6 +222,10 @@ class ChildHost:
         ratings = {rating.mid: rating.score for rating in message.ratings}
         self._created().hop_choice.scores.take(ratings, time.time())
         return pb.ExitsRated()
+
+    async def _on_refuse_guest(self, message: pb.RefuseGuest) -> pb.GuestRefused:
+        self._created().refuse_guest(message.known_as)
+        return pb.GuestRefused()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
         is_soon = self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2

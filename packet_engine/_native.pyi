@@ -146,6 +146,7 @@ class Engine:
     def resolved(self, number: int, host: str | None) -> None:
         """Answer the event `resolve` with an IP address, or None where there is none."""
 
+    def refuse_guest(self, known_as: int) -> None: ...
     def set_usual(self, association_id: int) -> None:
         """Give this association what nobody of its lane asked for."""
 

@@ -2142,6 +2142,34 @@ class ExitHeard(google.protobuf.message.Message):
 Global___ExitHeard: typing_extensions.TypeAlias = ExitHeard
 
 @typing.final
+class RefuseGuest(google.protobuf.message.Message):
+    """No client will connect to the guests that are known so."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KNOWN_AS_FIELD_NUMBER: builtins.int
+    known_as: builtins.int
+    def __init__(
+        self,
+        *,
+        known_as: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["known_as", b"known_as"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RefuseGuest: typing_extensions.TypeAlias = RefuseGuest
+
+@typing.final
+class GuestRefused(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___GuestRefused: typing_extensions.TypeAlias = GuestRefused
+
+@typing.final
 class RateExits(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2249,6 +2277,7 @@ class Request(google.protobuf.message.Message):
     ANNOUNCE_FIELD_NUMBER: builtins.int
     PIN_FIELD_NUMBER: builtins.int
     RATE_EXITS_FIELD_NUMBER: builtins.int
+    REFUSE_GUEST_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -2305,6 +2334,8 @@ class Request(google.protobuf.message.Message):
     def pin(self) -> Global___Pin: ...
     @property
     def rate_exits(self) -> Global___RateExits: ...
+    @property
+    def refuse_guest(self) -> Global___RefuseGuest: ...
     def __init__(
         self,
         *,
@@ -2336,12 +2367,13 @@ class Request(google.protobuf.message.Message):
         announce: Global___Announce | None = ...,
         pin: Global___Pin | None = ...,
         rate_exits: Global___RateExits | None = ...,
+        refuse_guest: Global___RefuseGuest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits", "refuse_guest"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2379,6 +2411,7 @@ class Reply(google.protobuf.message.Message):
     ANNOUNCE_FIELD_NUMBER: builtins.int
     PIN_FIELD_NUMBER: builtins.int
     RATE_EXITS_FIELD_NUMBER: builtins.int
+    REFUSE_GUEST_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -2435,6 +2468,8 @@ class Reply(google.protobuf.message.Message):
     def pin(self) -> Global___Pinned: ...
     @property
     def rate_exits(self) -> Global___ExitsRated: ...
+    @property
+    def refuse_guest(self) -> Global___GuestRefused: ...
     def __init__(
         self,
         *,
@@ -2466,12 +2501,13 @@ class Reply(google.protobuf.message.Message):
         announce: Global___Announced | None = ...,
         pin: Global___Pinned | None = ...,
         rate_exits: Global___ExitsRated | None = ...,
+        refuse_guest: Global___GuestRefused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits", "refuse_guest"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

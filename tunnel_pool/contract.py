@@ -171,6 +171,9 @@ class Tunnels(Protocol):
         It is the exit of the circuit with this id, while that is there.
         """
 
+    def refuse_guest(self, known_as: int) -> None:
+        """Tell the guests that are known so (`on_guest`) that no client will connect to them."""
+
     def announce_over(self, circuit_id: int) -> None:
         """Hand what comes over this circuit from where no client sends to, so many a second, to `on_datagram`.
 

@@ -67,8 +67,8 @@ def that_reach(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) 
 
 def has_flag(circuit: Circuit, flag: int) -> bool:
     """Return whether a circuit ends, or is to end, at an exit that sets this peer flag."""
-    last = circuit.unverified_hop if len(circuit.hops) < circuit.goal_hops else None
-    hop = last or (circuit.hops[-1] if circuit.hops else None)
+    missing = circuit.goal_hops - len(circuit.hops)
+    hop = circuit.hops[-1] if missing <= 0 and circuit.hops else circuit.unverified_hop if missing == 1 else None
     return hop is not None and flag in (hop.flags or ())
 
 

@@ -15,7 +15,7 @@ NEWCOMER = 0.5
 LEAST = 0.05  # an exit that is back must get the chance to show it
 HALF_LIFE_S = 6 * 3600.0
 MAX_EXITS = 256
-TOGETHER_S = 60.0  # a failure counts when another exit answered within this time: else it is we who are not connected
+TOGETHER_S = 60.0  # a failure counts when another exit answers within this time: else it is we who are not connected
 FORGOTTEN = 0.02  # a score as near as this to a newcomer's says nothing
 KEY_BYTES = 20
 
@@ -35,8 +35,7 @@ class ExitScores:
     def __init__(self) -> None:
         self.changes = 0
         self._scores = Newest[bytes, _Score](MAX_EXITS)
-        self._failed: dict[bytes, float] = {}  # exits that failed, and when, until one answers
-        self._answered_s = float("-inf")
+        self._failed: dict[bytes, float] = {}  # exits that failed, and when, until another one answers
 
     def weight(self, mid: bytes, now_s: float) -> float:
         """Return how often an exit is to be chosen, compared with others: from LEAST to 1."""
@@ -48,10 +47,7 @@ class ExitScores:
         if not answered:
             self._failed = {known: at_s for known, at_s in self._failed.items() if now_s - at_s < TOGETHER_S}
             self._failed[mid] = now_s
-            if now_s - self._answered_s < TOGETHER_S:
-                self._count_failures(now_s)
             return
-        self._answered_s = now_s
         self._failed.pop(mid, None)
         self._count_failures(now_s)
         self._move(mid, 1.0, now_s)
@@ -65,8 +61,9 @@ class ExitScores:
     def _move(self, mid: bytes, towards: float, now_s: float) -> None:
         before = self._scores.get(mid)
         value = NEWCOMER if before is None else before.by(now_s)
-        self._scores[mid] = _Score((value + towards) / 2, now_s)
-        self.changes += 1
+        after = (value + towards) / 2
+        self._scores[mid] = _Score(after, now_s)
+        self.changes += abs(after - value) > FORGOTTEN / 2
 
     def known(self, now_s: float) -> dict[bytes, float]:
         """Return the scores that say something, by mid."""

@@ -28,8 +28,11 @@ from tunnel_pool.overlay.requests.http import CIRCUIT_TYPE_HTTP
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 OUT = frozenset((CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_HTTP))  # circuits that end at an exit
-# What not every exit carries: of a lane's circuits, one at least is to end where each of these is set.
+# What not every exit carries. While none of a lane's circuits in this process leads to an exit that sets a flag, those
+# that do are chosen so much more often, and the third circuit is sure to: of a few exits that say so, none gets all.
 SPECIAL = (PEER_FLAG_EXIT_STREAMS, PEER_FLAG_EXIT_IPV6)
+SPECIAL_WEIGHT, SURE_FROM = 3.0, 2
+UNLIKELY = 1e-6  # where one of the others is sure to come first, and this one is left for when it fails
 # Circuits that others can make us build, by asking for them.
 ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))
 
@@ -51,24 +54,28 @@ class HopChoice:
 
     def only(self, lane: Lane) -> Peer | None:
         """Return the exit for a circuit of one hop that is for clients of this lane."""
-        exits = self._that_carry_what_lacks(self._community.get_candidates(PEER_FLAG_EXIT_BT), lane)
-        weights = [self._weight(peer.mid) for peer in exits]
-        return self._rng.choices(exits, weights)[0] if exits else None
+        weights = self._weights(self._community.get_candidates(PEER_FLAG_EXIT_BT), lane)
+        return self._rng.choices(list(weights), list(weights.values()))[0] if weights else None
 
-    def _weight(self, mid: bytes) -> float:
-        return self.scores.weight(mid, time.time())
+    def _weights(self, exits: Sequence[Peer], lane: Lane, but: Circuit | None = None) -> dict[Peer, float]:
+        """Return how often each of these exits is to end one more circuit of a lane, compared with the others.
 
-    def _that_carry_what_lacks(self, exits: list[Peer], lane: Lane, but: Circuit | None = None) -> list[Peer]:
-        """Return the exits for one more circuit of a lane: those that carry what none of its others does, if any do."""
+        `but` is that circuit. By how the exits have served, and by what the lane's other circuits here lack.
+        """
+        now_s = time.time()
+        weights = {peer: self.scores.weight(peer.mid, now_s) for peer in exits}
         others = [
             circuit
             for circuit in self._community.circuits.values()
             if circuit is not but and circuit.ctype == CIRCUIT_TYPE_DATA and lane_of(circuit) == lane
         ]
-        for flag in SPECIAL:
-            if not any(has_flag(circuit, flag) for circuit in others):
-                exits = [peer for peer in exits if flag in self._community.candidates.get(peer, ())] or exits
-        return exits
+        lacking = (flag for flag in SPECIAL if not any(has_flag(circuit, flag) for circuit in others))
+        if (flag := next(lacking, None)) is None:
+            return weights
+        able = {peer for peer in exits if flag in self._community.candidates.get(peer, ())}
+        if able and len(others) >= SURE_FROM:
+            return {peer: weight if peer in able else weight * UNLIKELY for peer, weight in weights.items()}
+        return {peer: weight * (SPECIAL_WEIGHT if peer in able else 1.0) for peer, weight in weights.items()}
 
     def last(self, peers: Sequence[Peer]) -> Peer | None:
         """Return one to be the last hop; not a guard, which would then be no first hop, while there are others."""
@@ -144,11 +151,10 @@ class HopChoice:
             return []  # where exits that make requests are known, one is required
         if is_last:
             exits = self._community.get_candidates(PEER_FLAG_EXIT_BT)
-            weights = {peer.public_key.key_to_bin(): self._weight(peer.mid) for peer in exits}
-            special = {node_of(peer) for peer in self._that_carry_what_lacks(exits, lane_of(circuit), circuit)}
-            ranked = rank(map(node_of, exits), path, self._rng, weight=lambda node: weights[node.key])
-            far = set(ranked.nodes[: ranked.diverse])
-            return sorted(self._diverse(ranked), key=lambda node: (node not in far, node not in special))
+            weights = {
+                node_of(peer): weight for peer, weight in self._weights(exits, lane_of(circuit), circuit).items()
+            }
+            return self._diverse(rank(weights, path, self._rng, weight=weights.__getitem__))
         relays = self._community.get_candidates(PEER_FLAG_RELAY)
         order = self._community.guard_order()
         if order is not None and circuit.ctype in ASKED_FOR and len(circuit.hops) == 1:

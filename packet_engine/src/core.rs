@@ -3,11 +3,13 @@
 //! Datagrams that leave go through `gate`, what Python is to hear into `events`, frames for
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+
+use ring::hmac;
 
 use crate::address::{self, Destination, NOWHERE};
 use crate::cell::{
@@ -27,7 +29,7 @@ use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
 use crate::shaper::Cost;
 use crate::stream::{self, Frame};
-use crate::streams::quic::{LinkId, Quic};
+use crate::streams::quic::{random_bytes, LinkId, Quic};
 use crate::tcp_first::TcpFirst;
 use crate::utp::{self, could_be_utp};
 
@@ -89,8 +91,12 @@ pub struct Core {
     pub to_enable: Vec<u32>,
     /// Exits whose circuits strangers may connect to from now on, if their clients take that.
     pub to_open_door: Vec<u32>,
-    /// The ids of guests who wait (streams/guests.rs).
-    pub guests: HashSet<u32>,
+    /// The ids of guests who wait, and the lanes of their circuits (streams/guests.rs).
+    pub guests: HashMap<u32, Lane>,
+    /// The ids of those who have called, and whom a client has connected to.
+    pub met: HashSet<u32>,
+    /// What ids of guests are made by.
+    pub guest_key: hmac::Key,
     pub tcp_first: TcpFirst,
     /// Milliseconds since the epoch.
     pub now_ms: u64,
@@ -212,7 +218,9 @@ impl Core {
             stream: None,
             to_enable: Vec::new(),
             to_open_door: Vec::new(),
-            guests: HashSet::new(),
+            guests: HashMap::new(),
+            met: HashSet::new(),
+            guest_key: hmac::Key::new(hmac::HMAC_SHA256, &random_bytes()),
             tcp_first: TcpFirst::default(),
             now_ms: 0,
             now: Instant::now(),
@@ -492,7 +500,7 @@ impl Core {
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| DropReason::Socks5Malformed)?;
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(DropReason::Socks5Malformed)?;
         if let Some(id) = end_to_end_id(destination, self.settings.mask) {
-            if let Some(refusal) = self.refusal_of_utp(id, payload) {
+            if let Some(refusal) = self.refusal_of_utp(clients, id, payload) {
                 return self.answer_client(association_id, from, key, &refusal);
             }
             // Never to an exit, which would learn the id that our first hop knows.
@@ -529,7 +537,9 @@ impl Core {
     pub fn frame_received(&mut self, circuit_id: u32, address: &[u8], payload: &[u8]) {
         let outcome = match address::parse_socks5(address) {
             Ok((destination, bytes)) if bytes == address.len() => {
-                let sent = match self.refusal_of_utp(circuit_id, payload) {
+                let lane = self.routes.circuits.get(&circuit_id).map(|circuit| circuit.lane);
+                let refusal = lane.and_then(|lane| self.refusal_of_utp(lane, circuit_id, payload));
+                let sent = match refusal {
                     Some(refusal) => self.frame(circuit_id, self.other_end(circuit_id), &refusal),
                     None => self.send_data(circuit_id, destination, payload),
                 };
@@ -694,9 +704,16 @@ impl Core {
         if !is_answer && exit.strangers.let_in(&self.rules, from.ip().to_canonical(), self.gate.now_ns)? {
             self.counters.let_in(payload.len());
         }
-        if exit.has_door && utp::is_libtorrents_syn(payload) && self.tcp_first.refuses(from.ip(), self.gate.now_ns) {
+        let is_callable = exit.has_door && exit.callers.permits(self.gate.now_ns) && from.is_ipv4();
+        if is_callable
+            && utp::is_libtorrents_syn(payload)
+            && self.may_answer(from.ip()).is_ok()
+            && self.rules.destination(from).is_ok()
+            && self.tcp_first.refuses(from.ip(), self.gate.now_ns)
+        {
             return self.refuse_utp(circuit_id, from, payload);
         }
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         exit.contacts.answered(from, self.gate.now_ns);
         let around = Envelope { destination: NOWHERE, origin: Destination::Ip(from) };
         let slot = self.gate.outbox.slot();

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use ring::rand::{SecureRandom, SystemRandom};
+use ring::hmac;
 
 use crate::address;
 use crate::cell::Header;
@@ -30,6 +30,8 @@ const GUESTS_BURST_NS: u64 = 10_000_000_000;
 /// Strangers a second who may connect to a circuit that ends here, with a burst of five seconds' worth.
 const CALLERS_PER_S: u64 = 10;
 const CALLERS_BURST_NS: u64 = 5_000_000_000;
+/// A port that policies of addresses let pass.
+const ANY_PORT: u16 = 6881;
 /// The part of an id that says which child has a circuit (overlay/config.py, SLOT_SHIFT).
 const SLOT_BITS: u32 = 0xFF00_0000;
 /// Ports that are remembered of a circuit, as its exit let no stream go there.
@@ -127,17 +129,23 @@ impl Core {
         }
     }
 
-    /// An id for a guest who has called over a circuit: of the same child, so that his address leads here, and no
-    /// circuit's.
-    pub fn new_guest_id(&self, circuit_id: u32) -> u32 {
-        loop {
-            let mut bytes = [0; 4];
-            // Nobody but our own clients uses it: without randomness it is only one that was used before.
-            let _ = SystemRandom::new().fill(&mut bytes);
-            let id = (circuit_id & SLOT_BITS) | (u32::from_be_bytes(bytes) & !SLOT_BITS);
-            if !self.guests.contains(&id) && !self.routes.circuits.contains_key(&id) {
-                return id;
-            }
+    /// An id for a guest who has called from this address: of the circuit's child, so that his address leads here, and
+    /// no circuit's. It is the same whenever he calls, but for those that others behind his address have now.
+    pub fn guest_id(&self, circuit_id: u32, from: IpAddr) -> Option<u32> {
+        (0..u8::MAX).find_map(|turn| {
+            let named = hmac::sign(&self.guest_key, format!("{from} {turn}").as_bytes());
+            let [one, two, three, four, ..] = named.as_ref() else { return None };
+            let bits = u32::from_be_bytes([*one, *two, *three, *four]);
+            let id = (circuit_id & SLOT_BITS) | (bits & !SLOT_BITS);
+            let is_taken = self.guests.contains_key(&id) || self.met.contains(&id);
+            (!is_taken && !self.routes.circuits.contains_key(&id)).then_some(id)
+        })
+    }
+
+    /// A guest waits for a client of the circuit's lane to connect to him.
+    pub fn guest_waits(&mut self, circuit_id: u32, known_as: u32) {
+        if let Some(circuit) = self.routes.circuits.get(&circuit_id) {
+            self.guests.insert(known_as, circuit.lane);
         }
     }
 
@@ -157,14 +165,13 @@ impl Core {
         })
     }
 
-    /// What answers a packet to the other end of a circuit, or a guest, that begins a connection by uTP, where streams
-    /// would carry it:
-    /// libtorrent tries uTP first, and TCP at once when that is refused (peer_connection.cpp, connect_failed).
-    pub fn refusal_of_utp(&self, circuit_id: u32, payload: &[u8]) -> Option<[u8; utp::HEADER_BYTES]> {
-        let circuit = self.routes.circuits.get(&circuit_id);
-        let is_linked = circuit.is_some_and(Circuit::is_linked);
-        let has_streams = is_linked && self.quic.is_connected(LinkId::ours(circuit_id));
-        if has_streams || self.guests.contains(&circuit_id) {
+    /// What answers a client's packet to the other end of a circuit, or to a guest, that begins a connection by uTP where
+    /// streams would carry it. libtorrent tries uTP first, and TCP at once when that is refused (peer_connection.cpp,
+    /// connect_failed).
+    pub fn refusal_of_utp(&self, lane: Lane, id: u32, payload: &[u8]) -> Option<[u8; utp::HEADER_BYTES]> {
+        let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.lane == lane && circuit.is_linked());
+        let has_streams = circuit.is_some() && self.quic.is_connected(LinkId::ours(id));
+        if has_streams || self.guests.get(&id) == Some(&lane) {
             utp::refusal(payload)
         } else {
             None
@@ -265,16 +272,23 @@ impl Core {
     /// Whether strangers may connect to a circuit that ends here.
     pub fn may_be_called(&self, circuit_id: u32) -> Result<(), DropReason> {
         let exit = self.routes.exits.get(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        if !self.settings.policy.offers() || self.exit_protocols() & (TCP | ENCRYPTED_TCP) == 0 {
+        if !self.settings.policy.offers() || self.exit_protocols() & TCP == 0 {
             return Err(DropReason::StreamNotOffered);
         }
         let is_wanted = exit.strangers.is_announced() && self.rules.inbound_per_s.is_some();
         is_wanted.then_some(()).ok_or(DropReason::ExitStranger)
     }
 
-    /// Whether one more stranger may connect now; he is counted then.
-    pub fn take_call(&mut self, circuit_id: u32) -> Result<(), DropReason> {
+    /// Whether what leaves may go to a host; its port means nothing here.
+    pub fn may_answer(&self, host: IpAddr) -> Result<(), DropReason> {
+        self.settings.policy.destination(SocketAddr::new(host, ANY_PORT))?;
+        self.rules.network(host)
+    }
+
+    /// Whether one more stranger may connect from this address now; he is counted then.
+    pub fn take_call(&mut self, circuit_id: u32, from: IpAddr) -> Result<(), DropReason> {
         self.may_be_called(circuit_id)?;
+        self.may_answer(from)?;
         let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         if !exit.callers.permits(self.gate.now_ns) {
             return Err(DropReason::ExitStrangersTooFast);
@@ -295,6 +309,13 @@ impl Core {
     pub fn set_door(&mut self, circuit_id: u32, has_door: bool) {
         if let Some(exit) = self.routes.exits.get_mut(&circuit_id) {
             exit.has_door = has_door;
+        }
+    }
+
+    /// Have doors opened to all circuits that may be called.
+    pub fn may_get_doors(&mut self) {
+        for circuit_id in self.routes.exits.keys().copied().collect::<Vec<_>>() {
+            self.may_get_door(LinkId::exit(circuit_id));
         }
     }
 

@@ -355,6 +355,10 @@ impl Engine {
         Ok(())
     }
 
+    fn refuse_guest(&self, known_as: u32) {
+        self.command(Command::RefuseGuest(known_as));
+    }
+
     fn set_usual(&self, association_id: u32) {
         self.command(Command::SetUsual(association_id));
     }

@@ -49,7 +49,7 @@ pub struct Circuit {
     pub is_silent: bool,
     /// Its exit says that it reaches IPv6 destinations.
     pub reaches_ipv6: bool,
-    /// To which its exit let no stream go.
+    /// Ports to which its exit let no stream go.
     pub forbidden_ports: HashSet<u16>,
     pub relay_early_count: Cell<u32>,
     pub stats: Arc<RouteStats>,

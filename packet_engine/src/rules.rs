@@ -114,8 +114,9 @@ impl ExitRules {
         is_listed.then_some(()).ok_or(DropReason::StreamNameRefused)
     }
 
-    pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {
-        let address = match to.ip().to_canonical() {
+    /// Whether a host is in a network that may be sent to.
+    pub fn network(&self, host: IpAddr) -> Result<(), DropReason> {
+        let address = match host.to_canonical() {
             IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
             IpAddr::V6(ip) => u128::from(ip),
         };
@@ -123,6 +124,11 @@ impl ExitRules {
         if !is_allowed || self.denied.contains(address) {
             return Err(DropReason::ExitNetworkDenied);
         }
+        Ok(())
+    }
+
+    pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {
+        self.network(to.ip())?;
         let is_allowed = self.allowed_ports.as_ref().is_none_or(|allowed| allowed.contains(to.port()));
         if !is_allowed || self.denied_ports.contains(to.port()) {
             return Err(DropReason::ExitPortDenied);

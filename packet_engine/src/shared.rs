@@ -62,6 +62,8 @@ pub enum Command {
         number: u32,
         ip: Option<IpAddr>,
     },
+    /// No client will connect to the guests that are known so.
+    RefuseGuest(u32),
     /// This association gets what nobody of its lane asked for.
     SetUsual(u32),
     /// What strangers send over this circuit of ours is the main process' to look at.

@@ -18,8 +18,9 @@ use crate::sender::Sender;
 use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
 use crate::stream::FrameReader;
+use crate::streams::bridge::Asked;
 use crate::streams::quic::LinkId;
-use crate::streams::service::{Client, Service, Watch};
+use crate::streams::service::{Client, Service, Watch, MAX_TRIES};
 use crate::sys::{bind_udp, enable_gro, has_gso, local_address, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
@@ -311,6 +312,7 @@ impl Worker {
             Command::SetExitRules(rules) => {
                 core.rules = rules;
                 self.streams.close_forbidden_doors(core);
+                core.may_get_doors();
             }
             Command::SendPacket { to, packet } => core.send_packet(to, &packet),
             Command::SendCell { to, circuit_id, plaintext, message } => {
@@ -371,9 +373,11 @@ impl Worker {
             }
             Command::RemoveAssociation(id) => self.remove_association(id),
             Command::OpenStream { socket, lane, destination, early } => {
-                self.streams.open(core, &self.epoll, Client { socket: socket.into(), lane, destination, early });
+                let asked = Asked { lane, destination, early, tries: MAX_TRIES };
+                self.streams.open(core, &self.epoll, Client { socket: socket.into(), asked });
             }
             Command::Resolved { number, ip } => self.streams.resolved(core, &self.epoll, number, ip),
+            Command::RefuseGuest(known_as) => self.streams.refuse_guests(core, known_as),
             Command::SetUsual(id) => core.routes.clients.set_usual(id),
             Command::Announce(id) => core.routes.announce(id),
             Command::ExitAnnounced(id) => core.exit_announced(id),

@@ -42,9 +42,16 @@ fn open_door(pair: &mut Pair, at: SocketAddr) {
 }
 
 fn call(at: SocketAddr) -> TcpStream {
-    let caller = TcpStream::connect(at).unwrap();
-    caller.set_nonblocking(true).unwrap();
-    caller
+    call_from(1, at)
+}
+
+/// Connect from one of many hosts of loopback.
+fn call_from(host: u8, at: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
+    socket.connect(&at.into()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.into()
 }
 
 /// The id by which the client knows the next guest.
@@ -102,7 +109,8 @@ fn a_guest_is_met_by_tcp_alone_and_his_address_goes_nowhere_else() {
     assert_eq!(sent_by(&mut pair, known_as), [Via::Client(1)], "uTP is refused");
     let mut other_lane = {
         let (ours, theirs) = connected_pair();
-        let client = packet_engine::streams::service::Client { lane: LANE + 1, ..asked(theirs, &address_of(known_as)) };
+        let mut client = asked(theirs, &address_of(known_as));
+        client.asked.lane = LANE + 1;
         pair.client.service.open(&mut pair.client.core, &pair.client.watched, client);
         ours
     };
@@ -134,12 +142,12 @@ fn what_is_not_bittorrent_reaches_no_client() {
     }
     assert_eq!(pair.exit.core.counters.get(DropReason::StreamContentRefused), 3);
     assert_eq!(pair.exit.service.len(), 0);
-    // Where everything passes, the client refuses what names no torrent.
-    let (mut pair, at) = announced(ENCRYPTED_TCP);
+    // An encrypted handshake names no torrent to us, wherever it may go.
+    let (mut pair, at) = announced(TCP | ENCRYPTED_TCP);
     let mut caller = call(at);
     caller.write_all(&[0xA5; 96]).unwrap();
-    assert_eq!(pair.end(&mut caller), Some(ErrorKind::ConnectionReset));
-    assert_eq!(pair.client.core.counters.get(DropReason::StreamContentRefused), 1);
+    assert!(matches!(pair.end(&mut caller), None | Some(ErrorKind::ConnectionReset)));
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamContentRefused), 1);
     assert!(pair.client.core.take_events().all(|event| !matches!(event, Event::Guest { .. })));
 }
 
@@ -212,8 +220,8 @@ fn a_client_that_did_not_announce_its_circuit_has_no_guests() {
 fn callers_come_at_a_rate_and_few_at_a_time() {
     let (mut pair, at) = announced(TCP);
     let mut callers = Vec::new();
-    for _ in 0..80 {
-        let mut caller = call(at);
+    for host in 1..=80 {
+        let mut caller = call_from(host, at);
         caller.write_all(HANDSHAKE).unwrap(); // and no more: the torrent's hash does not come
         callers.push(caller);
         pair.exit.later_ns += 10_000_000;
@@ -222,16 +230,89 @@ fn callers_come_at_a_rate_and_few_at_a_time() {
     let open = pair.exit.service.len();
     assert!((50..=60).contains(&open), "{open}");
     assert!(pair.exit.core.counters.get(DropReason::ExitStrangersTooFast) > 0);
-    for _ in 0..40 {
+    for host in 100..140 {
         pair.exit.later_ns += 1_000_000_000;
-        callers.push(call(at));
+        callers.push(call_from(host, at));
         pair.step();
     }
     assert_eq!(pair.exit.service.len(), 64);
     assert!(pair.exit.core.counters.get(DropReason::StreamTooMany) > 0);
+    pair.until(|pair| (!pair.exit.core.routes.exits[&ID].has_door).then_some(()));
     drop(callers);
+    pair.until(|pair| pair.exit.core.routes.exits[&ID].has_door.then_some(()));
     pair.until(|pair| pair.exit.service.is_empty().then_some(()));
     pair.until(|pair| pair.client.service.is_empty().then_some(()));
+}
+
+#[test]
+fn one_host_has_few_of_the_places() {
+    let (mut pair, at) = announced(TCP);
+    let callers: Vec<_> = (0..20).map(|_| call(at)).collect();
+    pair.until(|pair| (pair.exit.core.counters.get(DropReason::StreamTooMany) == 12).then_some(()));
+    assert_eq!(pair.exit.service.len(), 8);
+    let mut another = call_from(2, at);
+    another.write_all(&handshake()).unwrap();
+    guest(&mut pair);
+    drop(callers);
+}
+
+#[test]
+fn who_may_not_be_sent_to_is_not_let_in_and_not_answered() {
+    let (mut pair, at) = announced(TCP | BITTORRENT);
+    let packed = |ip: [u8; 4]| u128::from(std::net::Ipv4Addr::from(ip).to_ipv6_mapped()).to_be_bytes();
+    let denied = [packed([127, 0, 0, 9]), packed([127, 0, 0, 9])].concat();
+    pair.exit.core.rules.denied = packet_engine::rules::Ranges::of_addresses(&denied).unwrap();
+    let mut caller = call_from(9, at);
+    caller.write_all(&handshake()).unwrap();
+    assert!(matches!(pair.end(&mut caller), None | Some(ErrorKind::ConnectionReset)));
+    assert_eq!(pair.exit.core.counters.get(DropReason::ExitNetworkDenied), 1);
+    pair.exit.core.exit_received(ID, address("127.0.0.9:6881"), &SYN);
+    let mail = pair.exit.core.gate.outbox.sorted(&[]);
+    assert!(mail.entries.iter().all(|entry| entry.via == Via::Tunnel));
+}
+
+#[test]
+fn who_calls_again_is_known_as_before_and_others_behind_his_address_are_not() {
+    let (mut pair, at) = announced(TCP);
+    let mut known = Vec::new();
+    for _ in 0..2 {
+        let mut caller = call(at);
+        caller.write_all(&handshake()).unwrap();
+        known.push(guest(&mut pair));
+        let mut client = pair.client.open(&address_of(known[0]));
+        assert_eq!(pair.reply(&mut client), 0);
+        drop((caller, client));
+        pair.until(|pair| (pair.client.service.is_empty() && pair.client.core.met.is_empty()).then_some(()));
+    }
+    assert_eq!(known[0], known[1]);
+    let mut callers: Vec<_> = (0..3).map(|_| call(at)).collect();
+    let mut at_once: Vec<_> = callers
+        .iter_mut()
+        .map(|caller| {
+            caller.write_all(&handshake()).unwrap();
+            guest(&mut pair)
+        })
+        .collect();
+    at_once.sort_unstable();
+    at_once.dedup();
+    assert_eq!(at_once.len(), 3);
+    assert!(at_once.contains(&known[0]));
+    let mut other = call_from(2, at);
+    other.write_all(&handshake()).unwrap();
+    assert!(!at_once.contains(&guest(&mut pair)));
+}
+
+#[test]
+fn a_guest_for_whom_there_is_no_torrent_is_told_so_at_once() {
+    let (mut pair, at) = announced(TCP);
+    let mut caller = call(at);
+    caller.write_all(&handshake()).unwrap();
+    let known_as = guest(&mut pair);
+    let Node { core, service, .. } = &mut pair.client;
+    service.refuse_guests(core, known_as);
+    assert!(core.guests.is_empty());
+    assert_eq!(pair.end(&mut caller), Some(ErrorKind::ConnectionReset));
+    pair.until(|pair| (pair.client.service.is_empty() && pair.exit.service.is_empty()).then_some(()));
 }
 
 #[test]

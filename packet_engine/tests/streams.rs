@@ -17,7 +17,6 @@ use packet_engine::keys::Direction;
 use packet_engine::outbox::Via;
 use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::rules::{HTTPS, TCP};
-use packet_engine::streams::dials::Dials;
 use packet_engine::streams::quic::LinkId;
 use proptest::prelude::*;
 
@@ -134,23 +133,46 @@ fn where_an_exit_lets_nobody_go_another_one_is_asked_and_remembered() {
     }
     // An exit that forbids it is left for the other, and the client hears of that one's answer alone.
     pair.client.core.routes.circuits.get_mut(&ID).unwrap().forbidden_ports.clear();
-    pair.exit.core.routes.exits.get_mut(&ID).unwrap().dials = exhausted();
     for _ in 0..3 {
         pair.client.core.routes.circuits[&(ID + 1)].stats.stream_opened(); // so that it is not the first that is asked
     }
     let mut client = pair.client.open(&encoded(at));
+    pair.exit.core.rules.protocols = Some(HTTPS);
+    let there = pair.client.work();
+    pair.exit.receive("198.51.100.1:1", &there);
+    let back = pair.exit.work();
+    pair.exit.core.rules.protocols = Some(TCP);
+    pair.client.receive("198.51.100.2:2", &back);
     assert_eq!(pair.reply(&mut client), 0);
     assert!(pair.client.core.is_forbidden(forbidden, &encoded(at)));
     assert!(!pair.client.core.is_forbidden(other, &encoded(at)));
     assert_eq!(pair.client.core.routes.circuits[&(ID + 1)].stats.read_streams().1, 4);
 }
 
-/// Connections of a circuit that may make no more of them now.
-fn exhausted() -> Dials {
-    let mut dials = Dials::default();
-    let now_ns = packet_engine::sys::monotonic_ns() + 3_600_000_000_000;
-    while dials.may_ask(now_ns).is_ok() {}
-    dials
+#[test]
+fn an_exit_that_lets_nobody_go_anywhere_is_asked_once_by_each_client() {
+    let mut pair = Pair::new(TCP);
+    pair.until(|pair| pair.client.core.quic.is_connected(LinkId::ours(ID)).then_some(()));
+    pair.exit.core.rules.protocols = Some(HTTPS);
+    for port in 1..400 {
+        let mut client = pair.client.open(&encoded(([127, 0, 0, 1], port).into()));
+        assert_eq!(pair.reply(&mut client), 2, "{port}");
+        assert_eq!(pair.end(&mut client), None);
+    }
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamNotOffered), 399);
+}
+
+#[test]
+fn what_is_too_much_for_now_is_not_forbidden() {
+    let mut pair = Pair::new(TCP);
+    pair.until(|pair| pair.client.core.quic.is_connected(LinkId::ours(ID)).then_some(()));
+    let dials = &mut pair.exit.core.routes.exits.get_mut(&ID).unwrap().dials;
+    let later_ns = packet_engine::sys::monotonic_ns() + 3_600_000_000_000;
+    while dials.may_ask(later_ns).is_ok() {}
+    let to = encoded(address("127.0.0.1:6881"));
+    let mut client = pair.client.open(&to);
+    assert_eq!(pair.reply(&mut client), 1);
+    assert!(!pair.client.core.is_forbidden(LinkId::ours(ID), &to));
 }
 
 #[test]

@@ -34,7 +34,7 @@ def scored(*heard):
 
 
 def test_who_answers_is_chosen_more_often_and_who_does_not_less_but_never_never():
-    scores = scored((A, True), (B, False), (A, True), (B, False), (B, False), (B, False), (B, False))
+    scores = scored(*[(B, False), (A, True)] * 5)
     assert scores.weight(A, NOW_S) > 0.8
     assert scores.weight(B, NOW_S) == LEAST
     assert scores.weight(C, NOW_S) == NEWCOMER
@@ -47,6 +47,9 @@ def test_nobody_is_blamed_while_nobody_answers():
     assert scores.weight(A, NOW_S) == scores.weight(B, NOW_S) == NEWCOMER
     scores.heard(C, True, NOW_S + 10)
     assert scores.weight(A, NOW_S) < NEWCOMER
+    scores.heard(C, False, NOW_S + 11)
+    scores.heard(C, True, NOW_S + 12)
+    assert scores.weight(C, NOW_S) > NEWCOMER, "its own answer makes up for it"
     late = scored((A, False))
     late.heard(C, True, NOW_S + TOGETHER_S + 1)
     assert late.weight(A, NOW_S) == NEWCOMER
@@ -122,29 +125,51 @@ class Community:
         return circuit
 
 
+def chosen_by(choose, of, count=3000):
+    """Return the share of each of these in what is chosen."""
+    seen = Counter(choose() for _ in range(count))
+    return [seen[each] / count for each in of]
+
+
 @pytest.mark.parametrize("is_ready", [True, False])
-def test_one_circuit_of_a_lane_leads_to_an_exit_that_carries_what_not_all_do(is_ready):
+def test_exits_that_carry_what_a_lane_lacks_are_chosen_more_often_and_the_third_circuit_leads_there(is_ready):
     community = Community([[], [], [PEER_FLAG_EXIT_STREAMS], [PEER_FLAG_EXIT_IPV6]])
     choice = HopChoice(community, requires_diversity=False)
-    *_, with_streams, with_ipv6 = community.candidates
-    assert {choice.only(Lane(1)) for _ in range(20)} == {with_streams}
+    plain, another, with_streams, with_ipv6 = exits = list(community.candidates)
+    assert chosen_by(lambda: choice.only(Lane(1)), exits) == pytest.approx([1 / 6, 1 / 6, 1 / 2, 1 / 6], abs=0.05)
+    community.build(plain, is_ready=is_ready)
+    community.build(another, is_ready=is_ready)
+    assert chosen_by(lambda: choice.only(Lane(1)), [with_streams]) == [1.0]
+    assert chosen_by(lambda: choice.only(Lane(1, 7)), [with_streams]) == pytest.approx([0.5], abs=0.05)
     community.build(with_streams, is_ready=is_ready)
-    assert {choice.only(Lane(1)) for _ in range(20)} == {with_ipv6}
-    assert {choice.only(Lane(1, 7)) for _ in range(20)} == {with_streams}
+    assert chosen_by(lambda: choice.only(Lane(1)), [with_ipv6]) == [1.0]
     community.build(with_ipv6, is_ready=is_ready)
-    assert len({choice.only(Lane(1)) for _ in range(200)}) == 4
+    assert chosen_by(lambda: choice.only(Lane(1)), exits) == pytest.approx([0.25] * 4, abs=0.05)
 
 
-def test_the_last_of_several_hops_is_chosen_so_as_well():
-    community = Community([[], [], [], [PEER_FLAG_EXIT_STREAMS, PEER_FLAG_EXIT_IPV6]])
+def test_who_says_that_he_carries_everything_is_not_chosen_more_often_than_for_one_of_these():
+    community = Community([[PEER_FLAG_EXIT_STREAMS, PEER_FLAG_EXIT_IPV6], [PEER_FLAG_EXIT_STREAMS], [], []])
     choice = HopChoice(community, requires_diversity=False)
-    first, *_, special = community.candidates
+    shares = chosen_by(lambda: choice.only(Lane(1)), community.candidates)
+    assert shares == pytest.approx([3 / 8, 3 / 8, 1 / 8, 1 / 8], abs=0.05)
+
+
+def test_the_last_of_several_hops_is_chosen_so_as_well_and_those_before_it_do_not_count():
+    community = Community([[PEER_FLAG_EXIT_STREAMS], [], [], [PEER_FLAG_EXIT_STREAMS]])
+    choice = HopChoice(community, requires_diversity=False)
+    guard, plain, another, special = community.candidates
     circuit = Circuit(9, goal_hops=2)
-    circuit.add_hop(Hop(first))
+    circuit.add_hop(Hop(guard, flags=community.candidates[guard]))
     community.circuits[9] = circuit
-    assert all(choice.next_of(circuit)[0].key == special.public_key.key_to_bin() for _ in range(20))
-    community.build(special, Lane(2))
-    assert len({choice.next_of(circuit)[0].key for _ in range(200)}) == 3
+    begun = Circuit(8, goal_hops=2)
+    begun.add_hop(Hop(guard, flags=community.candidates[guard]))
+    community.circuits[8] = begun
+    keys = [peer.public_key.key_to_bin() for peer in (plain, another, special)]
+    shares = chosen_by(lambda: choice.next_of(circuit)[0].key, keys)
+    assert shares == pytest.approx([0.2, 0.2, 0.6], abs=0.05)
+    community.build(plain, Lane(2))
+    assert chosen_by(lambda: choice.next_of(circuit)[0].key, keys, 100) == [0, 0, 1]
+    assert len(choice.next_of(circuit)) == 3, "the others are left for when it does not answer"
 
 
 def test_an_exit_in_another_network_comes_before_one_that_carries_more():
@@ -163,7 +188,7 @@ def test_dead_exits_are_hardly_chosen_any_more():
     choice = HopChoice(community, requires_diversity=False)
     dead = list(community.candidates)[:5]
     for _ in range(5):
-        for peer in community.candidates:
+        for peer in community.candidates:  # those that are dead come first
             choice.scores.heard(peer.mid, peer not in dead, time.time())
     chosen = Counter(choice.only(Lane(1)) in dead for _ in range(2000))
     assert chosen[True] < 0.1 * chosen[False]
@@ -191,10 +216,10 @@ async def test_circuits_tell_whether_exits_serve_us(engine):
         await until(client.find_circuits)
         mid = circuit.hops[-1].mid
         client.crypto_endpoint.update_statistics = lambda circuit_id=None: None
-        circuit.bytes_down = 10_000
-        client.look_after_circuits()
-        client.look_after_circuits()
-        assert heard == [(mid, True)]
+        for heard_in_all in (1, 1):
+            circuit.bytes_down += 10_000
+            client.look_after_circuits()
+            assert heard == [(mid, True)] * heard_in_all
         assert client.exit_scores.weight(mid, time.time()) > NEWCOMER
         gone = Circuit(7, goal_hops=1)
         gone.unverified_hop = Hop(nodes[0].my_peer)

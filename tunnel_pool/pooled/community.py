@@ -262,6 +262,12 @@ class PooledTunnelCommunity(
         scores = self.exit_scores.known(time.time())
         return pb.RateExits(ratings=[pb.RateExits.Rating(mid=mid, score=score) for mid, score in scores.items()])
 
+    def refuse_guest(self, known_as: int) -> None:
+        """Tell the guests that are known so that no client will connect to them (tunnel_pool.contract)."""
+        slot = slot_of(known_as)
+        if slot in self.pool.working():
+            self.pool.tell(slot, "refuse_guest", pb.RefuseGuest(known_as=known_as))
+
     def guest_came(self, message: pb.StreamGuest) -> None:
         if (circuit := self.circuits.get(message.circuit_id)) is not None:
             infohash = message.infohash if message.HasField("infohash") else None

@@ -67,7 +67,8 @@ class Dispatcher:
         self._clients = Clients()
         self._on_lost = on_lost
         self.is_http_tracker: Callable[[str, int], bool] = lambda host, port: False
-        self.on_guest: Callable[[Guest], None] = lambda guest: None  # as in Tunnels, for circuits of this lane
+        # As in Tunnels, for circuits of this lane; returns whether a client connects to the guest.
+        self.on_guest: Callable[[Guest], bool] = lambda guest: False
         self._carrier = carrier
         self.announcer: Announcer | None = None  # who leads the questions of the session, where somebody does
         self._strangers = TokenBucket()
@@ -135,9 +136,9 @@ class Dispatcher:
 
     def guest_came(self, guest: Guest) -> None:
         """Let a guest in; one who has called is a stranger like those who come by datagrams."""
-        if guest.infohash is not None and not self._may_let_stranger_in():
-            return
-        self.on_guest(guest)
+        may_come = guest.infohash is None or self._may_let_stranger_in()
+        if not may_come or not self.on_guest(guest):
+            self._tunnels.refuse_guest(guest.known_as)
 
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
         assert self._carrier is not None
@@ -202,7 +203,8 @@ class Dispatcher:
     def _may_let_stranger_in(self) -> bool:
         """Return whether one more stranger may begin a connection; he is counted then."""
         may = self._strangers.spend(STRANGERS_PER_S, STRANGERS_AT_ONCE, asyncio.get_running_loop().time())
-        self.drops[DropReason.STRANGERS_TOO_FAST] += not may
+        if not may:
+            self.drops[DropReason.STRANGERS_TOO_FAST] += 1
         return may
 
     async def _enter(self, circuit_id: int, address: bytes, data: bytes) -> None:

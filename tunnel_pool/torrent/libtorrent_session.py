@@ -24,6 +24,7 @@ from tunnel_pool.torrent.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.transport import Transport
 
 TRACKERS_S = 0.1
+INDEX_S = 1.0  # how old the index of torrents may be
 MANY_CALLERS = 64  # some of them are gone
 CALLER_CONNECTS_S = 30.0  # how long a caller may take until he is among the peers
 CONNECTED_S = 1.0
@@ -73,13 +74,6 @@ def connect_to_end(handles: Iterable[lt.torrent_handle], peer: Address, swarm: b
             handle.connect_peer(peer)
 
 
-def connect_to_caller(handles: Iterable[lt.torrent_handle], peer: Address, infohash: bytes) -> None:
-    """Connect to a stranger who has called, for that of these torrents which he asks for."""
-    for handle in handles:
-        if infohash in (known[: len(infohash)] for known in hidden_hashes_of(handle.info_hashes())):
-            handle.connect_peer(peer)
-
-
 class LibtorrentSession(Generic[T]):
     """Holds a libtorrent session and its torrents, by handle: a hybrid's best hash changes with its metadata."""
 
@@ -91,6 +85,9 @@ class LibtorrentSession(Generic[T]):
         self._trackers_s = 0.0  # when these were looked up
         self._to_announce: dict[lt.torrent_handle, bool] = {}  # whether its trackers are told, too
         self._callers: dict[Address, float] = {}  # who has called, and when (monotonic)
+        self._forgot_s = 0.0  # when callers that had gone were forgotten last
+        self._handle_of: dict[bytes, lt.torrent_handle] = {}
+        self._indexed_s = 0.0  # when that was made
         self._connected: set[Address] = set()
         self._connected_s = 0.0  # likewise
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
@@ -127,23 +124,34 @@ class LibtorrentSession(Generic[T]):
             return
         connect_to_end(list(self._torrents), peer, swarm)
 
-    def connect_to_caller(self, peer: Address, infohash: bytes) -> None:
+    def connect_to_caller(self, peer: Address, infohash: bytes) -> bool:
         """Connect to a stranger who has called at an exit, for the torrent of this infohash (20 bytes).
 
-        Each caller has an address of his own, which nobody has once he is gone: libtorrent is to forget it.
+        Return whether there is such a torrent. A caller has an address of his own, where nobody is once he has gone:
+        libtorrent is to forget it then.
         """
         if self._stopped:
-            return
-        self._forget_callers()
-        self._callers[peer] = time.monotonic()
-        connect_to_caller(list(self._torrents), peer, infohash)
+            return False
+        now_s = time.monotonic()
+        if now_s - self._indexed_s > INDEX_S:
+            self._indexed_s = now_s
+            known = ((handle, hidden_hashes_of(handle.info_hashes())) for handle in self._torrents)
+            self._handle_of = {each[:20]: handle for handle, hashes in known for each in hashes}
+        handle = self._handle_of.get(infohash)
+        if handle not in self._torrents:
+            return False
+        self._forget_callers(now_s)
+        self._callers[peer] = now_s
+        handle.connect_peer(peer)
+        return True
 
-    def _forget_callers(self) -> None:
+    def _forget_callers(self, now_s: float) -> None:
         """Have libtorrent forget callers that are gone, once there are many."""
-        if len(self._callers) < MANY_CALLERS:
+        if len(self._callers) < MANY_CALLERS or now_s - self._forgot_s < CALLER_CONNECTS_S:
             return
+        self._forgot_s = now_s
         connected = {info.ip for info in self._peer_infos()}
-        before_s = time.monotonic() - CALLER_CONNECTS_S
+        before_s = now_s - CALLER_CONNECTS_S
         gone = [peer for peer, since_s in self._callers.items() if since_s < before_s and peer not in connected]
         for peer in gone:
             del self._callers[peer]

@@ -33,8 +33,11 @@ class SessionOfPeers(Protocol):
     def connect_to_end(self, peer: Address, swarm: bytes) -> None:
         """Connect to the other end of a circuit, for the torrents of this hidden swarm."""
 
-    def connect_to_caller(self, peer: Address, infohash: bytes) -> None:
-        """Connect to a stranger who has called at an exit, for the torrent of this infohash (20 bytes)."""
+    def connect_to_caller(self, peer: Address, infohash: bytes) -> bool:
+        """Connect to a stranger who has called at an exit, for the torrent of this infohash (20 bytes).
+
+        Return whether there is such a torrent.
+        """
 
 
 Kinds = Collection[tuple[str, bool]]
@@ -76,6 +79,7 @@ class TransportControl:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
+        self._chosen_s = time.monotonic()
         self._run(self._keep())
 
     def end(self) -> None:
@@ -98,16 +102,16 @@ class TransportControl:
             self._chosen, self._chosen_s = chosen, now_s
             self._session.set_transport(chosen)
 
-    def guest_came(self, guest: Guest) -> None:
-        """Connect to a guest, who has opened a stream and waits.
+    def guest_came(self, guest: Guest) -> bool:
+        """Connect to a guest, who has opened a stream and waits; return whether there is a torrent for him.
 
         libtorrent may try uTP first; the packet engine refuses that, and nothing but TCP is left for this peer alone.
         """
         self.choose(time.monotonic())
-        if guest.infohash is None:
-            self._session.connect_to_end(guest.address, guest.circuit.info_hash or b"")
-        else:
-            self._session.connect_to_caller(guest.address, guest.infohash)
+        if guest.infohash is not None:
+            return self._session.connect_to_caller(guest.address, guest.infohash)
+        self._session.connect_to_end(guest.address, guest.circuit.info_hash or b"")
+        return True
 
     def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:
         """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""

@@ -48,8 +48,9 @@ class TriblerSession:
         with contextlib.suppress(RuntimeError):
             connect_to_end(self._handles(), peer, swarm)
 
-    def connect_to_caller(self, peer: Address, infohash: bytes) -> None:
-        """Connect to a stranger who has called at an exit; none does here, as Tribler announces no exit's address."""
+    def connect_to_caller(self, peer: Address, infohash: bytes) -> bool:
+        """Return False: no stranger calls here, as Tribler announces no exit's address."""
+        return False
 
     def reconnect(self, is_lost: Callable[[Address], bool]) -> None:
         """Drop peers that lost their circuit, and ask for them again."""

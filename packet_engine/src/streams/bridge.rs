@@ -3,7 +3,7 @@
 //! The end of one direction is handed on and leaves the other open; a reset on one side is a reset on the other.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -66,6 +66,8 @@ pub struct Asked {
     pub destination: Vec<u8>,
     /// What it has sent already.
     pub early: Vec<u8>,
+    /// How many exits may still be asked.
+    pub tries: u8,
 }
 
 pub struct Bridge {
@@ -80,8 +82,10 @@ pub struct Bridge {
     awaits_reply: bool,
     /// What a client asked for, as long as another exit may be asked for it.
     asked: Option<Asked>,
-    /// At an exit: the socket is a caller's, who has spoken first and knows nothing of requests.
-    is_called: bool,
+    /// At an exit: the socket is that of a caller at this address, who has spoken first and knows nothing of requests.
+    caller: Option<IpAddr>,
+    /// At our end: what the guest is known as, if he has called.
+    pub guest: Option<u32>,
     /// At an exit: what may pass. Bytes that are not judged yet are kept.
     inspection: Option<Inspection>,
     kept: BytesMut,
@@ -102,7 +106,8 @@ impl Bridge {
             to_socket: Pending::default(),
             awaits_reply: false,
             asked: None,
-            is_called: false,
+            caller: None,
+            guest: None,
             inspection: None,
             kept: BytesMut::new(),
             active: now,
@@ -146,11 +151,17 @@ impl Bridge {
     }
 
     /// At the exit: the connection of a caller whose first bytes have passed `inspection`, and are sent with the request.
-    pub fn of_caller(key: StreamKey, socket: TcpStream, inspection: Inspection, said: Bytes, now: Instant) -> Self {
+    pub fn of_caller(
+        key: StreamKey,
+        (socket, from): (TcpStream, IpAddr),
+        inspection: Inspection,
+        said: Bytes,
+        now: Instant,
+    ) -> Self {
         let mut bridge = Self::new(key, socket, now);
         (bridge.to_stream.bytes, bridge.awaits_reply) = (said, true);
         bridge.inspection = Some(inspection);
-        bridge.is_called = true;
+        bridge.caller = Some(from);
         bridge
     }
 
@@ -177,12 +188,12 @@ impl Bridge {
 
     /// Whether what the other end of the stream sends goes on to the socket.
     fn has_passed(&self) -> bool {
-        self.inspection.as_ref().is_none_or(|judge| judge.has_spoken() && !self.is_called)
+        self.inspection.as_ref().is_none_or(|judge| judge.has_spoken() && self.caller.is_none())
     }
 
-    /// Whether the socket is a caller's.
-    pub fn is_called(&self) -> bool {
-        self.is_called
+    /// The address of the caller whose socket it is.
+    pub fn caller(&self) -> Option<IpAddr> {
+        self.caller
     }
 
     /// How many bytes the socket has sent and received since this was called before.
@@ -272,7 +283,7 @@ impl Bridge {
         if self.awaits_reply {
             let reply = Reply::of(data.first().copied().unwrap_or(Reply::GeneralFailure as u8));
             self.awaits_reply = false;
-            if self.is_called {
+            if self.caller.is_some() {
                 return if reply == Reply::Succeeded { Ok(true) } else { Err(Stop::Broken) };
             }
             if reply == Reply::NotAllowed && self.asked.is_some() {
@@ -299,13 +310,14 @@ impl Bridge {
             return Ok(false);
         }
         let Some(inspection) = &mut self.inspection else { return Ok(false) };
-        let verdict = if self.is_called { inspection.of_answer(&self.kept) } else { inspection.of_client(&self.kept) };
+        let verdict =
+            if self.caller.is_some() { inspection.of_answer(&self.kept) } else { inspection.of_client(&self.kept) };
         match verdict {
             Verdict::Refused => Err(Stop::Refused),
             Verdict::Undecided => Ok(false),
             Verdict::Passes => {
                 self.to_socket.bytes = self.kept.split().freeze();
-                if self.is_called {
+                if self.caller.is_some() {
                     self.inspection = None; // the caller was judged before
                 }
                 Ok(true)
@@ -340,7 +352,7 @@ impl Bridge {
             }
             // A client that was not answered yet has nothing to say; what comes to an exit's connection waits until the
             // client has spoken. A caller has been judged.
-            let has_turn = self.is_called || (self.has_passed() && !self.awaits_reply);
+            let has_turn = self.caller.is_some() || (self.has_passed() && !self.awaits_reply);
             if !self.can_read || self.to_stream.is_closed || !has_turn {
                 return Ok(false);
             }
@@ -355,7 +367,7 @@ impl Bridge {
             Ok(count) => {
                 self.received_bytes += count;
                 let data = scratch.get(..count).unwrap_or_default();
-                let Some(inspection) = self.inspection.as_mut().filter(|_| !self.is_called) else {
+                let Some(inspection) = self.inspection.as_mut().filter(|_| self.caller.is_none()) else {
                     self.to_stream.bytes = Bytes::copy_from_slice(data);
                     return Ok(());
                 };

@@ -5,7 +5,7 @@
 //! goes to the client before it was judged (inspection.rs).
 
 use std::io::{self, ErrorKind, Read as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use socket2::{Domain, Socket, Type};
 use crate::address::{self, Destination, MAX_ADDRESS_BYTES};
 use crate::core::Core;
 use crate::counters::DropReason;
+use crate::rules::TCP;
 use crate::streams::bridge::Bridge;
 use crate::streams::inspection::{Inspection, Verdict};
 use crate::streams::opening::{self, Wish};
@@ -22,6 +23,8 @@ use crate::streams::service::{Entry, Service, Watch, MAX_CONNECTIONS, MAX_EARLY_
 
 /// Callers of one circuit at a time.
 const MAX_CALLERS: usize = 64;
+/// Of these from one address, behind which there may be many.
+const MAX_OF_HOST: usize = 8;
 /// Callers that are let in before others have their turn.
 const AT_ONCE: usize = 16;
 const BACKLOG: i32 = 32;
@@ -49,17 +52,17 @@ impl Service {
         if self.doors.contains_key(&circuit_id) || core.may_be_called(circuit_id).is_err() {
             return;
         }
-        let Some(spare) = core.quic.open(LinkId::exit(circuit_id)) else { return };
         let outcome = self.listen(at).and_then(|listener| {
             watch.watch_door(&listener, circuit_id)?;
             Ok(listener)
         });
-        match outcome {
-            Ok(listener) => {
-                self.doors.insert(circuit_id, Door { listener, spare: Some(spare) });
-                core.set_door(circuit_id, true);
-            }
-            Err(_) => core.counters.count(DropReason::ExitNoListener),
+        let Ok(listener) = outcome else {
+            core.counters.count(DropReason::ExitNoListener);
+            return;
+        };
+        if let Some(spare) = core.quic.open(LinkId::exit(circuit_id)) {
+            self.doors.insert(circuit_id, Door { listener, spare: Some(spare) });
+            core.set_door(circuit_id, true);
         }
     }
 
@@ -77,8 +80,11 @@ impl Service {
 
     /// Let nobody connect to a circuit any more.
     pub fn close_door(&mut self, core: &mut Core, circuit_id: u32) {
-        if self.doors.remove(&circuit_id).is_some() {
+        if let Some(door) = self.doors.remove(&circuit_id) {
             core.set_door(circuit_id, false);
+            if let Some(spare) = door.spare {
+                core.quic.reset(spare);
+            }
         }
     }
 
@@ -106,7 +112,7 @@ impl Service {
                     return;
                 }
             };
-            if let Err(reason) = self.may_call(core, circuit_id) {
+            if let Err(reason) = self.may_call(core, circuit_id, from.ip()) {
                 core.counters.count(reason);
                 continue;
             }
@@ -114,17 +120,34 @@ impl Service {
         }
     }
 
-    fn may_call(&self, core: &mut Core, circuit_id: u32) -> Result<(), DropReason> {
-        let link = LinkId::exit(circuit_id);
-        let of_circuit = self.entries.values().filter(|entry| match entry {
-            Entry::Caller(caller) => caller.link == link,
-            Entry::Joined(bridge) => bridge.key.link == link && bridge.is_called(),
-            _ => false,
-        });
-        if self.entries.len() >= MAX_CONNECTIONS / 2 || of_circuit.count() >= MAX_CALLERS {
+    fn may_call(&self, core: &mut Core, circuit_id: u32, from: IpAddr) -> Result<(), DropReason> {
+        core.take_call(circuit_id, from)?;
+        let of_host = self.callers(circuit_id).filter(|ip| *ip == from).count();
+        if of_host >= MAX_OF_HOST || !self.has_room_for_a_caller(circuit_id) {
             return Err(DropReason::StreamTooMany);
         }
-        core.take_call(circuit_id)
+        Ok(())
+    }
+
+    /// Where a circuit's callers are.
+    fn callers(&self, circuit_id: u32) -> impl Iterator<Item = IpAddr> + '_ {
+        let link = LinkId::exit(circuit_id);
+        self.entries.values().filter_map(move |entry| match entry {
+            Entry::Caller(caller) => (caller.link == link).then_some(caller.from.ip()),
+            Entry::Joined(bridge) => bridge.caller().filter(|_| bridge.key.link == link),
+            _ => None,
+        })
+    }
+
+    fn has_room_for_a_caller(&self, circuit_id: u32) -> bool {
+        self.entries.len() < MAX_CONNECTIONS / 2 && self.callers(circuit_id).count() < MAX_CALLERS
+    }
+
+    /// Have nobody sent to a door that has no room.
+    pub(super) fn look_at_doors(&self, core: &mut Core) {
+        for circuit_id in self.doors.keys() {
+            core.set_door(*circuit_id, self.has_room_for_a_caller(*circuit_id));
+        }
     }
 
     fn let_caller_in(
@@ -140,7 +163,7 @@ impl Service {
             return;
         }
         let _ = socket.set_nodelay(true);
-        let inspection = Inspection::new(core.stream_protocols(link), 0);
+        let inspection = Inspection::new(TCP, 0);
         let number = self.next_number();
         if watch.watch(&socket, number).is_err() {
             return;
@@ -184,7 +207,8 @@ impl Service {
         let request = opening::request(Wish::Call, address.get(..written).unwrap_or_default());
         core.caller_came(circuit_id, caller.bytes.len());
         let said = Bytes::from([request, caller.bytes].concat());
-        let bridge = Bridge::of_caller(key, caller.socket, caller.inspection, said, core.now);
+        let from = (caller.socket, caller.from.ip());
+        let bridge = Bridge::of_caller(key, from, caller.inspection, said, core.now);
         core.stream_opened(key.link);
         self.by_key.insert(key, number);
         self.entries.insert(number, Entry::Joined(Box::new(bridge)));

@@ -2,12 +2,14 @@
 //! `Service`.
 //!
 //! The other end of an end-to-end circuit is a downloader, and known by the circuit's id. At an exit it is a stranger who
-//! has called (doors.rs), for one of the client's torrents; he is known by an id of his own, which no circuit has. Clients
-//! find a guest at the address that stands for his id.
+//! has called (doors.rs), for one of the client's torrents; he is known by an id of his own, which no circuit has, and
+//! which he has again when he comes again, so that a client's ban holds. Clients find a guest at the address that stands
+//! for his id.
 
+use crate::address::Destination;
 use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
-use crate::streams::bridge::Bridge;
+use crate::streams::bridge::{Asked, Bridge};
 use crate::streams::inspection::{self, Inspection, Verdict, HASH_AT, HASH_BYTES};
 use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::StreamKey;
@@ -27,35 +29,43 @@ impl Service {
     pub(super) fn guest_asked(&mut self, core: &mut Core, number: u32) {
         let Some(Entry::Opening(opening)) = self.entries.get_mut(&number) else { return };
         let circuit_id = opening.key.link.circuit_id;
-        let (notice, known_as) = match opening.guest(core) {
-            Ok(None) => return,
-            Ok(Some(infohash)) => {
-                let known_as = infohash.map_or(circuit_id, |_| core.new_guest_id(circuit_id));
-                (Notice::Guest { circuit_id, known_as, infohash }, known_as)
+        match opening.guest(core) {
+            Ok(None) => {}
+            Ok(Some((known_as, infohash))) => {
+                opening.step = Step::Guest { known_as };
+                core.guest_waits(circuit_id, known_as);
+                core.events.push(Notice::Guest { circuit_id, known_as, infohash });
             }
             Err(reason) => {
                 core.counters.count(reason);
                 self.refuse(core, number, Reply::GeneralFailure);
-                return;
             }
-        };
-        opening.step = Step::Guest { known_as };
-        core.guests.insert(known_as);
-        core.events.push(notice);
+        }
+    }
+
+    /// Tell guests that are known so that no client will connect to them.
+    pub fn refuse_guests(&mut self, core: &mut Core, known_as: u32) {
+        let is_one = |entry: &Entry| matches!(entry, Entry::Opening(Opening { step: Step::Guest { known_as: known }, .. }) if *known == known_as);
+        let numbers: Vec<u32> =
+            self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.refuse(core, number, Reply::GeneralFailure);
+        }
     }
 
     /// Join a client with the guest that its destination stands for; the client is given back if there is none.
     pub(super) fn meet_guest(&mut self, core: &mut Core, watch: &impl Watch, client: Client) -> Option<Client> {
-        let Some(end) = core.end_of(&client.destination) else { return Some(client) };
+        let Asked { lane, destination, .. } = &client.asked;
+        let Some(end) = core.end_of(destination) else { return Some(client) };
         let guest = self.entries.iter().find(|(_, entry)| match entry {
             Entry::Opening(Opening { key, step: Step::Guest { known_as }, .. }) => {
-                *known_as == end && core.serves(key.link, client.lane)
+                *known_as == end && core.serves(key.link, *lane)
             }
             _ => false,
         });
         match guest.map(|(number, _)| *number) {
             Some(number) => self.join_guest(core, watch, client, number),
-            None if core.link_that_serves(client.lane, end) => turn_away(client.socket, Reply::HostUnreachable),
+            None if core.link_that_serves(*lane, end) => turn_away(client.socket, Reply::HostUnreachable),
             None => return Some(client),
         }
         None
@@ -65,14 +75,24 @@ impl Service {
         let Some(opening) = self.take_opening(core, number) else { return };
         let inspection = Inspection::new(core.stream_protocols(opening.key.link), 0);
         let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
-        let bridge = Bridge::of_guest(opening.key, client.socket, inspection, early, &client.early, core.now);
+        let Client { socket, asked } = client;
+        let mut bridge = Bridge::of_guest(opening.key, socket, inspection, early, &asked.early, core.now);
+        if let Step::Guest { known_as } = opening.step {
+            bridge.guest = (known_as != opening.key.link.circuit_id).then_some(known_as);
+            core.met.extend(bridge.guest);
+        }
         self.watch_and_join(core, watch, number, bridge);
     }
 
     /// Remove a stream whose connection is not there yet.
     pub(super) fn take_opening(&mut self, core: &mut Core, number: u32) -> Option<Opening> {
-        let Some(Entry::Opening(_)) = self.entries.get(&number) else { return None };
-        let Some(Entry::Opening(opening)) = self.entries.remove(&number) else { return None };
+        let opening = match self.entries.remove(&number)? {
+            Entry::Opening(opening) => opening,
+            other => {
+                self.entries.insert(number, other);
+                return None;
+            }
+        };
         if let Step::Guest { known_as } = opening.step {
             let is_other = |entry: &Entry| matches!(entry, Entry::Opening(Opening { step: Step::Guest { known_as: other }, .. }) if *other == known_as);
             if !self.entries.values().any(is_other) {
@@ -84,21 +104,23 @@ impl Service {
 }
 
 impl Opening {
-    /// Whether this is a guest, and the torrent that he asks for if he has called; None while too little has come.
-    fn guest(&mut self, core: &mut Core) -> Result<Option<Option<[u8; HASH_BYTES]>>, DropReason> {
+    /// What this guest is known as, and the torrent that he asks for if he has called; None while too little has come.
+    fn guest(&mut self, core: &mut Core) -> Result<Option<(u32, Option<[u8; HASH_BYTES]>)>, DropReason> {
         let StreamKey { link, .. } = self.key;
         let wish = core.guests_of(link)?;
         let request = opening::parse_request(wish, &self.bytes).map_err(|_| DropReason::StreamMalformed)?;
-        let Some((_, request_bytes)) = request else { return Ok(None) };
+        let Some((from, request_bytes)) = request else { return Ok(None) };
         self.request_bytes = request_bytes;
-        let infohash = match wish {
-            Wish::Connect => None,
-            Wish::Call => match infohash_of(self.bytes.get(request_bytes..).unwrap_or_default())? {
-                None => return Ok(None),
-                infohash => infohash,
-            },
+        if wish == Wish::Connect {
+            core.may_have_guest(link.circuit_id, wish)?;
+            return Ok(Some((link.circuit_id, None)));
+        }
+        let Destination::Ip(from) = from else { return Err(DropReason::StreamMalformed) };
+        let Some(infohash) = infohash_of(self.bytes.get(request_bytes..).unwrap_or_default())? else {
+            return Ok(None);
         };
         core.may_have_guest(link.circuit_id, wish)?;
-        Ok(Some(infohash))
+        let known_as = core.guest_id(link.circuit_id, from.ip()).ok_or(DropReason::StreamTooMany)?;
+        Ok(Some((known_as, Some(infohash))))
     }
 }

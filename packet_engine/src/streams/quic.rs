@@ -133,7 +133,7 @@ pub struct Quic {
     buffer: Vec<u8>,
 }
 
-fn random_bytes() -> [u8; 64] {
+pub fn random_bytes() -> [u8; 64] {
     let mut bytes = [0; 64];
     // Nobody is asked to prove anything by these: without randomness they only tell nobody apart.
     let _ = SystemRandom::new().fill(&mut bytes);

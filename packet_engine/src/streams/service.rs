@@ -31,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const JUDGING_TIME: Duration = Duration::from_secs(30);
 /// What a client may send before its connection is there, and a caller before he was judged.
 pub(super) const MAX_EARLY_BYTES: usize = 4 << 10;
+/// How many exits are asked to lead a client to a destination, where some do not let it go there.
+pub const MAX_TRIES: u8 = 3;
 /// Once half of all connections are taken, a circuit gets no more than so many.
 const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
 
@@ -46,11 +48,7 @@ pub trait Watch {
 /// A SOCKS5 client that has asked for a connection.
 pub struct Client {
     pub socket: TcpStream,
-    pub lane: u32,
-    /// RFC 1928 encoding.
-    pub destination: Vec<u8>,
-    /// What it has sent already.
-    pub early: Vec<u8>,
+    pub asked: Asked,
 }
 
 /// A stream that the other end has opened, before its connection is there.
@@ -165,9 +163,10 @@ impl Service {
     /// Open a stream for a client, or let it wait for a circuit that may come to carry streams.
     fn place(&mut self, core: &mut Core, watch: &impl Watch, client: Client, since: Instant) {
         let Some(client) = self.meet_guest(core, watch, client) else { return };
-        let link = core.link_for(client.lane, &client.destination);
+        let Asked { lane, destination, .. } = &client.asked;
+        let link = core.link_for(*lane, destination);
         let Some(key) = link.and_then(|link| core.quic.open(link)) else {
-            if core.may_get_link(client.lane, &client.destination) {
+            if core.may_get_link(*lane, destination) {
                 self.add(Entry::Waiting(client, since));
             } else {
                 core.counters.count(DropReason::StreamNoCircuit);
@@ -175,8 +174,7 @@ impl Service {
             }
             return;
         };
-        let Client { socket, lane, destination, early } = client;
-        let bridge = Bridge::of_client(key, socket, Asked { lane, destination, early }, core.now);
+        let bridge = Bridge::of_client(key, client.socket, client.asked, core.now);
         core.stream_opened(key.link);
         let number = self.next_number();
         self.by_key.insert(key, number);
@@ -221,6 +219,7 @@ impl Service {
         if core.now - self.looked >= LOOK_EVERY {
             self.looked = core.now;
             self.end_the_late(core);
+            self.look_at_doors(core);
         }
     }
 
@@ -308,10 +307,12 @@ impl Service {
     fn ask_another(&mut self, core: &mut Core, number: u32) {
         let Some(Entry::Joined(bridge)) = self.entries.get_mut(&number) else { return };
         let before = bridge.key;
-        let other = bridge.take_asked().and_then(|asked| {
+        let other = bridge.take_asked().and_then(|mut asked| {
             core.forbidden(before.link, &asked.destination);
+            asked.tries = asked.tries.checked_sub(1).filter(|left| *left > 0)?;
             let link = core.link_for(asked.lane, &asked.destination)?;
-            let key = if core.is_forbidden(link, &asked.destination) { None } else { core.quic.open(link) };
+            let is_other = link != before.link && !core.is_forbidden(link, &asked.destination);
+            let key = if is_other { core.quic.open(link) } else { None };
             key.map(|key| (key, asked))
         });
         core.quic.reset(before);
@@ -338,7 +339,12 @@ impl Service {
             (opening.key, socket)
         } else {
             match self.entries.remove(&number) {
-                Some(Entry::Joined(bridge)) => (bridge.key, Some(bridge.into_socket())),
+                Some(Entry::Joined(bridge)) => {
+                    if let Some(known_as) = bridge.guest {
+                        core.met.remove(&known_as);
+                    }
+                    (bridge.key, Some(bridge.into_socket()))
+                }
                 Some(Entry::Waiting(client, _)) => {
                     turn_away(client.socket, Reply::NetworkUnreachable);
                     return;
@@ -387,7 +393,9 @@ impl Service {
         self.by_key.insert(key, number);
         let is_greedy =
             self.entries.len() > MAX_CONNECTIONS / 2 && core.open_streams(key.link) > MAX_OF_CIRCUIT_WHEN_FULL;
-        if self.entries.len() > MAX_CONNECTIONS || is_greedy {
+        // A guest waits for a client, whose connection is another one.
+        let most = if key.link.is_ours { MAX_CONNECTIONS / 2 } else { MAX_CONNECTIONS };
+        if self.entries.len() > most || is_greedy {
             core.counters.count(DropReason::StreamTooMany);
             self.refuse(core, number, Reply::GeneralFailure);
             return;
@@ -433,7 +441,8 @@ impl Service {
                             Ok(()) => core.events.push(Notice::Resolve { number, name }),
                             Err(reason) => {
                                 core.counters.count(reason);
-                                self.refuse(core, number, Reply::NotAllowed);
+                                let reply = if is_for_now(reason) { Reply::GeneralFailure } else { Reply::NotAllowed };
+                                self.refuse(core, number, reply);
                             }
                         }
                     }
@@ -460,7 +469,9 @@ impl Service {
             Ok(to) => self.dial(core, watch, number, to),
             Err(reason) => {
                 core.counters.count(reason);
-                self.refuse(core, number, Reply::NotAllowed);
+                // By its rules; what is too much just now is another matter.
+                let reply = if is_for_now(reason) { Reply::GeneralFailure } else { Reply::NotAllowed };
+                self.refuse(core, number, reply);
             }
         }
     }
@@ -548,6 +559,17 @@ fn connect(from: &ExitFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> 
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket.into()),
     }
+}
+
+/// Whether an exit refuses what it would not at another time.
+fn is_for_now(reason: DropReason) -> bool {
+    use DropReason::{
+        ExitNewDestinationsTooFast, ExitTooManyDestinations, ExitUnanswered, StreamFailedTooOften, StreamTooFast,
+    };
+    matches!(
+        reason,
+        ExitNewDestinationsTooFast | ExitTooManyDestinations | ExitUnanswered | StreamFailedTooOften | StreamTooFast
+    )
 }
 
 /// Answer a SOCKS5 client that gets no stream.

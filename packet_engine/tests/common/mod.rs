@@ -14,7 +14,8 @@ use packet_engine::exit_from::ExitFrom;
 use packet_engine::keys::{Direction, HalfParts, SessionKeys};
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Circuit, Exit, Purpose};
-use packet_engine::streams::service::{Client, Service, Watch};
+use packet_engine::streams::bridge::Asked;
+use packet_engine::streams::service::{Client, Service, Watch, MAX_TRIES};
 
 pub const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
 pub const ID: u32 = 0x0100_0001;
@@ -136,7 +137,7 @@ impl Node {
 }
 
 pub fn asked(socket: TcpStream, to: &[u8]) -> Client {
-    Client { socket, lane: LANE, destination: to.to_vec(), early: vec![] }
+    Client { socket, asked: Asked { lane: LANE, destination: to.to_vec(), early: vec![], tries: MAX_TRIES } }
 }
 
 pub fn address(text: &str) -> SocketAddr {

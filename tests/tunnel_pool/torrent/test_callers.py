@@ -62,7 +62,7 @@ def test_an_address_of_a_linked_circuit_leads_there_alone():
 async def test_callers_are_let_in_so_many_a_second_and_guests_of_hidden_swarms_always():
     tunnels, came = Tunnels(), []
     dispatcher = Dispatcher(tunnels, Lane(1))
-    dispatcher.on_guest = came.append
+    dispatcher.on_guest = lambda guest: came.append(guest) or guest.known_as != 0
     connect(tunnels, [dispatcher])
     circuit = tunnels.circuits[5]
     for number in range(100):
@@ -70,6 +70,7 @@ async def test_callers_are_let_in_so_many_a_second_and_guests_of_hidden_swarms_a
     let_in = len(came)
     assert STRANGERS_AT_ONCE <= let_in < STRANGERS_AT_ONCE + 5
     assert dispatcher.drops[DropReason.STRANGERS_TOO_FAST] == 100 - let_in
+    assert len(tunnels.refused) == 100 - let_in + 1, "those for whom there is no torrent are told so, too"
     tunnels.on_guest(Guest(circuit, circuit.circuit_id))
     assert len(came) == let_in + 1
 
@@ -111,8 +112,8 @@ def known_peers(handle):
 async def test_a_caller_is_for_the_torrent_that_he_asks_for(torrents):
     session, (one, other) = torrents
     for number, infohash in enumerate((one.info_hashes().v1.to_bytes(), one.info_hashes().v2.to_bytes()[:20])):
-        session.connect_to_caller(end_to_end_address(number), infohash)
-    session.connect_to_caller(end_to_end_address(9), INFOHASH)
+        assert session.connect_to_caller(end_to_end_address(number), infohash)
+    assert not session.connect_to_caller(end_to_end_address(9), INFOHASH)
     await until(lambda: known_peers(one) == 2, what="both callers")
     assert known_peers(other) == 0
 
@@ -139,11 +140,11 @@ async def test_the_session_is_told_of_callers_by_torrent_and_of_other_guests_by_
         is_lonely=False,
         set_transport=lambda transport: None,
         connect_to_end=lambda *end: told.append(("end", *end)),
-        connect_to_caller=lambda *caller: told.append(("caller", *caller)),
+        connect_to_caller=lambda *caller: told.append(("caller", *caller)) or caller[1] != INFOHASH,
     )
     control = TransportControl(tunnels, Lane(1), session, LaneKinds(tunnels))
-    control.guest_came(Guest(circuit, 5))
-    control.guest_came(guest(circuit, 77))
+    assert control.guest_came(Guest(circuit, 5))
+    assert not control.guest_came(guest(circuit, 77))
     assert told == [
         ("end", end_to_end_address(5), b"a hidden swarm's name"),
         ("caller", end_to_end_address(77), INFOHASH),

@@ -60,6 +60,10 @@ class Tunnels:
             circuit.add_hop(Hop(peer, flags=[]))
             self.circuits[circuit_id] = circuit
         self.sent = []
+        self.refused = []
+
+    def refuse_guest(self, known_as):
+        self.refused.append(known_as)
 
     def circuits_for_new_peers(self, hops, group=0):
         return [c for c in self.circuits.values() if c.goal_hops == hops and c.state == CIRCUIT_STATE_READY]

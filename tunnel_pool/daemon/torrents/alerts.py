@@ -76,6 +76,8 @@ class AlertReader:
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.is_verifying = False
+        if torrent.checked_again_s > 0:
+            torrent.checked_again_s = time.monotonic()  # reading all of it may have taken long
         torrent.update(torrent.handle.status())
         self._library.scheduler.tick_soon()
         self._exported(torrent)
@@ -127,7 +129,7 @@ class AlertReader:
         since_s = time.monotonic() - torrent.checked_again_s
         if torrent.is_verifying or since_s < STALE_S:
             return True  # others had read there before
-        if since_s < CHECK_AGAIN_S:
+        if since_s < CHECK_AGAIN_S or torrent.record.moving_to:
             return False
         logger.warning("A file of a torrent is shorter than it was: what is there is checked")
         torrent.checked_again_s = time.monotonic()

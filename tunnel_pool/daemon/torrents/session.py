@@ -34,12 +34,16 @@ class DaemonSession(LibtorrentSession[Torrent]):
     def __init__(
         self, settings: dict[str, Any], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
     ) -> None:
+        """Raises RuntimeError, as libtorrent does, when there are no descriptors left."""
+        try:
+            self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError(str(error.strerror)) from None
         super().__init__({**settings, "alert_queue_size": ALERT_QUEUE}, nice, lockdown)
         self._removing: dict[lt.torrent_handle, asyncio.Future[None]] = {}  # done once libtorrent has let go
         self._announced = Newest[bytes, Account](MAX_ANNOUNCED)  # by infohash
         self._on_alert = on_alert
         self._alerts_are_there = asyncio.Event()
-        self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._bell[0], self._alerts_came)
