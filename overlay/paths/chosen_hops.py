@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour
+from tunnel_pool.overlay.clients.liveness import BUSY_BYTES
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.hop_choice import OUT, HopChoice
@@ -32,6 +33,7 @@ from tunnel_pool.overlay.paths.way_out import (
     may_name_the_exit,
 )
 
+HEARD_AGAIN_S = 30.0  # how often it is noted that an exit goes on to serve us
 HAD_TIME_S = 2.5  # whoever was asked for less may have had no time to answer
 
 logger = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ class ChosenHops(TunnelCommunity):
         self.way_out = WayOut()
         self._first_hops: list[Peer] = []  # the first hops of the circuit that is being created
         self._group = 0  # its isolation group
+        # What circuits had brought when their exits were last heard to serve us, and when that was (monotonic).
+        self._served: dict[int, tuple[int, float]] = {}
         self.on_exit_heard: Callable[[bytes, bool], None] = lambda mid, answered: None  # whether an exit served us
         super().__init__(settings)
 
@@ -206,6 +210,16 @@ class ChosenHops(TunnelCommunity):
         if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.goal_hops == 1:
             self.hop_choice.scores.heard(mid, answered, time.time())
             self.on_exit_heard(mid, answered)
+
+    def hear_of_exits(self, out: Mapping[int, Circuit]) -> None:
+        """Note now and then which exits serve us: those whose circuits have brought something since."""
+        before, self._served = self._served, {}
+        now_s = time.monotonic()
+        for circuit_id, circuit in out.items():
+            had_bytes, at_s = self._served[circuit_id] = before.get(circuit_id, (0, float("-inf")))
+            if circuit.bytes_down - had_bytes >= BUSY_BYTES and now_s - at_s >= HEARD_AGAIN_S:
+                self._served[circuit_id] = circuit.bytes_down, now_s
+                self._exit_heard(circuit, circuit.hops[-1].mid, answered=True)
 
     def _ours_on_created_extended(self, circuit_id: int, payload: Any) -> None:
         super()._ours_on_created_extended(circuit_id, payload)
