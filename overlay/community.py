@@ -119,7 +119,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             self.native.on_orphans = self._orphaned
             self.native.on_failed = self._engine_failed
             self.native.look_up = self.stream_names.look_up
-            self.native.on_streams = self._streams_changed
+            self.native.on_streams = lambda: self.on_changed()
             self.native.on_guest = self._guest_came
         else:
             # It takes 2 MB, which a process on the native engine saves.
@@ -147,9 +147,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         """Tell the guests that are known so that no client will connect to them (tunnel_pool.contract)."""
         if self.native is not None:
             self.native.engine.refuse_guest(known_as)
-
-    def _streams_changed(self) -> None:
-        self.on_changed()
 
     def _orphaned(self, lane: int, destinations: list[bytes]) -> None:
         self.on_orphans(Lane.unpack(lane), destinations)
