@@ -103,8 +103,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.hops_in_use = lambda: {circuit.hop.peer for circuit in self.circuits.values() if circuit.hop is not None}
         self.lacks_circuits = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
         self.on_met = self._met
-        self.http = HttpRequests(self)
-        self.http_exit = HttpExit(self)
+        self.http, self.http_exit = HttpRequests(self), HttpExit(self)
         self.stream_names = StreamNames(self)
         self.dht_names = DhtNames(self)
         self._use_engine()
@@ -119,7 +118,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
             self.native.on_orphans = self._orphaned
             self.native.on_failed = self._engine_failed
             self.native.look_up = self.stream_names.look_up
-            self.native.on_streams = lambda: self.on_changed()
+            self.native.on_streams = self._streams_changed
             self.native.on_guest = self._guest_came
         else:
             # It takes 2 MB, which a process on the native engine saves.
@@ -147,6 +146,9 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         """Tell the guests that are known so that no client will connect to them (tunnel_pool.contract)."""
         if self.native is not None:
             self.native.engine.refuse_guest(known_as)
+
+    def _streams_changed(self) -> None:
+        self.on_changed()
 
     def _orphaned(self, lane: int, destinations: list[bytes]) -> None:
         self.on_orphans(Lane.unpack(lane), destinations)
