@@ -401,13 +401,13 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         found = self._liveness.look(carried, now_s)
         if found.to_ping:
             self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in found.to_ping])
+        asked = {out[circuit_id].hops[-1].public_key_bin for circuit_id in found.to_ping}
+        for circuit_id, circuit in out.items():  # all circuits to an exit die at once, if they do
+            if circuit.hops[-1].public_key_bin in asked:
+                self._liveness.ask(circuit_id, now_s)
         for circuit_id in found.dead:
-            exit_key = out[circuit_id].hops[-1].public_key_bin
             self.suspects.add(out[circuit_id].hops[-1].mid, time.monotonic())
             self._exit_heard(out[circuit_id], out[circuit_id].hops[-1].mid, answered=False)
-            for other in out.values():
-                if other.hops[-1].public_key_bin == exit_key:
-                    self._liveness.ask(other.circuit_id, now_s)
             self.remove_circuit(circuit_id, "what is sent is not answered", remove_now=True)
 
     async def update_statistics(self) -> None:
