@@ -129,6 +129,9 @@ class ChildHost:
         community.on_orphans = self._on_orphans
         community.on_guest = self._on_guest
         community.on_exit_heard = self._on_exit_heard
+        community.on_exit_doubted = lambda mid: self._control.send_event(
+            "exit_heard", pb.ExitHeard(mid=mid, doubted=True)
+        )
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
@@ -221,6 +224,8 @@ class ChildHost:
     async def _on_rate_exits(self, message: pb.RateExits) -> pb.ExitsRated:
         ratings = {rating.mid: rating.score for rating in message.ratings}
         self._created().hop_choice.scores.take(ratings, time.time())
+        for mid in message.doubted:
+            self._created().doubt(mid)
         return pb.ExitsRated()
 
     async def _on_refuse_guest(self, message: pb.RefuseGuest) -> pb.GuestRefused:
@@ -386,6 +391,9 @@ class ChildHost:
 
     def _on_exit_heard(self, mid: bytes, answered: bool) -> None:
         self._control.send_event("exit_heard", pb.ExitHeard(mid=mid, answered=answered))
+
+    def _on_exit_doubted(self, mid: bytes) -> None:
+        self._control.send_event("exit_heard", pb.ExitHeard(mid=mid, doubted=True))
 
     def _on_guest(self, guest: Guest) -> None:
         message = pb.StreamGuest(circuit_id=guest.circuit.circuit_id, known_as=guest.known_as, infohash=guest.infohash)

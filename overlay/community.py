@@ -19,7 +19,7 @@ from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.lanes import Lane, set_announced, set_group
-from tunnel_pool.overlay.clients.liveness import Carried, Liveness
+from tunnel_pool.overlay.clients.liveness import Carried
 from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
@@ -109,7 +109,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self._use_engine()
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
-        self._liveness = Liveness()
         self.register_task("statistics", self._look, interval=STATISTICS_INTERVAL_S)
 
     def _use_engine(self) -> None:
@@ -398,13 +397,12 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         now_s = time.time()
         self.hear_of_exits(out)
         carried = [Carried(c.circuit_id, c.bytes_up, c.bytes_down, c.last_activity) for c in out.values()]
-        found = self._liveness.look(carried, now_s)
+        found = self.liveness.look(carried, now_s)
         if found.to_ping:
             self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in found.to_ping])
-        asked = {out[circuit_id].hops[-1].public_key_bin for circuit_id in found.to_ping}
-        for circuit_id, circuit in out.items():  # all circuits to an exit die at once, if they do
-            if circuit.hops[-1].public_key_bin in asked:
-                self._liveness.ask(circuit_id, now_s)
+        for mid in {out[circuit_id].hops[-1].mid for circuit_id in found.to_ping}:
+            self.doubt(mid)
+            self.on_exit_doubted(mid)
         for circuit_id in found.dead:
             self.suspects.add(out[circuit_id].hops[-1].mid, time.monotonic())
             self._exit_heard(out[circuit_id], out[circuit_id].hops[-1].mid, answered=False)

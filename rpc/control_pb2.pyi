@@ -2127,16 +2127,20 @@ class ExitHeard(google.protobuf.message.Message):
 
     MID_FIELD_NUMBER: builtins.int
     ANSWERED_FIELD_NUMBER: builtins.int
+    DOUBTED_FIELD_NUMBER: builtins.int
     mid: builtins.bytes
     """SHA-1 of its public key"""
     answered: builtins.bool
+    doubted: builtins.bool
+    """neither yet: a circuit to it has fallen silent, and it is asked"""
     def __init__(
         self,
         *,
         mid: builtins.bytes = ...,
         answered: builtins.bool = ...,
+        doubted: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answered", b"answered", "mid", b"mid"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answered", b"answered", "doubted", b"doubted", "mid", b"mid"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ExitHeard: typing_extensions.TypeAlias = ExitHeard
@@ -2192,14 +2196,20 @@ class RateExits(google.protobuf.message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
     RATINGS_FIELD_NUMBER: builtins.int
+    DOUBTED_FIELD_NUMBER: builtins.int
     @property
     def ratings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RateExits.Rating]: ...
+    @property
+    def doubted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """exits to which some child's circuit has fallen silent: all circuits to them are asked"""
+
     def __init__(
         self,
         *,
         ratings: collections.abc.Iterable[Global___RateExits.Rating] | None = ...,
+        doubted: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ratings", b"ratings"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["doubted", b"doubted", "ratings", b"ratings"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RateExits: typing_extensions.TypeAlias = RateExits

@@ -20,7 +20,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.peer import Peer
 
 from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour
-from tunnel_pool.overlay.clients.liveness import BUSY_BYTES
+from tunnel_pool.overlay.clients.liveness import BUSY_BYTES, Liveness
 from tunnel_pool.overlay.config import NOWHERE
 from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.hop_choice import OUT, HopChoice
@@ -54,8 +54,10 @@ class ChosenHops(TunnelCommunity):
         self.way_out = WayOut()
         self._first_hops: list[Peer] = []  # the first hops of the circuit that is being created
         self._group = 0  # its isolation group
+        self.liveness = Liveness()
         # What circuits had brought when their exits were last heard to serve us, and when that was (monotonic).
         self._served: dict[int, tuple[int, float]] = {}
+        self.on_exit_doubted: Callable[[bytes], None] = lambda mid: None  # called while it is asked whether it is there
         self.on_exit_heard: Callable[[bytes, bool], None] = lambda mid, answered: None  # whether an exit served us
         super().__init__(settings)
 
@@ -210,6 +212,12 @@ class ChosenHops(TunnelCommunity):
         if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.goal_hops == 1:
             self.hop_choice.scores.heard(mid, answered, time.time())
             self.on_exit_heard(mid, answered)
+
+    def doubt(self, mid: bytes) -> None:
+        """Ask all circuits to an exit, as one has fallen silent: if they die, they die at once."""
+        for circuit_id, circuit in self.circuits.items():
+            if circuit.ctype == CIRCUIT_TYPE_DATA and circuit.hops and circuit.hops[-1].mid == mid:
+                self.liveness.ask(circuit_id, time.time())
 
     def hear_of_exits(self, out: Mapping[int, Circuit]) -> None:
         """Note now and then which exits serve us: those whose circuits have brought something since."""

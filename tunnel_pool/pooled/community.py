@@ -250,6 +250,9 @@ class PooledTunnelCommunity(
 
     def exit_heard(self, message: pb.ExitHeard) -> None:
         """Hear how an exit has served a child, and tell all of them in a while."""
+        if message.doubted:
+            self._tell_all("rate_exits", pb.RateExits(doubted=[message.mid]))
+            return
         before = self.exit_scores.changes
         self.exit_scores.heard(message.mid, message.answered, time.time())
         if self.exit_scores.changes != before and not self.is_pending_task_active("tell scores"):
