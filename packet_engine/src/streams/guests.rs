@@ -24,6 +24,9 @@ fn infohash_of(bytes: &[u8]) -> Result<Option<[u8; HASH_BYTES]>, DropReason> {
     }
 }
 
+/// What a guest is known as, and the torrent that he asks for, if he has called.
+type Known = (u32, Option<[u8; HASH_BYTES]>);
+
 impl Service {
     /// Read the request of a stream that the other end of a circuit of ours has opened, and tell Python of a guest.
     pub(super) fn guest_asked(&mut self, core: &mut Core, number: u32) {
@@ -105,7 +108,7 @@ impl Service {
 
 impl Opening {
     /// What this guest is known as, and the torrent that he asks for if he has called; None while too little has come.
-    fn guest(&mut self, core: &mut Core) -> Result<Option<(u32, Option<[u8; HASH_BYTES]>)>, DropReason> {
+    fn guest(&mut self, core: &mut Core) -> Result<Option<Known>, DropReason> {
         let StreamKey { link, .. } = self.key;
         let wish = core.guests_of(link)?;
         let request = opening::parse_request(wish, &self.bytes).map_err(|_| DropReason::StreamMalformed)?;
