@@ -129,9 +129,7 @@ class ChildHost:
         community.on_orphans = self._on_orphans
         community.on_guest = self._on_guest
         community.on_exit_heard = self._on_exit_heard
-        community.on_exit_doubted = lambda mid: self._control.send_event(
-            "exit_heard", pb.ExitHeard(mid=mid, doubted=True)
-        )
+        community.on_exit_doubted = self._on_exit_doubted
         self._community = community
         if warning := socket_warning(community):
             self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))

@@ -400,7 +400,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         found = self.liveness.look(carried, now_s)
         if found.to_ping:
             self.do_ping(exclude=[circuit_id for circuit_id in self.circuits if circuit_id not in found.to_ping])
-        for mid in {out[circuit_id].hops[-1].mid for circuit_id in found.to_ping}:
+        for mid in {out[circuit_id].hops[-1].mid for circuit_id in found.silent}:
             self.doubt(mid)
             self.on_exit_doubted(mid)
         for circuit_id in found.dead:

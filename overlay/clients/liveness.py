@@ -28,6 +28,7 @@ class Found(NamedTuple):
 
     to_ping: list[int]
     dead: list[int]
+    silent: list[int]  # those to ping that fell silent by themselves just now, and were not only asked with others
 
 
 class _Silence:
@@ -54,11 +55,12 @@ class Liveness:
     def look(self, circuits: Iterable[Carried], now_s: float) -> Found:
         """Return what is to be done about these circuits, which are all that there are."""
         before, self._silences = self._silences, {}
-        found = Found([], [])
+        found = Found([], [], [])
         for carried in circuits:
             silence = self._silences[carried.circuit_id] = _going_on(before.get(carried.circuit_id), carried, now_s)
             if silence.used_s and now_s - silence.used_s >= SILENT_S and not silence.asked_s:
                 silence.asked_s = now_s
+                found.silent.append(carried.circuit_id)
             if not silence.asked_s:
                 continue
             if now_s - silence.asked_s >= ANSWER_S:

@@ -69,4 +69,13 @@ def test_a_circuit_to_the_same_exit_can_be_asked_at_once():
     liveness.ask(8, NOW_S + 1)  # of which nothing is known
     found = liveness.look([Carried(7, 100, 0, NOW_S)], NOW_S + 1)
     assert found.to_ping == [7]
+    assert not found.silent, "else two circuits to one exit would have each other asked for ever"
     assert liveness.look([Carried(7, 100, 0, NOW_S)], NOW_S + 1 + ANSWER_S).dead == [7]
+
+
+def test_a_circuit_that_falls_silent_is_named_once():
+    liveness, silent = Liveness(), []
+    for step in range(20):
+        found = liveness.look([Carried(7, step * 1000, 0, NOW_S)], NOW_S + step * STEP_S)
+        silent += [step * STEP_S] * len(found.silent)
+    assert silent == [STEP_S + SILENT_S]
