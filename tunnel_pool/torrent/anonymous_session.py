@@ -45,7 +45,7 @@ class AnonymousSession(Generic[S]):
         """Return whether torrents that need peers can be started; these are asked in the best way then."""
         if not self.readiness.is_ready(now_s):
             return False
-        self.transports.choose(now_s)
+        self.transports.choose(now_s, self.readiness.ready_s)
         return True
 
     def add_end(self, peer: Address, add: Callable[[Address], object]) -> None:

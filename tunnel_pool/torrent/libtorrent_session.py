@@ -17,6 +17,7 @@ from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.announces.account import Account
+from tunnel_pool.torrent.announces.reannounces import Reannounces
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, schemes_for, tracker_place
 from tunnel_pool.torrent.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
@@ -83,7 +84,7 @@ class LibtorrentSession(Generic[T]):
         self.schemes = schemes_for(lockdown is not None)  # of trackers that its torrents may have
         self._trackers: set[TrackerPlace] = set()
         self._trackers_s = 0.0  # when these were looked up
-        self._to_announce: dict[lt.torrent_handle, bool] = {}  # whether its trackers are told, too
+        self._reannounces = Reannounces()
         self._callers: dict[Address, float] = {}  # who has called, and when (monotonic)
         self._forgot_s = 0.0  # when callers that had gone were forgotten last
         self._handle_of: dict[bytes, lt.torrent_handle] = {}
@@ -193,18 +194,11 @@ class LibtorrentSession(Generic[T]):
 
     def announce_anew(self, *, to_trackers: bool) -> None:
         """Have the DHT told of all torrents, and their trackers, however short ago, by calls of `announce_some`."""
-        self._to_announce |= {handle: to_trackers or self._to_announce.get(handle, False) for handle in self._torrents}
+        self._reannounces.add(self._torrents, to_trackers=to_trackers)
 
     def announce_some(self, most: int) -> bool:
         """Tell of so many of the torrents that are still to be announced; return whether others are left."""
-        for handle in list(self._to_announce)[:most]:
-            to_trackers = self._to_announce.pop(handle)
-            if handle not in self._torrents or self._stopped:
-                continue
-            if to_trackers:
-                handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
-            handle.force_dht_announce()
-        return bool(self._to_announce)
+        return not self._stopped and self._reannounces.some(most, self._torrents)
 
     def account_of(self, infohash: bytes) -> Account | None:
         """Return what trackers are told of a torrent in the place of what libtorrent says; None: nothing else."""

@@ -37,12 +37,20 @@ class Readiness:
 
     def __init__(self, tunnels: Circuits, dispatcher: Associated) -> None:
         self.first_s: float | None = None  # since when there is a circuit; None while there is none
+        self.ready_s: float | None = None  # since when peers can be reached; None while they can't
         self._associated_s: float | None = None  # an association that is lost later, libtorrent opens again
         self._tunnels = tunnels
         self._dispatcher = dispatcher
 
     def is_ready(self, now_s: float) -> bool:
         """Return whether torrents that need peers can be started."""
+        if not self._is_ready(now_s):
+            self.ready_s = None
+            return False
+        self.ready_s = now_s if self.ready_s is None else self.ready_s
+        return True
+
+    def _is_ready(self, now_s: float) -> bool:
         if self._associated_s is None and self._dispatcher.is_associated:
             self._associated_s = now_s
         circuits = self._tunnels.circuits_for_new_peers(*self._dispatcher.lane)

@@ -52,9 +52,9 @@ class LaneKinds:
         self._by_lane: dict[Lane, set[tuple[str, bool]]] = {}
         self._looked_s = float("-inf")
 
-    def of(self, lane: Lane, now_s: float, *, within_s: float = 0.0) -> Kinds:
-        """Return a lane's kinds, as they were at most so many seconds ago."""
-        if now_s - self._looked_s >= within_s:
+    def of(self, lane: Lane, now_s: float, *, within_s: float = 0.0, since_s: float = float("-inf")) -> Kinds:
+        """Return a lane's kinds, as they were less than so many seconds ago, and at `since_s` or later."""
+        if now_s - self._looked_s >= within_s or self._looked_s < since_s:
             self._looked_s = now_s
             self._by_lane = {}
             for circuit in self._tunnels.circuits.values():
@@ -86,9 +86,13 @@ class TransportControl:
         for task in self._tasks:
             task.cancel()
 
-    def choose(self, now_s: float) -> None:
-        """Choose by the circuits of now."""
-        self._choose(now_s, self._kinds.of(self._lane, now_s, within_s=AT_ONCE_S))
+    def choose(self, now_s: float, since_s: float | None = None) -> None:
+        """Choose by the circuits of now; a look at them that others had at `since_s` or later will do.
+
+        An older one may show them before they were heard to speak streams, and who is met by uTP then keeps to it.
+        """
+        since_s = now_s if since_s is None else since_s
+        self._choose(now_s, self._kinds.of(self._lane, now_s, within_s=AT_ONCE_S, since_s=since_s))
 
     def _choose(self, now_s: float, kinds: Kinds) -> None:
         ways = Ways(

@@ -51,7 +51,11 @@ def test_all_that_are_wanted_are_enough_at_once():
     way, there = way_and_readiness(wanted=2)
     way.circuits = [circuit(), circuit()]
     assert there.is_ready(KNOWN_S)
-    assert there.first_s == KNOWN_S
+    assert there.is_ready(KNOWN_S + 1)
+    assert there.first_s == there.ready_s == KNOWN_S
+    way.circuits.clear()
+    assert not there.is_ready(KNOWN_S + 2)
+    assert there.ready_s is None
 
 
 def test_a_first_circuit_waits_a_moment_for_the_others():

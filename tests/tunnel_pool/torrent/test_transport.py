@@ -1,6 +1,14 @@
 """Whether peers are met by TCP, as streams, or by uTP."""
 
+from types import SimpleNamespace
+
+from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA
+
+from tests.tunnel_pool.torrent.test_dispatch import Tunnels
+from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.rpc.sync import StreamsState
 from tunnel_pool.torrent.transport import LONELY_S, UTP_ALONE, UTP_S, Transport, TransportChoice, Ways
+from tunnel_pool.torrent.transport_control import AT_ONCE_S, LaneKinds, TransportControl
 
 NOW_S = 1000.0
 TCP_ALONE = Transport(tcp=True, utp=False)
@@ -39,3 +47,26 @@ def test_a_torrent_that_finds_nobody_tries_utp_now_and_then():
     assert at(2 * LONELY_S + UTP_S) == BOTH
     assert at(2 * LONELY_S + UTP_S + 1, is_lonely=False) == TCP_ALONE
     assert at(2 * LONELY_S + UTP_S + 2) == TCP_ALONE
+
+
+def test_a_session_that_becomes_ready_looks_at_the_circuits_anew_and_others_then_use_that_look():
+    """Who is met by uTP keeps to it, so a look from before the circuits spoke streams must not decide."""
+    tunnels = Tunnels()
+    kinds = LaneKinds(tunnels)
+    chosen = []
+    session = SimpleNamespace(is_lonely=False, set_transport=chosen.append)
+    control = TransportControl(tunnels, Lane(1), session, kinds)
+    assert kinds.of(Lane(1), NOW_S) == {(CIRCUIT_TYPE_DATA, False)}
+
+    for circuit in tunnels.circuits.values():
+        circuit.streams = StreamsState(are_spoken=True)
+    soon_s = NOW_S + AT_ONCE_S / 2
+    assert kinds.of(Lane(1), soon_s, within_s=AT_ONCE_S) == {(CIRCUIT_TYPE_DATA, False)}
+    control.choose(soon_s, since_s=soon_s)
+    assert chosen == [TCP_ALONE]
+
+    tunnels.circuits.clear()
+    control.choose(soon_s + AT_ONCE_S / 2, since_s=soon_s)
+    assert chosen == [TCP_ALONE]
+    control.choose(soon_s + 2 * AT_ONCE_S, since_s=soon_s)
+    assert chosen == [TCP_ALONE, UTP_ALONE]
