@@ -4,9 +4,11 @@ import asyncio
 import getpass
 import os
 import shutil
+import socket
 import tempfile
 import urllib.parse
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -121,6 +123,17 @@ async def http_tracker(host=None, names=()):
         await runner.cleanup()
 
 
+def _knows_its_address(session, place):
+    """Tell a DHT node its address (BEP 42), and return whether it has heard it.
+
+    A node that learns it later takes another id then, and whoever asks for the old one waits 15 s for an answer.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as voter:
+        address = socket.inet_aton(place[0]) + place[1].to_bytes(2, "big")
+        voter.sendto(lt.bencode({b"y": b"e", b"t": b"", b"e": [201, b""], b"ip": address}), place)
+    return any(isinstance(alert, lt.external_ip_alert) for alert in session.pop_alerts())
+
+
 @asynccontextmanager
 async def dht_nodes(hosts):
     """Run libtorrent DHT nodes that know each other, and yield their sessions and addresses.
@@ -132,13 +145,16 @@ async def dht_nodes(hosts):
         settings = {**seeder_settings(host), **PRIVATE_DHT, "enable_dht": True}
         settings["dht_block_ratelimit"] = 1000  # else who asks 50 times in 10 s is heard no more for five minutes
         kinds = lt.alert.category_t
-        settings["alert_mask"] = int(kinds.dht_notification | kinds.dht_operation_notification)
+        settings["alert_mask"] = int(
+            kinds.dht_notification | kinds.dht_operation_notification | kinds.status_notification
+        )
         sessions.append(open_session(settings))
     try:
         places = []
         for host, session in zip(hosts, sessions, strict=True):
             await until(session.listen_port, what="a DHT node")
             places.append((host, session.listen_port()))
+            await until(partial(_knows_its_address, session, places[-1]), what="a DHT node's name for good")
         for session in sessions:
             for place in places:
                 session.add_dht_node(place)

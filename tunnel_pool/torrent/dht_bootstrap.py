@@ -19,10 +19,7 @@ class DhtSession(Protocol):
 
 
 class DhtEntry:
-    """Tells libtorrent of the first nodes, again and again.
-
-    It forgets all nodes when it learns another external address, as it does with every new exit.
-    """
+    """Tells libtorrent of the first nodes, again and again: what it sends while there is no circuit is lost."""
 
     def __init__(self, tunnels: Tunnels, lane: Lane, session: DhtSession, nodes: Sequence[Address]) -> None:
         """`nodes` are where the DHT is entered, by address or name."""

@@ -41,7 +41,7 @@ ASK_AGAIN_S = 60.0  # and once it is known
 ANSWER_S = 6.0  # how long nodes have to answer before another circuit is tried
 CREATE_S, MAX_CREATE_S = 10.0, 1800.0  # between circuits that are built for this, the first ones and later ones
 ANNOUNCE_S = 5.0  # between announces for the sake of a new address
-# When the DHT is told again: libtorrent forgets its nodes when its address changes, and may take long to find others.
+# When the DHT is told again: at first libtorrent knows few nodes, and it waits 15 s for one that does not answer.
 DHT_AGAIN_S = (5.0, 15.0, 30.0, 60.0)
 ANNOUNCES_AT_ONCE = 5  # torrents; a look-up in the DHT is a hundred datagrams
 MAX_DHT_ASKED = 512
