@@ -63,6 +63,7 @@ class ChildHost:
         self._loop_delay_s = 0.0
         self._next_routes_s = 0.0
         self._sync_interval_s = IDLE_SYNC_INTERVAL_S
+        self._guests: list[pb.StreamGuest] = []  # those that the main process has not been told of
         self._pause_s = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._data_path: DataPath | None = None
@@ -377,10 +378,14 @@ class ChildHost:
             interval_s = max(ROUTES_INTERVAL_S, min(routes / ROUTES_A_SECOND, MAX_ROUTES_INTERVAL_S))
             self._next_routes_s = now_s + interval_s
         frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters(), with_routes))
-        if frame is None:
-            return False
-        self._control.send_event("sync", frame)
-        return bool(frame.full or frame.circuits or frame.candidates or frame.lost_candidates or frame.swarms)
+        if frame is not None:
+            self._control.send_event("sync", frame)
+        for guest in self._guests:
+            self._control.send_event("stream_guest", guest)
+        self._guests.clear()
+        return frame is not None and bool(
+            frame.full or frame.circuits or frame.candidates or frame.lost_candidates or frame.swarms
+        )
 
     def _on_orphans(self, lane: Lane, destinations: list[bytes]) -> None:
         for start in range(0, len(destinations), ORPHANS_PER_EVENT):
@@ -394,8 +399,10 @@ class ChildHost:
         self._control.send_event("exit_heard", pb.ExitHeard(mid=mid, doubted=True))
 
     def _on_guest(self, guest: Guest) -> None:
+        """Tell of a guest with the next sync: the main process lets nobody in over a circuit that it does not know."""
         message = pb.StreamGuest(circuit_id=guest.circuit.circuit_id, known_as=guest.known_as, infohash=guest.infohash)
-        self._control.send_event("stream_guest", message)
+        self._guests.append(message)
+        self._sync_soon()
 
     def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
         if self._data_path is not None:
