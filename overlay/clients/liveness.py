@@ -11,7 +11,8 @@ from typing import NamedTuple
 SILENT_S = 2.0
 PING_AGAIN_S = 1.5  # a ping may be lost
 ANSWER_S = 4.0  # since the first ping; the longest way takes a second or two
-BUSY_BYTES = 8192  # what a circuit brings from one look to the next when it brings much
+BUSY_BYTES = 8192  # what a circuit has brought of late when it brings much
+LATE_S = 1.0  # what came so long ago counts half: looks may be so close that hardly anything comes between two
 
 
 class Carried(NamedTuple):
@@ -34,9 +35,12 @@ class Found(NamedTuple):
 class _Silence:
     """Remembers what became of a circuit since the last cell came."""
 
-    def __init__(self, last: Carried, used_s: float) -> None:
+    def __init__(self, last: Carried, now_s: float, late_bytes: float = 0.0) -> None:
         self.last = last
-        self.used_s = used_s  # since when it is in use, and has brought nothing; 0: it is not
+        self.began_s = now_s
+        self.late_bytes = late_bytes  # what had come of late then
+        # Since when it is in use, and has brought nothing; 0: it is not.
+        self.used_s = now_s if late_bytes >= BUSY_BYTES else 0.0
         self.asked_s = 0.0  # when it was pinged first since
         self.pinged_s = 0.0
 
@@ -73,10 +77,12 @@ class Liveness:
 
 def _going_on(before: _Silence | None, carried: Carried, now_s: float) -> _Silence:
     if before is None:
-        return _Silence(carried, 0.0)
+        return _Silence(carried, now_s)
     if carried.heard_s > before.last.heard_s:
-        is_busy = carried.received_bytes - before.last.received_bytes >= BUSY_BYTES
-        return _Silence(carried, now_s if is_busy else 0.0)
+        came_bytes = carried.received_bytes - before.last.received_bytes
+        # Who was asked, and has answered, is asked no more for what came before.
+        left = 0.0 if before.asked_s else 0.5 ** ((now_s - before.began_s) / LATE_S)
+        return _Silence(carried, now_s, came_bytes + left * before.late_bytes)
     if carried.sent_bytes > before.last.sent_bytes and not before.used_s:
         before.used_s = now_s
     return before

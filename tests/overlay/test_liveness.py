@@ -44,6 +44,22 @@ def test_who_brought_much_until_just_now_is_asked_although_nothing_is_sent():
     assert deaths[0] == pings[0] + ANSWER_S
 
 
+def test_looks_may_be_so_close_that_hardly_anything_came_between_the_last_two():
+    liveness = Liveness()
+    for after_s, received_bytes in ((0, 0), (0.25, 100_000), (0.26, 100_100)):
+        liveness.look([Carried(7, 0, received_bytes, NOW_S + after_s)], NOW_S + after_s)
+    last = Carried(7, 0, 100_100, NOW_S + 0.26)
+    assert not liveness.look([last], NOW_S + 0.26 + SILENT_S - STEP_S).to_ping
+    assert liveness.look([last], NOW_S + 0.26 + SILENT_S).to_ping == [7]
+
+
+def test_what_came_long_ago_counts_no_more():
+    liveness = Liveness()
+    for after_s, received_bytes in ((0, 0), (1, 100_000), (9, 100_100)):
+        liveness.look([Carried(7, 0, received_bytes, NOW_S + after_s)], NOW_S + after_s)
+    assert not liveness.look([Carried(7, 0, 100_100, NOW_S + 9)], NOW_S + 9 + SILENT_S).to_ping
+
+
 def test_who_brought_much_and_answers_is_asked_no_more():
     pings, deaths = watched(
         lambda s: 100, lambda s: min(s, 3) if s < 6 else 6, 30, received_bytes=lambda s: int(min(s, 3) * 100_000)
