@@ -1,23 +1,15 @@
 """The guards of a client (overlay/paths/guards.py), kept over restarts in its state directory."""
 
-import logging
 from pathlib import Path
 
-from tunnel_pool.kept_file import keep_file
+from tunnel_pool.kept_file import keep_file, restore_file
 from tunnel_pool.overlay.paths.guards import Guards
-
-logger = logging.getLogger(__name__)
 
 
 def read_guards(path: Path, count: int) -> Guards:
     """Return the guards of the last run; new ones are chosen where that file is not there or can't be read."""
     guards = Guards(count=count)
-    try:
-        guards.restore(path.read_bytes())
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        logger.warning("The first hops of the last run can't be read, others are chosen: %s (%s)", path, error)
+    restore_file(path, guards.restore, "The first hops of the last run can't be read, others are chosen")
     return guards
 
 

@@ -13,6 +13,19 @@ RETRY_S = 300.0
 logger = logging.getLogger(__name__)
 
 
+def restore_file(path: Path, restore: Callable[[bytes], object], lost: str) -> None:
+    """Call `restore` with what was kept, if anything was; `lost` is the warning when that can't be read.
+
+    `restore` raises ValueError then.
+    """
+    try:
+        restore(path.read_bytes())
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        logger.warning("%s: %s (%s)", lost, path, error)
+
+
 async def keep_file(path: Path, version: Callable[[], object], encode: Callable[[], bytes], lost: str) -> None:
     """Write the file whenever what `version` returns has changed, for ever; `lost` is the warning when that fails."""
     written: object = None

@@ -20,7 +20,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.guard_file import keep_guards, read_guards
-from tunnel_pool.kept_file import keep_file
+from tunnel_pool.kept_file import keep_file, restore_file
 from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
@@ -264,13 +264,8 @@ def _read_guards(options: NodeOptions) -> Guards | None:
 
 def _restore_scores(scores: ExitScores, options: NodeOptions) -> None:
     """Take how well exits served in the last run; nothing is lost but time where that can't be read."""
-    path = _state_file(options, EXIT_SCORES_FILE)
-    try:
-        scores.restore(path.read_bytes(), time.time())
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        logger.warning("How well exits served in the last run can't be read: %s (%s)", path, error)
+    lost = "How well exits served in the last run can't be read"
+    restore_file(_state_file(options, EXIT_SCORES_FILE), lambda kept: scores.restore(kept, time.time()), lost)
 
 
 def _keep(tunnels: LocalTunnelCommunity | PooledTunnelCommunity, options: NodeOptions, guards: Guards | None) -> None:

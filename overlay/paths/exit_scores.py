@@ -6,7 +6,7 @@ when an exit that was asked did not answer, or fell silent; with time it goes ba
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tunnel_pool.overlay.pacing import Newest
@@ -70,9 +70,9 @@ class ExitScores:
         scores = {mid: score.by(now_s) for mid, score in self._scores.items()}
         return {mid: score for mid, score in scores.items() if abs(score - NEWCOMER) > FORGOTTEN}
 
-    def take(self, scores: Mapping[bytes, float] | Iterable[tuple[bytes, float]], now_s: float) -> None:
+    def take(self, scores: Mapping[bytes, float], now_s: float) -> None:
         """Have these scores, which another process or an earlier run knew, in the place of ours."""
-        for mid, score in dict(scores).items():
+        for mid, score in scores.items():
             if len(mid) == KEY_BYTES:
                 self._scores[mid] = _Score(min(1.0, max(0.0, score)), now_s)
 

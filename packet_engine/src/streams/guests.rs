@@ -48,7 +48,7 @@ impl Service {
 
     /// Tell guests that are known so that no client will connect to them.
     pub fn refuse_guests(&mut self, core: &mut Core, known_as: u32) {
-        let is_one = |entry: &Entry| matches!(entry, Entry::Opening(Opening { step: Step::Guest { known_as: known }, .. }) if *known == known_as);
+        let is_one = |entry: &Entry| entry.waiting_guest().is_some_and(|(_, waiting)| waiting == known_as);
         let numbers: Vec<u32> =
             self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(number, _)| *number).collect();
         for number in numbers {
@@ -60,11 +60,8 @@ impl Service {
     pub(super) fn meet_guest(&mut self, core: &mut Core, watch: &impl Watch, client: Client) -> Option<Client> {
         let Asked { lane, destination, .. } = &client.asked;
         let Some(end) = core.end_of(destination) else { return Some(client) };
-        let guest = self.entries.iter().find(|(_, entry)| match entry {
-            Entry::Opening(Opening { key, step: Step::Guest { known_as }, .. }) => {
-                *known_as == end && core.serves(key.link, *lane)
-            }
-            _ => false,
+        let guest = self.entries.iter().find(|(_, entry)| {
+            entry.waiting_guest().is_some_and(|(key, known_as)| known_as == end && core.serves(key.link, *lane))
         });
         match guest.map(|(number, _)| *number) {
             Some(number) => self.join_guest(core, watch, client, number),
@@ -97,12 +94,22 @@ impl Service {
             }
         };
         if let Step::Guest { known_as } = opening.step {
-            let is_other = |entry: &Entry| matches!(entry, Entry::Opening(Opening { step: Step::Guest { known_as: other }, .. }) if *other == known_as);
+            let is_other = |entry: &Entry| entry.waiting_guest().is_some_and(|(_, waiting)| waiting == known_as);
             if !self.entries.values().any(is_other) {
                 core.guests.remove(&known_as);
             }
         }
         Some(opening)
+    }
+}
+
+impl Entry {
+    /// The stream of a guest for whom a client has yet to connect, and what he is known as.
+    fn waiting_guest(&self) -> Option<(StreamKey, u32)> {
+        match self {
+            Entry::Opening(Opening { key, step: Step::Guest { known_as }, .. }) => Some((*key, *known_as)),
+            _ => None,
+        }
     }
 }
 

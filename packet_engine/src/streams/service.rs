@@ -441,8 +441,7 @@ impl Service {
                             Ok(()) => core.events.push(Notice::Resolve { number, name }),
                             Err(reason) => {
                                 core.counters.count(reason);
-                                let reply = if is_for_now(reason) { Reply::GeneralFailure } else { Reply::NotAllowed };
-                                self.refuse(core, number, reply);
+                                self.refuse(core, number, reply_to(reason));
                             }
                         }
                     }
@@ -469,9 +468,7 @@ impl Service {
             Ok(to) => self.dial(core, watch, number, to),
             Err(reason) => {
                 core.counters.count(reason);
-                // By its rules; what is too much just now is another matter.
-                let reply = if is_for_now(reason) { Reply::GeneralFailure } else { Reply::NotAllowed };
-                self.refuse(core, number, reply);
+                self.refuse(core, number, reply_to(reason));
             }
         }
     }
@@ -561,15 +558,19 @@ fn connect(from: &ExitFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> 
     }
 }
 
-/// Whether an exit refuses what it would not at another time.
-fn is_for_now(reason: DropReason) -> bool {
+/// What an exit answers that refuses a stream: by its rules, or because it is too much just now.
+fn reply_to(reason: DropReason) -> Reply {
     use DropReason::{
         ExitNewDestinationsTooFast, ExitTooManyDestinations, ExitUnanswered, StreamFailedTooOften, StreamTooFast,
     };
-    matches!(
-        reason,
-        ExitNewDestinationsTooFast | ExitTooManyDestinations | ExitUnanswered | StreamFailedTooOften | StreamTooFast
-    )
+    match reason {
+        ExitNewDestinationsTooFast
+        | ExitTooManyDestinations
+        | ExitUnanswered
+        | StreamFailedTooOften
+        | StreamTooFast => Reply::GeneralFailure,
+        _ => Reply::NotAllowed,
+    }
 }
 
 /// Answer a SOCKS5 client that gets no stream.
