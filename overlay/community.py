@@ -287,7 +287,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     def _send_message(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
         self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
 
-    def announce_over(self, circuit_id: int) -> None:
+    def announce_over(self, circuit_id: int, then: Callable[[], object] = lambda: None) -> None:
         """Hand what strangers send over this circuit to `on_datagram` (tunnel_pool.contract)."""
         circuit = self.circuits.get(circuit_id)
         if circuit is None:
@@ -295,6 +295,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         set_announced(circuit)
         if self.native is not None:
             self.native.engine.announce(circuit_id)
+        then()
 
     async def perform_http_request(
         self,

@@ -174,10 +174,11 @@ class Tunnels(Protocol):
     def refuse_guest(self, known_as: int) -> None:
         """Tell the guests that are known so (`on_guest`) that no client will connect to them."""
 
-    def announce_over(self, circuit_id: int) -> None:
+    def announce_over(self, circuit_id: int, then: Callable[[], object]) -> None:
         """Hand what comes over this circuit from where no client sends to, so many a second, to `on_datagram`.
 
-        Others are told to find us by the address under which its exit's socket is seen.
+        Others are told to find us by the address under which its exit's socket is seen. `then` is called once it is so;
+        what came before went to clients.
         """
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:

@@ -55,12 +55,13 @@ class PooledDatagrams:
         except ValueError:
             self.drops[DropReason.DATAGRAM_MALFORMED] += 1
 
-    def announce_over(self, circuit_id: int) -> None:
+    def announce_over(self, circuit_id: int, then: Callable[[], object]) -> None:
         """Hand what strangers send over this circuit to `on_datagram` (tunnel_pool.contract)."""
         circuit = self.circuits.get(circuit_id)
         if circuit is not None and slot_of(circuit_id) in self.pool.working():
             set_announced(circuit)
-            self.pool.tell(slot_of(circuit_id), "announce", pb.Announce(circuit_id=circuit_id))
+            told = self.pool.tell(slot_of(circuit_id), "announce", pb.Announce(circuit_id=circuit_id))
+            told.add_done_callback(lambda told: None if told.cancelled() or told.exception() else then())
 
     def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None:
         circuit = self.circuits.get(circuit_id)

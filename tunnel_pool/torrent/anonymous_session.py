@@ -43,7 +43,7 @@ class AnonymousSession(Generic[S]):
 
     def is_ready(self, now_s: float) -> bool:
         """Return whether torrents that need peers can be started; these are asked in the best way then."""
-        if not self.readiness.is_ready(now_s):
+        if not self.readiness.is_ready(now_s) or not self.announcer.may_ask:
             return False
         self.transports.choose(now_s, self.readiness.ready_s)
         return True

@@ -21,6 +21,7 @@ from tunnel_pool.torrent.announces.announcer import (
     NoCircuitError,
 )
 from tunnel_pool.torrent.announces.choice import Life
+from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S
 
 LIFE = Life(max_s=1000, max_bytes=1 << 30)
 TRACKER, PEER = encode_address("tracker.example", 80), encode_address("9.9.9.9", 6881)
@@ -36,6 +37,7 @@ class Tunnels:
     def __init__(self):
         self.circuits, self.sent, self.announced, self.created = {}, [], [], []
         self.exits_for_http = []
+        self.announces_at_once = True
 
     def add(self, circuit_id, age_s=0.0, by_http=False):
         peer = Peer(default_eccrypto.generate_key("curve25519").pub(), ("1.1.1.1", 1))
@@ -49,8 +51,11 @@ class Tunnels:
     def circuits_for_new_peers(self, hops, group=0):
         return list(self.circuits.values())
 
-    def announce_over(self, circuit_id):
+    def announce_over(self, circuit_id, then):
         self.announced.append(circuit_id)
+        self.then = then
+        if self.announces_at_once:
+            then()
 
     def send_datagram(self, circuit_id, address, payload):
         self.sent.append((circuit_id, address, payload))
@@ -115,6 +120,26 @@ def found(world, seen):
     world.meet_nodes()
     world.look(seen=seen)
     return world
+
+
+def test_nothing_is_asked_over_a_circuit_whose_answers_would_go_to_libtorrent(world):
+    world.tunnels.announces_at_once = False
+    world.tunnels.add(1)
+    with pytest.raises(NoCircuitError):
+        world.announcer.ask(TRACKER, CONNECT)
+    assert world.announcer.circuit_id == 1
+    assert not world.announcer.may_ask
+    world.tunnels.then()
+    assert world.announcer.may_ask
+    assert world.announcer.ask(TRACKER, CONNECT).circuit_id == 1
+
+
+def test_a_tracker_that_did_not_answer_is_asked_again(world):
+    world.tunnels.add(1)
+    asked = world.announcer.ask(TRACKER, announce())
+    world.look()
+    world.look(later_s=AGAIN_S[0])
+    assert (1, *asked.datagram) in world.tunnels.sent
 
 
 def test_the_youngest_circuit_is_announced_once_it_is_known_where_it_is_seen(world):

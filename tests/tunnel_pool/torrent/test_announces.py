@@ -14,7 +14,7 @@ from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.announces.choice import Life, Seen, choose, is_worn
 from tunnel_pool.torrent.announces.outside import MIN_VOTES, Nodes, Outside
 from tunnel_pool.torrent.announces.questions import CONNECT_START, Question, begins_connection, question_of
-from tunnel_pool.torrent.announces.udp_trackers import Answer, Connections, Datagram
+from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S, Answer, Connections, Datagram
 
 TRACKER, OTHER = encode_address("tracker.example", 80), encode_address("9.9.9.9", 80)
 HERE, THERE = 7, 8  # circuits
@@ -105,6 +105,29 @@ def test_an_id_is_used_over_the_circuit_and_with_the_tracker_alone_that_it_is_fo
     answer = connections.answered(circuit, connected(transaction, b"another!"))
     assert answer == Answer(None, Datagram(tracker, announce(b"another!")))
     assert connections.ask(circuit, Datagram(tracker, announce(known))) == (tracker, announce(b"another!"))
+
+
+def test_a_tracker_that_does_not_answer_is_asked_again_for_an_id_some_times():
+    connections = Connections(counting())
+    asked = connections.ask(HERE, Datagram(TRACKER, announce()))
+    assert question_of(asked.payload) is Question.CONNECT
+    assert [connections.again(100.0 + after_s) for after_s in (0, 0.5)] == [[], []]
+    for after_s in AGAIN_S:
+        assert connections.again(100.0 + after_s) == [(HERE, asked)]
+        assert connections.again(100.0 + after_s) == []
+    assert connections.again(1000.0) == []
+    answer = connections.answered(HERE, connected(asked.payload[12:], b"real id!"))
+    assert answer == Answer(None, Datagram(TRACKER, announce(b"real id!")))
+
+
+def test_what_is_answered_or_gone_is_not_asked_again():
+    connections = Connections(counting())
+    asked = connections.ask(HERE, Datagram(TRACKER, announce()))
+    connections.ask(THERE, Datagram(TRACKER, announce()))
+    connections.again(100.0)
+    connections.answered(HERE, connected(asked.payload[12:], b"real id!"))
+    connections.forget_circuit(THERE)
+    assert connections.again(1000.0) == []
 
 
 def test_what_a_dead_circuit_was_given_is_forgotten():

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT, Circuit
@@ -92,6 +93,7 @@ class _Watched:
 
     since_s: float
     outside: Outside = field(default_factory=lambda: Outside(secrets.token_bytes))
+    is_announced: bool = False  # until it is, answers would go to libtorrent as they come
     asked_s: float = float("-inf")  # when DHT nodes were asked where it is seen
     has_failed: bool = False  # no node answered over it
     refuses_requests: bool = False  # its exit did not answer one
@@ -141,6 +143,12 @@ class Announcer:
         return self._current if circuit is not None and circuit.state == CIRCUIT_STATE_READY else None
 
     @property
+    def may_ask(self) -> bool:
+        """Return whether there is a circuit that questions take, and what comes back over it is looked at."""
+        watched = self._watched.get(self.circuit_id or 0)
+        return watched is not None and watched.is_announced
+
+    @property
     def outside(self) -> Address | None:
         """Return where others find the session's torrents, None while that is not known."""
         watched = self._watched.get(self._current or 0)
@@ -175,7 +183,7 @@ class Announcer:
         """Return the circuit that questions take. Raises NoCircuitError."""
         if self.circuit_id is None:
             self.look()
-        if (circuit_id := self.circuit_id) is None:
+        if (circuit_id := self.circuit_id) is None or not self.may_ask:
             raise NoCircuitError
         return circuit_id
 
@@ -242,6 +250,8 @@ class Announcer:
         """Take a circuit where there is none, find out where it is seen, replace it in time, and have others told."""
         now_s = self._clock()
         self._choose_circuits(now_s)
+        for asked_over, question in self._connections.again(now_s):
+            self._tunnels.send_datagram(asked_over, *question)
         for circuit_id in (self._current, self._next):
             if circuit_id is not None:
                 self._find_out(circuit_id, now_s)
@@ -324,7 +334,7 @@ class Announcer:
     def _find_out(self, circuit_id: int, now_s: float) -> None:
         if circuit_id not in self._watched:
             self._watched[circuit_id] = _Watched(now_s)
-            self._tunnels.announce_over(circuit_id)
+            self._tunnels.announce_over(circuit_id, partial(self._announced, circuit_id))
         watched = self._watched[circuit_id]
         wait_s = ASK_S if watched.outside.agreed() is None else ASK_AGAIN_S
         if now_s - watched.asked_s >= wait_s:
@@ -333,6 +343,10 @@ class Announcer:
                 watched.asked_s = now_s
             for address, question in questions:
                 self._tunnels.send_datagram(circuit_id, address, question)
+
+    def _announced(self, circuit_id: int) -> None:
+        if (watched := self._watched.get(circuit_id)) is not None:
+            watched.is_announced = True
 
     def _is_found(self, circuit_id: int, now_s: float) -> bool:
         watched = self._watched[circuit_id]

@@ -29,6 +29,11 @@ _KEY = struct.Struct("!I")
 _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
 _TOTALS_AT, _KEY_AT, _PORT_AT = 56, 88, 96
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
+AGAIN_S = (
+    1.0,
+    3.0,
+    7.0,
+)  # when a tracker is asked again that did not answer; libtorrent itself asks after 15 s or more
 
 
 def infohash_of(announce: bytes) -> bytes:
@@ -62,6 +67,14 @@ class Answer(NamedTuple):
     sent: Datagram | None = None
 
 
+class _Held(NamedTuple):
+    """Holds a question that waits for a connection id."""
+
+    question: Datagram
+    since_s: float | None = None  # since when it is known to wait
+    tries: int = 0  # how often the tracker was asked again
+
+
 class Connections:
     """Holds the connection ids that trackers gave over circuits, by those that libtorrent knows."""
 
@@ -73,7 +86,7 @@ class Connections:
         # that was given; by circuit and transaction id, questions.
         self._asked = Newest[tuple[int, bytes], bytes](MAX_KNOWN)
         self._given = Newest[tuple[int, bytes, bytes], bytes](MAX_KNOWN)
-        self._waiting = Newest[tuple[int, bytes], Datagram](MAX_KNOWN)
+        self._waiting = Newest[tuple[int, bytes], _Held](MAX_KNOWN)
 
     def is_tracker(self, destination: bytes) -> bool:
         """Return whether libtorrent has asked this destination for a connection id."""
@@ -90,7 +103,7 @@ class Connections:
         if given is not None:
             return Datagram(destination, given + payload[CONNECTION_BYTES:])
         transaction = self._random_bytes(_TRANSACTION_BYTES)
-        self._waiting[circuit_id, transaction] = question
+        self._waiting[circuit_id, transaction] = _Held(question)
         return Datagram(destination, CONNECT_START + transaction)
 
     def answered(self, circuit_id: int, payload: bytes) -> Answer:
@@ -100,7 +113,7 @@ class Connections:
         transaction, given = payload[4:8], payload[8:]
         waiting = self._waiting.pop((circuit_id, transaction), None)
         if waiting is not None:
-            destination, held = waiting
+            destination, held = waiting.question
             self._given[circuit_id, destination, held[:CONNECTION_BYTES]] = given
             return Answer(None, Datagram(destination, given + held[CONNECTION_BYTES:]))
         asked = self._asked.pop((circuit_id, transaction), None)
@@ -109,6 +122,17 @@ class Connections:
         told = self._random_bytes(CONNECTION_BYTES)
         self._given[circuit_id, asked, told] = given
         return Answer(payload[:8] + told)
+
+    def again(self, now_s: float) -> list[tuple[int, Datagram]]:
+        """Return what is asked again, and over which circuits: libtorrent does not know of these questions of ours."""
+        asked = []
+        for (circuit_id, transaction), held in list(self._waiting.items()):
+            if held.since_s is None:
+                self._waiting[circuit_id, transaction] = held._replace(since_s=now_s)
+            elif held.tries < len(AGAIN_S) and now_s - held.since_s >= AGAIN_S[held.tries]:
+                self._waiting[circuit_id, transaction] = held._replace(tries=held.tries + 1)
+                asked.append((circuit_id, Datagram(held.question.destination, CONNECT_START + transaction)))
+        return asked
 
     def forget_circuit(self, circuit_id: int) -> None:
         _forget(self._asked, circuit_id)
