@@ -29,11 +29,7 @@ _KEY = struct.Struct("!I")
 _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
 _TOTALS_AT, _KEY_AT, _PORT_AT = 56, 88, 96
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
-AGAIN_S = (
-    1.0,
-    3.0,
-    7.0,
-)  # when a tracker is asked again that did not answer; libtorrent itself asks after 15 s or more
+AGAIN_S = (1.0, 3.0, 7.0)  # when a tracker is asked again that did not answer; libtorrent asks after 15 s
 
 
 def infohash_of(announce: bytes) -> bytes:
