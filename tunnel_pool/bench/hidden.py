@@ -50,7 +50,10 @@ async def measure(torrents: int, workers: int, downloads: int, seconds: float) -
                 added_s = time.monotonic() - begun_s
                 offered_s = await _until_offered(client, torrents)
                 await asyncio.sleep(SETTLE_S * torrents)
-                idle = await _idle(client, swarm, seconds)
+                try:
+                    idle = await _idle(client, swarm, seconds)
+                except psutil.NoSuchProcess:
+                    raise UserError("a process ended while it was measured: leave the machine to the bench") from None
                 circuits = [circuit["type"] for circuit in await client.get("/api/circuits")]
                 answers = await _answers(swarm, random.sample(made, min(downloads, torrents)), Path(folder))
                 swarms = await client.get("/api/swarms")

@@ -88,7 +88,7 @@ async def test_a_tracker_that_has_answered_is_told_at_once_and_no_more_than_that
         await until(lambda: tracker.asked == ["started", ""], what="the second announce")
 
 
-async def test_a_tracker_that_fails_is_left_to_libtorrent(tmp_path):
+async def test_a_tracker_that_fails_is_told_again_at_once_and_then_left_to_libtorrent(tmp_path):
     reannounces = Reannounces()
     async with slow_tracker() as tracker, announced_to(tracker, tmp_path=tmp_path) as handle:
         tracker.status = 500
@@ -97,8 +97,9 @@ async def test_a_tracker_that_fails_is_left_to_libtorrent(tmp_path):
         assert reannounces.some(5, {handle})
         tracker.may_answer.set()
         await until(lambda: not reannounces.some(5, {handle}), what="the failure")
-        assert known(handle, tracker.url)["fails"] == 1
-        assert tracker.asked == ["started"]
+        await until(lambda: known(handle, tracker.url)["fails"] == 2, what="the second failure")
+        assert not reannounces.some(5, {handle})
+        assert tracker.asked == ["started", "started"]
 
 
 async def test_only_some_are_announced_at_a_time_and_torrents_that_are_gone_are_not(tmp_path):

@@ -9,8 +9,8 @@ class Reannounces:
     """Holds which torrents are still to be announced.
 
     Of two announces to a tracker libtorrent drops the later one while the earlier, which may name another address, has
-    no answer (announce_entry.cpp, can_announce). That tracker is told again once it has answered: the next announce
-    could be half an hour away. One that fails is asked again by libtorrent itself.
+    no answer (announce_entry.cpp, can_announce). That tracker is told again once it has answered, or the announce has
+    failed, as it was sent before there was a circuit: libtorrent itself would wait half an hour, or half a minute.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Reannounces:
         for handle in list(self._unanswered)[:most]:
             urls = self._unanswered.pop(handle)
             if handle in torrents:
-                self._tell_who_has_answered(handle, urls)
+                self._tell_who_is_free(handle, urls)
         for handle in list(self._waiting)[:most]:
             to_trackers = self._waiting.pop(handle)
             if handle in torrents:
@@ -40,10 +40,10 @@ class Reannounces:
             handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
         handle.force_dht_announce()
 
-    def _tell_who_has_answered(self, handle: lt.torrent_handle, urls: set[str]) -> None:
+    def _tell_who_is_free(self, handle: lt.torrent_handle, urls: set[str]) -> None:
         """Tell trackers again, and keep those that have not answered yet."""
         for number, tracker in enumerate(handle.trackers()):
             if tracker["url"] in urls and tracker["updating"]:
                 self._unanswered.setdefault(handle, set()).add(tracker["url"])
-            elif tracker["url"] in urls and not tracker["fails"]:
+            elif tracker["url"] in urls:
                 handle.force_reannounce(0, number, lt.torrent_handle.ignore_min_interval)
