@@ -246,7 +246,7 @@ async def found_again(world):
 
 
 async def announced(world, ask, before):
-    """Return once the tracker was told where the torrent is, in more announces than so many, and has been heard.
+    """Return once the tracker was told where the torrent is, after so many announces `before`, and has been heard.
 
     Until libtorrent has its answer, it would not tell it when the torrent is stopped (torrent.cpp, start_sent).
     """
@@ -267,7 +267,7 @@ async def announced(world, ask, before):
 async def uploaded(world, ask, before=0):
     """Stop the torrent and start it again; return what the daemon counts, and what the tracker was told of it then.
 
-    The tracker was told nothing new in the announces `before`.
+    The announces `before` are those of an earlier session.
     """
     await announced(world, ask, before)
     before = len(world.ours())

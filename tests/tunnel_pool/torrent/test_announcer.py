@@ -15,6 +15,7 @@ from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.torrent.announces.announcer import (
     ANNOUNCE_S,
     ANSWER_S,
+    ASK_S,
     DHT_AGAIN_S,
     Announcer,
     Came,
@@ -129,6 +130,10 @@ def test_nothing_is_asked_over_a_circuit_whose_answers_would_go_to_libtorrent(wo
         world.announcer.ask(TRACKER, CONNECT)
     assert world.announcer.circuit_id == 1
     assert not world.announcer.may_ask
+    world.look(later_s=ASK_S / 2)
+    assert world.tunnels.announced == [1]
+    world.look(later_s=ASK_S)
+    assert world.tunnels.announced == [1, 1], "a child that stood still may not have answered"
     world.tunnels.then()
     assert world.announcer.may_ask
     assert world.announcer.ask(TRACKER, CONNECT).circuit_id == 1

@@ -11,7 +11,7 @@ from tunnel_pool.torrent.announces.reannounces import Reannounces
 
 
 class SlowTracker:
-    """Answers when it may, after `INTERVAL_S` it wants to be asked again."""
+    """Stands in for a tracker that answers when it may, and wants to be asked again after `INTERVAL_S`."""
 
     INTERVAL_S = 1800
 

@@ -50,7 +50,7 @@ def test_a_torrent_that_finds_nobody_tries_utp_now_and_then():
 
 
 def test_a_session_that_becomes_ready_looks_at_the_circuits_anew_and_others_then_use_that_look():
-    """Who is met by uTP keeps to it, so a look from before the circuits spoke streams must not decide."""
+    """A peer that is met by uTP keeps to it, so a look from before the circuits spoke streams must not decide."""
     tunnels = Tunnels()
     kinds = LaneKinds(tunnels)
     chosen = []

@@ -94,6 +94,7 @@ class _Watched:
     since_s: float
     outside: Outside = field(default_factory=lambda: Outside(secrets.token_bytes))
     is_announced: bool = False  # until it is, answers would go to libtorrent as they come
+    announced_s: float = float("-inf")  # when this was asked for last; a child that stood still may not have answered
     asked_s: float = float("-inf")  # when DHT nodes were asked where it is seen
     has_failed: bool = False  # no node answered over it
     refuses_requests: bool = False  # its exit did not answer one
@@ -334,8 +335,10 @@ class Announcer:
     def _find_out(self, circuit_id: int, now_s: float) -> None:
         if circuit_id not in self._watched:
             self._watched[circuit_id] = _Watched(now_s)
-            self._tunnels.announce_over(circuit_id, partial(self._announced, circuit_id))
         watched = self._watched[circuit_id]
+        if not watched.is_announced and now_s - watched.announced_s >= ASK_S:
+            watched.announced_s = now_s
+            self._tunnels.announce_over(circuit_id, partial(self._announced, circuit_id))
         wait_s = ASK_S if watched.outside.agreed() is None else ASK_AGAIN_S
         if now_s - watched.asked_s >= wait_s:
             questions = watched.outside.ask(self._nodes)
