@@ -185,7 +185,7 @@ class TorrentClient:
                 for waiting in lane.waiting:
                     infohash = lane.session.add(waiting.parameters, waiting.save_dir, waiting.peers)
                     for peer in lane.linked.get(infohash, ()):
-                        lane.session.add_peer(infohash, peer)
+                        lane.opened.add_end(peer, partial(lane.session.add_peer, infohash))
                 lane.waiting.clear()
         return bool(reachable)
 
