@@ -66,17 +66,14 @@ class PlainPeer:
         parameters = lt.load_torrent_file(str(torrent))
         parameters.save_path = str(folder)
         self.handle = self._session.add_torrent(parameters)
-        self.seen = set()  # peers that it has been connected to
+        self.seen = set()  # (host, port) of peers that it has got parts of the file from
         self.by = set()  # "tcp" and "utp", as it was
 
     async def until(self, is_there, timeout_s=60):
         """Return after how many seconds the status `is_there`; the client asks for peers again and again."""
         started_s = asked_s = time.monotonic()
-        while not is_there(status := self.handle.status()):
+        while not is_there(status := self._looked()):
             now_s = time.monotonic()
-            infos = [info for info in self.handle.get_peer_info() if info.total_download]
-            self.seen |= {info.ip for info in infos}
-            self.by |= {"utp" if info.flags & UTP_SOCKET else "tcp" for info in infos}
             if now_s > started_s + timeout_s:
                 raise TimeoutError(f"not found: {status.state}, {status.num_peers} peers, {self.seen}")
             if now_s - asked_s > ASK_AGAIN_S:
@@ -89,6 +86,13 @@ class PlainPeer:
         """Return when the first byte came, and how long all others took, in seconds."""
         first_s = await self.until(lambda status: status.total_payload_download)
         return first_s, await self.until(lambda status: status.is_seeding)
+
+    def _looked(self):
+        """Return the status, once it is noted which peers have sent parts of the file."""
+        infos = [info for info in self.handle.get_peer_info() if info.total_download]
+        self.seen |= {info.ip for info in infos}
+        self.by |= {"utp" if info.flags & UTP_SOCKET else "tcp" for info in infos}
+        return self.handle.status()
 
     def _ask(self):
         self.handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
