@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,8 @@ APPLIED = frozenset((
     "config", "folder", "folders-of-labels", "hops", "hops-of-folders", "hops-of-labels", "host-name", "log-level",
     "min-free", "rpc-password-file", "rpc-user", "watch", "workers",
 ))  # fmt: skip
+
+BACKUP_INTERVAL_S = 3600.0
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +113,7 @@ class Daemon:
 
     async def until_stopped(self) -> None:
         """Raises UserError."""
+        next_backup_s = time.monotonic() + BACKUP_INTERVAL_S
         watchdog_s = systemd.watchdog_interval_s()
         while not self.stopping.is_set():
             if watchdog_s is not None:
@@ -117,6 +121,10 @@ class Daemon:
             if why := self.tunnels.failure():
                 raise UserError(why)
             self.library.scheduler.tick()
+            self.library.places.look()
+            if time.monotonic() >= next_backup_s:
+                next_backup_s += BACKUP_INTERVAL_S
+                self.library.background.spawn(self.library.back_up())
             self.watchdog.look()
             self.events.tick()
             with contextlib.suppress(TimeoutError):
@@ -151,6 +159,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         except StoreError as error:
             raise UserError(f"cannot read the torrents that were kept: {error}") from None
         stack.push_async_callback(library.save)
+        await library.back_up()
         await sessions.resumed()
         daemon = Daemon(options, tunnels, library)
         loop_meter = LoopMeter()

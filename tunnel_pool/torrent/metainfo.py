@@ -125,6 +125,14 @@ def infohash_of(parameters: lt.add_torrent_params) -> str:
     return str(parameters.info_hashes.get_best())
 
 
+def name_of(parameters: lt.add_torrent_params) -> str:
+    """Return the torrent's name, empty when there is none, or none that can be read."""
+    try:
+        return str(parameters.ti.name() if parameters.ti is not None else parameters.name)
+    except UnicodeDecodeError:
+        return ""
+
+
 def swarm_hash_of(parameters: lt.add_torrent_params) -> bytes:
     """Return the 20 bytes by which trackers and the DHT know the swarm: v1's hash, else v2's cut short."""
     hashes = parameters.info_hashes

@@ -11,10 +11,15 @@ import libtorrent as lt
 from transmission_rpc import Client
 
 from tests.commands import command
+from tests.network import COMMUNITY_ID, unused_host
 from tunnel_pool.bench.harness.daemon import PRIVATE
+from tunnel_pool.daemon.daemon import DaemonOptions, running
+from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.storage.store import STORE_FILE
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.metainfo import new_creator
+from tunnel_pool.tunnels import NodeOptions
 
 
 @contextlib.asynccontextmanager
@@ -25,6 +30,25 @@ async def daemon(state, *more, environment=None):
         line = await running.until_line(lambda line: "clients find them at" in line)
         match = re.search(r"http://([\d.]+):(\d+)/", line)
         yield running, HostPort(match[1], int(match[2]))
+
+
+@contextlib.asynccontextmanager
+async def daemon_here(state, folder=None, **options):
+    """Run a daemon in this process, and yield it; its downloads go to `folder`, else to where it keeps its state."""
+    node = NodeOptions(
+        WorkerRange(0, 0),
+        state,
+        listen=HostPort(unused_host(), 0),
+        bootstrap=(),
+        community_id=COMMUNITY_ID,
+        allow_private=True,
+    )
+    here = DaemonOptions(node, folder or state, WebOptions(HostPort("127.0.0.1", 0)), **options)
+    async with running(here) as opened:
+        ticking = asyncio.create_task(opened.until_stopped())
+        yield opened
+        opened.stopping.set()
+        await ticking
 
 
 async def connected(address, **options):

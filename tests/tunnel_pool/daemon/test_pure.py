@@ -12,6 +12,7 @@ from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
+from tunnel_pool.daemon.rules.room import Budget
 from tunnel_pool.daemon.server.guard import (
     Credentials,
     is_authorized,
@@ -75,8 +76,12 @@ def test_a_label_says_the_hop_count_wherever_it_is(labels, label):
 
 
 def view(name, position, finished=False, *, room=True, ratio=0.0, idle_s=0.0, **record):
-    kept = Record(infohash=name, number=1, hops=1, name=name, folder="/", position=position, added_s=0.0, **record)
-    return View(kept, finished, room, ratio, idle_s)
+    folder = "/" if room else "/full"
+    kept = Record(infohash=name, number=1, hops=1, name=name, folder=folder, position=position, added_s=0.0, **record)
+    return View(kept, finished, 1, False, ratio, idle_s)
+
+
+BUDGET = Budget({}, ["/full"], 0)
 
 
 def test_the_queue_lets_the_first_run():
@@ -89,7 +94,7 @@ def test_the_queue_lets_the_first_run():
         view("seed", 5, finished=True),
         view("no room", 6, room=False, started_now=True),
     ]
-    planned = plan(views, QueueLimits(downloads=2))
+    planned = plan(views, QueueLimits(downloads=2), BUDGET)
     assert {name for name, activity in planned.items() if activity is Activity.RUNNING} == {
         "first", "second", "now", "seed",
     }  # fmt: skip
@@ -101,7 +106,7 @@ def test_the_queue_lets_the_first_run():
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans())), st.integers(0, 5), st.integers(0, 5))
 def test_no_more_run_than_may(kinds, downloads, seeds):
     views = [view(str(i), i, finished, stopped=stopped, room=room) for i, (finished, stopped, room) in enumerate(kinds)]
-    planned = plan(views, QueueLimits(downloads, seeds))
+    planned = plan(views, QueueLimits(downloads, seeds), BUDGET)
     running = [each for each in views if planned[each.record.infohash] is Activity.RUNNING]
     assert set(planned) == {each.record.infohash for each in views}
     assert sum(not each.finished for each in running) <= downloads

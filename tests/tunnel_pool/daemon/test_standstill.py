@@ -1,53 +1,22 @@
 """Downloads that stand still: what is tried, when, and that they go on."""
 
 import asyncio
-import contextlib
 import itertools
-import subprocess
 
 import libtorrent as lt
 import pytest
 
-from tests.network import COMMUNITY_ID, until, unused_host
-from tests.tunnel_pool.daemon.owner import Seeder, link_of
-from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
-from tunnel_pool.daemon.daemon import DaemonOptions, running
+from tests.network import until
+from tests.tunnel_pool.daemon.owner import link_of
+from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.rules import standstill
 from tunnel_pool.daemon.rules.standstill import Standstill, Step
-from tunnel_pool.daemon.server.web import WebOptions
-from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.daemon.torrents.session import DaemonSession
-from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent
-from tunnel_pool.tunnels import NodeOptions
 
 FILES = {"a.bin": 20_000_000}
-
-
-@contextlib.asynccontextmanager
-async def daemon_here(folder):
-    node = NodeOptions(
-        WorkerRange(0, 0),
-        folder,
-        listen=HostPort(unused_host(), 0),
-        bootstrap=(),
-        community_id=COMMUNITY_ID,
-        allow_private=True,
-    )
-    async with running(DaemonOptions(node, folder, WebOptions(HostPort("127.0.0.1", 0)))) as here:
-        ticking = asyncio.create_task(here.until_stopped())
-        yield here
-        here.stopping.set()
-        await ticking
-
-
-@pytest.fixture
-def seeder(tmp_path_factory):
-    return Seeder(tmp_path_factory.mktemp("seeds"))
 
 
 @pytest.fixture
@@ -97,47 +66,6 @@ async def test_the_watchdog_gets_a_download_going_that_libtorrent_forgot(seeder,
         assert "no peer is found" in torrent.standing
         await until(lambda: torrent.is_finished, 30)
         await until(lambda: not torrent.standing)
-
-
-@pytest.mark.slow
-async def test_a_download_whose_disk_was_full_goes_on_when_there_is_room(seeder, link, small_disk, tmp_path_factory):
-    state = tmp_path_factory.mktemp("state")
-    arguments = ["--workers=0", "--hops=0", f"--listen={unused_host()}:0", "--min-free=1"]
-    async with daemon(state, *arguments) as (running, address), Rpc(address) as rpc:
-        await rpc.call("torrent_add", {"filename": link, "download_dir": str(small_disk)})
-        client = await connected(address)
-        torrent = await seen(client, 1, lambda torrent: torrent.error)
-        assert "too little room on the disk" in torrent.error_string
-        subprocess.run(["mount", "-o", "remount,size=60m", small_disk], check=True)
-        await seen(client, 1, lambda torrent: torrent.percent_done == 1, timeout_s=60)
-        assert "Traceback" not in "\n".join(running.lines)
-    assert same_bytes(seeder.folder / "big/a.bin", small_disk / "big/a.bin")
-
-
-async def test_a_disk_is_full_before_it_is_at_the_rate_at_which_it_fills(monkeypatch):
-    free = 1_300_000_000
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: free)
-    room = Room(1_000_000_000)
-    await room.look({"/a": 90_000_000, "/b": 110_000_000})
-    assert room.is_in("/a")
-    assert not room.is_in("/b")
-    await room.look({"/a": 0, "/b": 0})
-    assert not room.is_in("/b")
-    free = 1_500_000_000
-    await room.look({"/a": 0, "/b": 0})
-    assert room.is_in("/b")
-
-
-async def test_a_folder_in_which_libtorrent_found_no_room_waits_for_some(monkeypatch):
-    free = 4096
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: free)
-    room = Room(0)
-    room.found_none("/a")
-    await room.look({"/a": 0})
-    assert not room.is_in("/a")
-    free = 20 << 20
-    await room.look({"/a": 0})
-    assert room.is_in("/a")
 
 
 def test_a_download_that_stands_still_is_helped_less_and_less_often():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tunnel_pool.daemon.rules.room import Budget
 from tunnel_pool.daemon.storage.record import LimitMode, Record
 
 
@@ -32,7 +33,8 @@ class View(NamedTuple):
 
     record: Record
     finished: bool
-    has_room: bool
+    left_bytes: int  # of what is wanted
+    is_waiting: bool  # for room on its disk
     ratio: float
     idle_s: float  # while it ran, the time since it last sent or received something
 
@@ -50,25 +52,25 @@ def _limit(mode: LimitMode, own: float, session: float | None) -> float | None:
     return {LimitMode.GLOBAL: session, LimitMode.SINGLE: own, LimitMode.UNLIMITED: None}[mode]
 
 
-def plan(views: Iterable[View], limits: QueueLimits) -> dict[str, Activity]:
-    """Return what each torrent does, by infohash; those first in the queue run first."""
+def plan(views: Iterable[View], limits: QueueLimits, budget: Budget) -> dict[str, Activity]:
+    """Return what each torrent does, by infohash; those first in the queue run first, and get room on disks first."""
     activities: dict[str, Activity] = {}
     room = {False: limits.downloads, True: limits.seeds}
     for view in sorted(views, key=lambda view: view.record.position):
-        activities[view.record.infohash] = activity = _activity(view, room[view.finished])
+        activities[view.record.infohash] = activity = _activity(view, room[view.finished], budget)
         left = room[view.finished]
         if activity is Activity.RUNNING and left is not None and not view.record.started_now:
             room[view.finished] = left - 1
     return activities
 
 
-def _activity(view: View, left: int | None) -> Activity:
+def _activity(view: View, left: int | None, budget: Budget) -> Activity:
     if view.record.stopped:
         return Activity.STOPPED
-    if not view.finished and not view.has_room:
-        return Activity.NO_ROOM
     if left is not None and left <= 0 and not view.record.started_now:
         return Activity.QUEUED
+    if not view.finished and not budget.allot(view.record.folder, view.left_bytes, view.is_waiting):
+        return Activity.NO_ROOM
     return Activity.RUNNING
 
 

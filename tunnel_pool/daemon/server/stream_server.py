@@ -1,6 +1,8 @@
 """GET /stream/INFOHASH/FILE: a file of a torrent for a player, with byte ranges (RFC 9110, section 14)."""
 
+import asyncio
 import mimetypes
+import os
 from contextlib import aclosing
 
 from aiohttp import web
@@ -9,6 +11,7 @@ from aiohttp.typedefs import Handler
 from tunnel_pool.daemon.server.api.openapi import STREAM_PATH
 from tunnel_pool.daemon.server.api.server import problem
 from tunnel_pool.daemon.server.streaming import GoneError, Reader
+from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -26,16 +29,26 @@ def _handler(library: Library) -> Handler:
         known = torrent.file_indexes() if torrent is not None else []
         if torrent is None or not (index.isascii() and index.isdigit() and len(index) < 10 and int(index) in known):
             return problem(404, "there is no such torrent or file, or its files are not known yet")
-        if torrent.is_between_sessions:
-            return problem(409, "the torrent goes from one hop count to another: ask again")
-        if not torrent.is_wanted(int(index)) and not _is_there(torrent, int(index)):
-            return problem(409, "the file is not wanted: select it first")
-        reader = Reader(torrent, int(index))
-        if not reader.may_wait():
-            return problem(409, "what is missing does not download now: start it")
-        return await _send(request, reader, _headers(torrent, int(index)))
+        if why := await _why_not(library, torrent, int(index)):
+            return problem(409, why)
+        return await _send(request, Reader(torrent, int(index)), _headers(torrent, int(index)))
 
     return stream
+
+
+async def _why_not(library: Library, torrent: Torrent, index: int) -> str:
+    """Return why the file can't be read now, nothing when it can."""
+    if torrent.is_between_sessions:
+        return "the torrent goes from one hop count to another: ask again"
+    if torrent.is_missing:
+        return torrent.error
+    is_there = _is_there(torrent, index)
+    if is_there and await asyncio.to_thread(_is_short, torrent, index):
+        library.places.suspect(torrent)
+        return "the file is missing or shorter than it was: what is there is checked now"
+    if not is_there and not torrent.is_wanted(index):
+        return "the file is not wanted: select it first"
+    return "" if Reader(torrent, index).may_wait() else "what is missing does not download now: start it"
 
 
 def _is_there(torrent: Torrent, index: int) -> bool:
@@ -43,6 +56,13 @@ def _is_there(torrent: Torrent, index: int) -> bool:
     assert layout is not None
     there: list[int] = torrent.handle.file_progress()[index : index + 1]  # empty while libtorrent can't say
     return there == [layout.file_size(index)]
+
+
+def _is_short(torrent: Torrent, index: int) -> bool:
+    """Return whether a file that should be there is not, or not all of it."""
+    assert torrent.layout is not None
+    path = os.path.join(torrent.record.folder, torrent.file_path(index))
+    return presence_of([Part(path, torrent.layout.file_size(index))]) is not Presence.THERE
 
 
 def _headers(torrent: Torrent, index: int) -> dict[str, str]:
@@ -57,7 +77,7 @@ def _headers(torrent: Torrent, index: int) -> dict[str, str]:
 
 
 async def _send(request: web.Request, reader: Reader, headers: dict[str, str]) -> web.StreamResponse:
-    wanted = range_of(request, reader.size)
+    wanted = range_of(request, reader.size, headers["ETag"])
     if wanted is None:
         refused = problem(416, f"the file has {reader.size} bytes")
         refused.headers["Content-Range"] = f"bytes */{reader.size}"
@@ -84,12 +104,15 @@ async def _send(request: web.Request, reader: Reader, headers: dict[str, str]) -
     return response
 
 
-def range_of(request: web.Request, size: int) -> tuple[int, int, bool] | None:
+def range_of(request: web.Request, size: int, etag: str) -> tuple[int, int, bool] | None:
     """Return where the range begins and ends, and whether it is a part; None when there is no such part.
 
-    Several parts at once, and units other than bytes, are answered with all of it (RFC 9110, 14.2).
+    Several parts at once, units other than bytes (RFC 9110, 14.2), and a part of another file than this one (13.1.5)
+    are answered with all of it.
     """
     header = request.headers.get("Range", "")
+    if request.headers.get("If-Range", etag) != etag:
+        return 0, size, False
     if not header.startswith("bytes=") or "," in header:
         return 0, size, False
     try:

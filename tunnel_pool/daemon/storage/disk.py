@@ -8,15 +8,20 @@ from pathlib import Path
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.room import FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
 
 
-def free_bytes(folder: str) -> int:
-    """Return the free bytes of the disk that the folder is, or would be, on. Raises OSError."""
-    path = Path(folder)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return shutil.disk_usage(path).free
+def free_spaces(folders: Iterable[str]) -> dict[str, FreeSpace]:
+    """Return what is free on the disks that these folders are, or would be, on; those are left out that don't say."""
+    spaces = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            path = Path(folder)
+            while not path.exists() and path != path.parent:
+                path = path.parent
+            spaces[folder] = FreeSpace(path.stat().st_dev, shutil.disk_usage(path).free)
+    return spaces
 
 
 def files_in(folder: str, names: Iterable[str]) -> list[Deletion]:

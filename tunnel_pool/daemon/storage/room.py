@@ -1,14 +1,16 @@
-"""Which folders have room for what is downloaded to them."""
+"""How much room there is on the disks that torrents are downloaded to."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Collection
 
+from tunnel_pool.daemon.rules.room import Budget, FreeSpace
 from tunnel_pool.daemon.storage import disk
 
-AHEAD_S = 3.0  # seconds of download at the present rate that must fit: until the next look, and while it is written
-ROOM_TO_GO_ON = 1.5  # how many times the minimum must be free before paused downloads go on
-LEAST_TO_GO_ON = 16 << 20  # bytes, also where --min-free asks for none
+GO_ON_BYTES = 16 << 20  # once libtorrent found no room, so much must be free beyond the minimum
+AGAIN_S = 5.0  # and it is left alone for so long: not every file system tells what is free
+QUOTA_AGAIN_S = 60.0  # none tells how much a quota leaves
 
 logger = logging.getLogger(__name__)
 
@@ -19,50 +21,42 @@ class Room:
     def __init__(self, min_free_bytes: int) -> None:
         """`min_free_bytes` are to stay free on each disk."""
         self.min_free_bytes = min_free_bytes
-        self._full: set[str] = set()
+        self._spaces: dict[str, FreeSpace] = {}  # by folder, as of the last look
+        self._full: dict[str, float] = {}  # until when nothing is written where libtorrent found no room (monotonic)
         self._looking = False
 
-    @property
-    def full(self) -> frozenset[str]:
-        """Return the folders without room, as far as is known."""
-        return frozenset(self._full)
+    def state(self) -> object:
+        """Return what the budget is made of, in steps of some megabytes."""
+        spaces = [(folder, space.free_bytes >> 22) for folder, space in self._spaces.items()]
+        return self.min_free_bytes, tuple(self._full), tuple(spaces)
 
-    def is_in(self, folder: str) -> bool:
-        """Return whether there is room in the folder, as far as is known."""
-        return folder not in self._full
+    def knows(self, folders: Collection[str]) -> bool:
+        """Return whether it is known how much room there is in each of these folders."""
+        return self._spaces.keys() >= set(folders)
 
-    def found_none(self, folder: str) -> None:
+    def budget(self) -> Budget:
+        return Budget(self._spaces, self._full, self.min_free_bytes)
+
+    def found_none(self, folder: str, is_quota: bool = False) -> None:
         """Note that libtorrent could not write to the folder."""
-        self._say_full(folder)
+        if folder not in self._full:
+            logger.warning("A disk or a quota is full: what downloads to it waits until there is room")
+        self._full[folder] = time.monotonic() + (QUOTA_AGAIN_S if is_quota else AGAIN_S)
 
-    async def look(self, rates: Mapping[str, int]) -> None:
-        """Look at these folders, into each of which so many bytes a second come.
-
-        A disk that takes long to answer is not asked twice at a time.
-        """
+    async def look(self, folders: Collection[str]) -> None:
+        """Look at the disks of these folders. A disk that takes long to answer is not asked twice at a time."""
         if self._looking:
             return
         self._looking = True
         try:
-            self._full &= rates.keys()
-            for folder, bytes_per_s in rates.items():
-                try:
-                    free = await asyncio.to_thread(disk.free_bytes, folder)
-                except OSError:
-                    continue
-                self._judge(folder, free, bytes_per_s)
+            self._spaces = await asyncio.to_thread(disk.free_spaces, folders)
+            for folder in list(self._full):
+                if folder not in folders or self._has_room_again(folder):
+                    del self._full[folder]
         finally:
             self._looking = False
 
-    def _judge(self, folder: str, free_bytes: int, bytes_per_s: int) -> None:
-        if folder in self._full:
-            if free_bytes >= max(ROOM_TO_GO_ON * self.min_free_bytes, LEAST_TO_GO_ON):
-                logger.info("There is room on the disk again: what downloads to it goes on")
-                self._full.discard(folder)
-        elif free_bytes < self.min_free_bytes + AHEAD_S * bytes_per_s:
-            self._say_full(folder)
-
-    def _say_full(self, folder: str) -> None:
-        if folder not in self._full:
-            logger.warning("A disk is nearly full: what downloads to it waits until there is room")
-            self._full.add(folder)
+    def _has_room_again(self, folder: str) -> bool:
+        space = self._spaces.get(folder)
+        has_room = space is not None and space.free_bytes >= self.min_free_bytes + GO_ON_BYTES
+        return has_room and time.monotonic() >= self._full[folder]

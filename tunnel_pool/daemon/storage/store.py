@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from tunnel_pool.daemon.storage import backup
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.system.errors import UserError
 
@@ -25,6 +26,8 @@ CREATE TABLE torrents (infohash TEXT PRIMARY KEY, record BLOB NOT NULL, resume B
 CREATE TABLE deletions (path TEXT PRIMARY KEY, root TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
+NEW_STORE = f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+DAMAGED_ROWS = "CREATE TABLE IF NOT EXISTS damaged (infohash TEXT PRIMARY KEY, record BLOB, resume BLOB) WITHOUT ROWID"
 
 Result = TypeVar("Result")
 
@@ -36,7 +39,8 @@ class StoreError(Exception):
 
 
 class StoredTorrent(NamedTuple):
-    record: Record
+    infohash: str
+    record: Record | None  # None when it can't be read
     resume: bytes  # libtorrent's resume data, the torrent's own included
 
 
@@ -54,9 +58,14 @@ class Store:
         self._path = state_dir / STORE_FILE
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._connection: sqlite3.Connection | None = None
+        self._backed_up = -1  # how many changes there had been at the last backup
+        self.was_restored = False  # from its backup, as it was damaged or gone
 
     async def open(self) -> bool:
-        """Return whether the run before this one was ended by `end_run`, and not by `kill -9`. Raises UserError."""
+        """Return whether the run before this one was ended by `end_run`, and not by `kill -9`. Raises UserError.
+
+        A store that is damaged or gone is restored from its backup.
+        """
         try:
             await self._run(self._open)
             return await self._run(lambda: self._sql("DELETE FROM settings WHERE name = ?", (ENDED,)).rowcount == 1)
@@ -70,14 +79,21 @@ class Store:
         self._thread.shutdown()
 
     async def torrents(self) -> list[StoredTorrent]:
-        rows = await self._run(lambda: self._sql("SELECT record, resume FROM torrents").fetchall())
-        torrents = []
-        for record, resume in rows:
-            try:
-                torrents.append(StoredTorrent(msgspec.json.decode(record, type=Record), resume))
-            except (msgspec.DecodeError, UnicodeError) as error:
-                logger.error("A torrent that was kept can't be read, and stays as it is: %s", error)
-        return torrents
+        rows = await self._run(lambda: self._sql("SELECT infohash, record, resume FROM torrents").fetchall())
+        return [StoredTorrent(infohash, _record(infohash, record), resume) for infohash, record, resume in rows]
+
+    async def set_aside(self, infohash: str) -> None:
+        """Keep another copy of what can't be read of a torrent, before it is written anew."""
+        await self._run(
+            lambda: self._sql(
+                "INSERT OR REPLACE INTO damaged SELECT infohash, record, resume FROM torrents WHERE infohash = ?",
+                (infohash,),
+            )
+        )
+
+    async def back_up(self) -> None:
+        """Make a backup, if anything was changed since the last."""
+        await self._run(self._back_up)
 
     async def put(self, record: Record, resume: bytes) -> None:
         row = (record.infohash, msgspec.json.encode(record), resume)
@@ -140,6 +156,7 @@ class Store:
             raise StoreError(error.strerror or str(error)) from None
 
     def _open(self) -> None:
+        self.was_restored = backup.restore(self._path, NEW_STORE)
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's other files follow it
         connection = sqlite3.connect(self._path, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
@@ -148,8 +165,15 @@ class Store:
         if version > SCHEMA_VERSION:
             raise StoreError("a newer tunnel-pool wrote it")
         if version == 0:
-            connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            connection.executescript(NEW_STORE)
+        connection.execute(DAMAGED_ROWS)
         self._connection = connection
+
+    def _back_up(self) -> None:
+        assert self._connection is not None
+        if self._connection.total_changes != self._backed_up:
+            backup.write_backup(self._connection, self._path)
+            self._backed_up = self._connection.total_changes
 
     def _sql(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         assert self._connection is not None
@@ -158,3 +182,13 @@ class Store:
     def _many(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         assert self._connection is not None
         self._connection.executemany(statement, rows)
+
+
+def _record(infohash: str, kept: bytes) -> Record | None:
+    """Return the record as it was kept; None when it can't be read, or is another torrent's."""
+    try:
+        record = msgspec.json.decode(kept, type=Record)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        logger.error("What was kept of a torrent can't be read: %s", error)
+        return None
+    return record if record.infohash == infohash else None

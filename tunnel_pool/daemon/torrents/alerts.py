@@ -14,6 +14,7 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
 CHECK_AGAIN_S = 60.0
+TRY_AGAIN_S = 60.0
 STALE_S = 5.0  # how long reads that were asked for before may still fail
 
 logger = logging.getLogger(__name__)
@@ -116,10 +117,12 @@ class AlertReader:
     def _file_error_alert(self, torrent: Torrent, alert: Any) -> None:
         """Handle a torrent that libtorrent has stopped for an error of a file."""
         torrent.handle.clear_error()
-        if alert.error.value() == errno.ENOSPC:
-            self._library.scheduler.disk_is_full(torrent)
+        if alert.error.value() in (errno.ENOSPC, errno.EDQUOT):
+            self._library.scheduler.disk_is_full(torrent, alert.error.value() == errno.EDQUOT)
         elif not _is_too_short(alert.error) or not self._check_again(torrent):
-            self._failed(torrent, alert.error.message())
+            self._failed(torrent, f"{alert.error.message()}: {alert.filename()}; it is tried again every minute")
+            torrent.try_again_s = time.monotonic() + TRY_AGAIN_S
+            self._library.places.suspect(torrent)
 
     def _check_again(self, torrent: Torrent) -> bool:
         """Find out what is left of files that have lost some of what was in them, and have the rest downloaded again.
@@ -133,19 +136,18 @@ class AlertReader:
             return False
         logger.warning("A file of a torrent is shorter than it was: what is there is checked")
         torrent.checked_again_s = time.monotonic()
-        torrent.is_verifying = True
-        torrent.handle.force_recheck()
+        torrent.recheck()
         self._library.scheduler.tick_soon()
         return True
 
     def _torrent_error_alert(self, torrent: Torrent, alert: Any) -> None:
-        """Handle a torrent that libtorrent has stopped; of a file's error it has told by a file_error_alert as well."""
-        if not _is_too_short(alert.error):
+        """Handle a torrent that libtorrent has stopped; of a file's error a file_error_alert has told already."""
+        if not torrent.error and not _is_too_short(alert.error):
             self._failed(torrent, alert.error.message())
 
     def _failed(self, torrent: Torrent, why: str) -> None:
         if not torrent.error:
-            logger.warning("A torrent stands still: %s", why)
+            logger.warning("A torrent stands still, as libtorrent had an error; clients show which")
         torrent.error = why
         torrent.is_verifying = False
         torrent.changed_s = time.monotonic()

@@ -25,7 +25,7 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
 from tunnel_pool.torrent.isolation import PLAIN
-from tunnel_pool.torrent.metainfo import infohash_of
+from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
 ANSWER_TIMEOUT_S = 30.0
 MAX_TORRENTS = 1 << 16
@@ -72,6 +72,7 @@ class Changes:
                 await asyncio.wait(self._deleting)
             if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
                 self._check_duplicate(known, request)
+                self._complete(known, parameters)
                 return known, True
             if len(library.torrents) >= MAX_TORRENTS:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
@@ -79,7 +80,7 @@ class Changes:
             parameters.save_path = record.folder
             await library.records.add(record, parameters)
             try:
-                torrent = library.open(record, parameters)
+                torrent = library.open(record, parameters, library.places.is_gone(record.folder))
             except (RuntimeError, OSError) as error:
                 await library.records.remove([record.infohash])
                 raise RequestError(f"libtorrent refuses the torrent: {error}") from None
@@ -97,6 +98,19 @@ class Changes:
         if asked is not None and asked > known.record.hops:
             raise RequestError(f"the torrent is there already, with {known.record.hops} hops: change its hops first")
 
+    def _complete(self, known: Torrent, parameters: lt.add_torrent_params) -> None:
+        """Give a torrent that lacks its metadata what this torrent file says of it."""
+        if known.info is not None or parameters.ti is None or known.is_between_sessions:
+            return
+        known.handle.set_metadata(parameters.ti.info_section())
+        tiers = [[url] for url in parameters.trackers]
+        if known.record.hops != PLAIN:
+            tiers = allowed_trackers(tiers, self._library.sessions.schemes)
+        for tier, urls in enumerate(tiers):
+            for url in urls:
+                known.handle.add_tracker({"url": url, "tier": tier})
+        known.error = ""
+
     async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
         library = self._library
         labels = other_labels(request.labels)
@@ -110,7 +124,7 @@ class Changes:
             infohash=infohash,
             number=await library.records.new_number(),
             hops=hops,
-            name=_name_of(parameters) or infohash,
+            name=name_of(parameters) or infohash,
             folder=folder,
             position=len(library.torrents),
             added_s=time.time(),
@@ -185,7 +199,8 @@ class Changes:
         torrents = list(torrents)
         library = self._library
         for torrent in torrents:
-            torrent.error = ""
+            if not torrent.is_missing:
+                torrent.error = ""
             torrent.active_s = time.monotonic()
             if now:
                 torrent.held_until_s = 0.0
@@ -204,9 +219,7 @@ class Changes:
         """Check the files of those torrents whose metadata is known, and that stay where they are."""
         for torrent in torrents:
             if torrent.info is not None and not torrent.record.moving_to and self._is_here(torrent):
-                torrent.error = ""
-                torrent.is_verifying = True
-                torrent.handle.force_recheck()
+                torrent.recheck()
         self._library.scheduler.tick()
 
     def reannounce(self, torrents: Iterable[Torrent]) -> None:
@@ -224,6 +237,8 @@ class Changes:
             for torrent in filter(self._is_here, torrents):
                 if torrent.is_moving:
                     raise RequestError("the torrent is being moved already")
+                if with_files and torrent.is_missing:
+                    raise RequestError("its files are gone: set its location to where they are")
                 if with_files and folder != torrent.record.folder:
                     await library.records.put(torrent, moving_to=folder)
                     torrent.is_moving, torrent.error = True, ""
@@ -257,8 +272,7 @@ class Changes:
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
         await _answered(torrent.moved, "cannot look in that folder")
         if torrent.info is not None:
-            torrent.is_verifying = True
-            torrent.handle.force_recheck()
+            torrent.recheck()
         await self._library.records.put_with_resume(torrent, folder=folder)
 
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
@@ -335,14 +349,6 @@ def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
     files = torrent.layout.num_files() if torrent.layout is not None else 0
     wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
     return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
-
-
-def _name_of(parameters: lt.add_torrent_params) -> str:
-    """Return the torrent's name, empty when there is none, or none that can be read."""
-    try:
-        return str(parameters.ti.name() if parameters.ti is not None else parameters.name)
-    except UnicodeDecodeError:
-        return ""
 
 
 def absolute(folder: str) -> str:

@@ -153,7 +153,7 @@ class HopChanges:
     def _hand_over(self, torrent: Torrent, parameters: lt.add_torrent_params) -> None:
         """Raises RuntimeError."""
         library = self._library
-        torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters)
+        torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters, torrent.is_missing)
         torrent.begin_count(torrent.totals)
         torrent.update(torrent.handle.status())
         torrent.is_between_sessions, torrent.selections = False, 0

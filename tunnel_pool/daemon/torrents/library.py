@@ -12,9 +12,11 @@ import libtorrent as lt
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.rules.selection import distrust_ends
+from tunnel_pool.daemon.storage.presence import not_found
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.background import Background
+from tunnel_pool.daemon.torrents.places import Places
 from tunnel_pool.daemon.torrents.records import RESUME_TIMEOUT_S, Records
 from tunnel_pool.daemon.torrents.scheduler import Scheduler
 from tunnel_pool.daemon.torrents.sessions import Sessions
@@ -57,13 +59,14 @@ class Library:
         self.scheduler = Scheduler(
             self.records, self.seen, sessions, tunnels, self.background, min_free_bytes=min_free_bytes
         )
+        self.places = Places(self.records, self.background, self.scheduler.tick_soon)
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
         # What torrents moved that libtorrent lets go of: trackers hear of it then.
         self._left: dict[str, Totals] = Newest(MAX_LEFT)
         self._settle_s = settle_s
 
-    def open(self, record: Record, parameters: lt.add_torrent_params) -> Torrent:
-        """Hand it to libtorrent, standing still. Raises RuntimeError."""
+    def open(self, record: Record, parameters: lt.add_torrent_params, is_missing: bool = False) -> Torrent:
+        """Hand it to libtorrent, standing still; `is_missing` says that its files are gone. Raises RuntimeError."""
         shared = self.isolator.shared
         lane = self.isolator.enter(record.infohash, record.hops, record.labels)
         if self.isolator.shared > shared == 0:
@@ -71,11 +74,12 @@ class Library:
                 "From here on torrents share circuits: %d groups are isolated, which is the most", MOST_LANES
             )
         try:
-            handle = self.hand_over(record, lane, parameters)
+            handle = self.hand_over(record, lane, parameters, is_missing)
         except RuntimeError:
             self.leave_lane(lane, record)
             raise
-        torrent = Torrent(self.seen, record, lane, handle, handle.status())
+        torrent = Torrent(self.seen, record, lane, handle, handle.status(), is_missing=is_missing)
+        torrent.error = not_found(record.folder) if is_missing else ""
         torrent.account = Account(record.tracker_key, partial(self._tell_tracker, record.infohash))
         # libtorrent has saved less than trackers were told, after `kill -9` and where it was paused.
         saved = Totals(parameters.total_uploaded, parameters.total_downloaded)
@@ -121,14 +125,21 @@ class Library:
         elif self.isolator.leave(lane, record.infohash):
             self.background.spawn(self.sessions.close(lane))
 
-    def hand_over(self, record: Record, lane: Lane, parameters: lt.add_torrent_params) -> lt.torrent_handle:
-        """Give the torrent to the session of this lane. Raises RuntimeError."""
+    def hand_over(
+        self, record: Record, lane: Lane, parameters: lt.add_torrent_params, is_missing: bool
+    ) -> lt.torrent_handle:
+        """Give the torrent to the session of this lane. Raises RuntimeError.
+
+        Of one whose files are gone, libtorrent believes what it is said to have, and so keeps it in mind.
+        """
         parameters.save_path = record.folder
         if parameters.ti is None and record.name:
             parameters.name = record.name
         flags = lt.torrent_flags
-        parameters.flags &= ~(flags.auto_managed | flags.upload_mode | flags.stop_when_ready)
+        parameters.flags &= ~(flags.auto_managed | flags.upload_mode | flags.stop_when_ready | flags.no_verify_files)
         parameters.flags |= flags.paused | flags.duplicate_is_error
+        if is_missing:
+            parameters.flags |= flags.no_verify_files
         known = dict.fromkeys([*parameters.peers, *record.peers])
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
         if record.hops == PLAIN:
@@ -176,6 +187,13 @@ class Library:
         """Return the payload rates of all torrents, down and up, in bytes a second."""
         torrents = self.torrents.values()
         return sum(torrent.down_rate for torrent in torrents), sum(torrent.up_rate for torrent in torrents)
+
+    async def back_up(self) -> None:
+        """Make a backup of all that is kept; a failure is logged."""
+        try:
+            await self.records.back_up()
+        except StoreError as error:
+            logger.warning("No backup of the torrents was made: %s", error)
 
     async def save(self) -> None:
         """Write where every torrent stands; nothing runs any more after it."""

@@ -7,32 +7,52 @@ from collections.abc import Iterable
 import libtorrent as lt
 
 from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found, presence_of
 from tunnel_pool.daemon.storage.record import Record
-from tunnel_pool.daemon.storage.store import Deletion, StoredTorrent
+from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.restoring import Kept, restored
 
 logger = logging.getLogger(__name__)
 
 
 async def load(library: Library, folder: str | None, was_ended: bool) -> None:
-    """Restore the settings and open each torrent that was kept; one that can't be read is left as it is.
+    """Restore the settings and open each torrent that was kept; one that can't be read stands still.
 
     A `folder` that is named replaces the one that a client has set. `was_ended` says that the run before this one was
     not killed. Raises StoreError.
     """
-    torrents = await library.records.restore(folder)
+    torrents = await restored(library.records, folder)
     await _delete_given_up(library, torrents)
     await library.records.choose_keys(kept.record for kept in torrents)
-    for record, resume in torrents:
+    for record, parameters, damage in torrents:
         try:
-            parameters = lt.read_resume_data(resume)
-            error = await _finish_move(library, record, parameters) if record.moving_to else ""
-            if not was_ended and disk.has_parts(record.folder, parameters):
-                _forget_pieces(parameters)
-            library.open(record, parameters).error = error
+            error = await _finish_move(library, record, parameters) if record.moving_to else damage
+            is_missing = await _is_missing(library, record, parameters, was_ended)
+            torrent = library.open(record, parameters, is_missing)
+            torrent.error = error or torrent.error
         except Exception as why:
             logger.error("A torrent can't be loaded, and stays as it is: %s", why)
+    for torrent in library.torrents.values():
+        if not torrent.is_missing and not torrent.summary.total_done and library.places.is_gone(torrent.record.folder):
+            torrent.is_missing, torrent.error = True, torrent.error or not_found(torrent.record.folder)
     library.scheduler.tick()
+
+
+async def _is_missing(library: Library, record: Record, parameters: lt.add_torrent_params, was_ended: bool) -> bool:
+    """Return whether a torrent's files are gone; have libtorrent check them where they can't be as it left them."""
+    presence = await asyncio.to_thread(presence_of, kept_parts(record, parameters))
+    if presence is Presence.GONE:
+        logger.warning("The files of a torrent are gone: it stands still until they are back")
+        return True
+    if presence is Presence.SHORT:
+        logger.warning("Files of a torrent are missing or shorter than they were: what is there is checked")
+        _forget_pieces(parameters)
+    elif not was_ended and disk.has_parts(record.folder, parameters):
+        _forget_pieces(parameters)
+    elif library.records.were_restored and not record.done_s:
+        _forget_pieces(parameters)  # it has had more since the backup
+    return False
 
 
 def _forget_pieces(parameters: lt.add_torrent_params) -> None:
@@ -60,18 +80,17 @@ async def _finish_move(library: Library, record: Record, parameters: lt.add_torr
     return ""
 
 
-async def _delete_given_up(library: Library, torrents: Iterable[StoredTorrent]) -> None:
+async def _delete_given_up(library: Library, torrents: Iterable[Kept]) -> None:
     """Delete what could not be deleted before; files that a torrent has by now are its own."""
     deletions = await library.records.deletions()
     if not deletions:
         return
     kept: list[Deletion] = []
-    for record, resume in torrents:
-        try:
-            names = disk.names_of(lt.read_resume_data(resume))
-        except RuntimeError:
+    for record, parameters, damage in torrents:
+        if damage:
             logger.error("A torrent can't be read: what is left of others stays, as it may be its own")
             return
+        names = disk.names_of(parameters)
         for folder in filter(None, (record.folder, record.moving_to)):
             kept += disk.files_in(folder, names)
     left = await asyncio.to_thread(disk.without, deletions, kept)

@@ -41,9 +41,25 @@ class Records:
             self.settings = msgspec.structs.replace(self.settings, folder=folder)
         if (number := await self._store.setting("next number")) is not None:
             self._next_number = int(number) if number.isdigit() else 1
-        torrents = sorted(await self._store.torrents(), key=lambda kept: kept.record.position)
-        self._next_number = max([self._next_number, *(kept.record.number + 1 for kept in torrents)])
-        return torrents
+        stored = await self._store.torrents()
+        whole = [(kept.record.position, kept) for kept in stored if kept.record is not None]
+        numbers = [kept.record.number for kept in stored if kept.record is not None]
+        self._next_number = max([self._next_number, *(number + 1 for number in numbers)])
+        ordered = [kept for _, kept in sorted(whole, key=lambda placed: placed[0])]
+        return [*ordered, *(kept for kept in stored if kept.record is None)]
+
+    @property
+    def were_restored(self) -> bool:
+        """Return whether they are those of a backup."""
+        return self._store.was_restored
+
+    async def set_aside(self, infohash: str) -> None:
+        """Keep a copy of what can't be read of a torrent. Raises StoreError."""
+        await self._store.set_aside(infohash)
+
+    async def back_up(self) -> None:
+        """Make a backup of all that is kept, if anything was changed since the last. Raises StoreError."""
+        await self._store.back_up()
 
     async def choose_keys(self, records: Iterable[Record]) -> None:
         """Give those a key for trackers that have none, as they were kept before there were any. Raises StoreError."""

@@ -4,7 +4,8 @@ import asyncio
 import datetime
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Collection
 from functools import partial
 
 import libtorrent as lt
@@ -90,11 +91,12 @@ class Scheduler:
 
     def _plan(self, limits: QueueLimits) -> None:
         """Note what each torrent is to do, where anything has changed since the last time."""
-        made_of = self._seen.value, len(self._torrents), limits, self.room.full
+        made_of = self._seen.value, len(self._torrents), limits, self.room.state()
         if made_of == self._planned:
             return
         now_s = time.monotonic()
-        for infohash, activity in plan((self._view(each, now_s) for each in self._torrents.values()), limits).items():
+        views = (self._view(each, now_s) for each in self._torrents.values())
+        for infohash, activity in plan(views, limits, self.room.budget()).items():
             torrent = self._torrents[infohash]
             if torrent.activity is not activity:
                 torrent.activity = activity
@@ -129,7 +131,8 @@ class Scheduler:
         return View(
             torrent.record,
             torrent.is_finished,
-            self.room.is_in(torrent.record.folder),
+            0 if torrent.is_checking else torrent.left_bytes,
+            torrent.activity is Activity.NO_ROOM,
             torrent.totals.uploaded / given_for if given_for else 0.0,
             now_s - torrent.active_s,
         )
@@ -215,15 +218,18 @@ class Scheduler:
         return is_done_seeding(self._view(torrent, time.monotonic()), self._records.settings.queue_limits())
 
     def _look_at_disks(self) -> None:
-        rates: Counter[str] = Counter()
-        for torrent in self._torrents.values():
-            if torrent.activity in (Activity.RUNNING, Activity.NO_ROOM) and not torrent.is_finished:
-                rates[torrent.record.folder] += torrent.down_rate
-        self._background.spawn(self.room.look(rates))
+        folders = {t.record.folder for t in self._torrents.values() if not t.record.stopped and not t.is_finished}
+        self._background.spawn(self._look_at(folders))
 
-    def disk_is_full(self, torrent: Torrent) -> None:
+    async def _look_at(self, folders: Collection[str]) -> None:
+        are_known = self.room.knows(folders)
+        await self.room.look(folders)
+        if not are_known:
+            self.tick_soon()
+
+    def disk_is_full(self, torrent: Torrent, is_quota: bool) -> None:
         """Note that libtorrent found no room before we did."""
-        self.room.found_none(torrent.record.folder)
+        self.room.found_none(torrent.record.folder, is_quota)
         torrent.is_verifying = False
         torrent.activity = Activity.NO_ROOM
         self.apply_activity(torrent)

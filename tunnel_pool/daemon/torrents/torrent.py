@@ -130,6 +130,8 @@ class Torrent:
     is_moving: bool = False  # whether libtorrent moves its files now
     checked_again_s: float = float("-inf")  # monotonic, when it was checked because a file was too short
     is_verifying: bool = False  # whether its files are being checked on request; this goes on while it is stopped
+    try_again_s: float = float("inf")  # monotonic, when it is started again that a file's error has stopped
+    is_missing: bool = False  # whether its files are gone, for which it stands still
     saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic
     standstill: Standstill = field(default_factory=lambda: Standstill(time.monotonic()))
@@ -201,6 +203,11 @@ class Torrent:
             self.begin_count(self.totals)
         self._counted = summary
         self.totals = self.moved_before + _moved(summary)
+
+    def recheck(self) -> None:
+        """Have libtorrent check which pieces are there; it goes on while the torrent is stopped."""
+        self.error, self.is_missing, self.is_verifying = "", False, True
+        self.handle.force_recheck()
 
     def apply_limits(self) -> None:
         """Have libtorrent keep what the record says of speeds, peers and order."""

@@ -27,6 +27,10 @@ class Watchdog:
         """Help each download from which nothing has come for long."""
         now_s = time.monotonic()
         for torrent in list(self._library.torrents.values()):
+            if now_s >= torrent.try_again_s:
+                torrent.try_again_s = float("inf")
+                if not torrent.is_missing:
+                    torrent.error = ""
             standstill, step = torrent.standstill, None
             if _should_move(torrent, now_s):
                 step = standstill.look(now_s, (torrent.summary.total_done, torrent.summary.total_payload_download))
