@@ -12,7 +12,7 @@ from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
-from tunnel_pool.daemon.rules.room import Budget
+from tunnel_pool.daemon.rules.room import NOT_TOLD, Budget
 from tunnel_pool.daemon.server.guard import (
     Credentials,
     is_authorized,
@@ -81,7 +81,7 @@ def view(name, position, finished=False, *, room=True, ratio=0.0, idle_s=0.0, **
     return View(kept, finished, 1, False, ratio, idle_s)
 
 
-BUDGET = Budget({}, ["/full"], 0)
+BUDGET = Budget({"/": NOT_TOLD}, ["/full"], 0)
 
 
 def test_the_queue_lets_the_first_run():

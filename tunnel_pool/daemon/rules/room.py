@@ -14,6 +14,10 @@ class FreeSpace(NamedTuple):
     free_bytes: int
 
 
+NOT_TOLD = FreeSpace(-1, 1 << 62)
+"""A disk that does not say how much is free; libtorrent finds out."""
+
+
 class Budget:
     """Shares out what may be written to disks, first come, first served."""
 
@@ -34,7 +38,7 @@ class Budget:
         if folder in self._full:
             return False
         if (space := self._spaces.get(folder)) is None:
-            return True
+            return False  # nobody has looked yet
         if min(left_bytes, 2 * AHEAD_BYTES if is_waiting else AHEAD_BYTES) > self._left[space.disk]:
             return False
         self._left[space.disk] -= min(left_bytes, AHEAD_BYTES)

@@ -8,20 +8,22 @@ from pathlib import Path
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.rules.room import FreeSpace
+from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
 
 
 def free_spaces(folders: Iterable[str]) -> dict[str, FreeSpace]:
-    """Return what is free on the disks that these folders are, or would be, on; those are left out that don't say."""
-    spaces = {}
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            path = Path(folder)
-            while not path.exists() and path != path.parent:
-                path = path.parent
-            spaces[folder] = FreeSpace(path.stat().st_dev, shutil.disk_usage(path).free)
-    return spaces
+    """Return what is free on the disks that these folders are, or would be, on."""
+    return {folder: _free_space(Path(folder)) for folder in folders}
+
+
+def _free_space(path: Path) -> FreeSpace:
+    try:
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        return FreeSpace(path.stat().st_dev, shutil.disk_usage(path).free)
+    except OSError:
+        return NOT_TOLD
 
 
 def files_in(folder: str, names: Iterable[str]) -> list[Deletion]:

@@ -68,6 +68,7 @@ class AlertReader:
             # A hybrid that was added by the one hash and by the other.
             torrent.error = "it is here twice: remove this one or the other"
         self._library.background.spawn(self._keep(torrent, name=torrent.status.name))
+        self._library.scheduler.tick_soon()  # only now it is known whether there is room for it
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
