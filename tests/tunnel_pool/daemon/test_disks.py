@@ -14,8 +14,11 @@ from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.room import AHEAD_BYTES, Budget, FreeSpace
+from tunnel_pool.daemon.storage import disk as disk_module
+from tunnel_pool.daemon.storage import room
 from tunnel_pool.daemon.storage.presence import Part, Presence, expected_parts, presence_of
 from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents import alerts
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.private_swarm.swarm import same_bytes
@@ -182,6 +185,23 @@ async def test_a_download_goes_on_when_its_disk_can_be_written_to_again(seeder, 
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         await finished(torrent)
     assert is_right(seeder, disk)
+
+
+@pytest.mark.parametrize(("is_quota", "again_s", "quota_again_s"), [(False, 0.0, 1000.0), (True, 1000.0, 0.0)])
+async def test_where_libtorrent_found_no_room_it_is_left_alone_for_a_while(
+    is_quota, again_s, quota_again_s, monkeypatch
+):
+    """What is free says nothing of a quota, and not all on every file system."""
+    monkeypatch.setattr(disk_module, "free_spaces", lambda folders: {"/a": FreeSpace(1, 1 << 40)})
+    watched = Room(0)
+    watched.found_none("/a", is_quota)
+    await watched.look(["/a"])
+    assert not watched.budget().allot("/a", 1, True)
+    monkeypatch.setattr(room, "AGAIN_S", again_s)
+    monkeypatch.setattr(room, "QUOTA_AGAIN_S", quota_again_s)
+    watched.found_none("/a", is_quota)
+    await watched.look(["/a"])
+    assert watched.budget().allot("/a", 1, True)
 
 
 def test_room_is_shared_out_to_those_first_in_the_queue():
