@@ -138,9 +138,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         type=watches,
+        action="extend",
         default=[],
         metavar="DIR[;hops=H][;labels=A+B][;download_to=DIR][;stopped=true][,...]",
-        help="Folders from which torrents are added, beside those of [[watch]].",
+        help="Folders from which torrents are added, beside those of [[watch]]; it may be given several times.",
     )
     parser.add_argument(
         "--log-file",

@@ -31,9 +31,18 @@ logger = logging.getLogger(__name__)
 async def keep_watch(watches: Callable[[], Sequence[Watch]], changes: Changes) -> None:
     """Watch the folders until cancelled; an added file is renamed to `.added`, a refused one to `.refused`."""
     stuck: set[_File] = set()  # files that can't be renamed
+    unread: set[str] = set()  # folders that can't be read
     while True:
         for watch in watches():
-            for file in await asyncio.to_thread(_written, Path(watch.folder)):
+            try:
+                files = await asyncio.to_thread(_written, Path(watch.folder))
+            except OSError as error:
+                if watch.folder not in unread:
+                    logger.warning("Nothing is added from a watched folder until it can be read: %s", error)
+                unread.add(watch.folder)
+                continue
+            unread.discard(watch.folder)
+            for file in files:
                 if file not in stuck and not await _take(file, watch, changes):
                     stuck.add(file)
         await asyncio.sleep(INTERVAL_S)
@@ -46,14 +55,13 @@ class _File(NamedTuple):
 
 
 def _written(folder: Path) -> list[_File]:
-    """Return the files that nobody writes to any more."""
+    """Return the files that nobody writes to any more. Raises OSError when the folder can't be read."""
     before_s = time.time() - WRITTEN_AFTER_S
     files = []
-    with contextlib.suppress(OSError):  # the folder is not there, or not now
-        for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):
-                if entry.name.lower().endswith(SUFFIXES) and entry.is_file() and entry.stat().st_mtime < before_s:
-                    files.append(_File(Path(entry.path), entry.inode(), entry.stat().st_mtime))
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            if entry.name.lower().endswith(SUFFIXES) and entry.is_file() and entry.stat().st_mtime < before_s:
+                files.append(_File(Path(entry.path), entry.inode(), entry.stat().st_mtime))
     return files
 
 
@@ -72,7 +80,7 @@ async def _take(file: _File, watch: Watch, changes: Changes) -> bool:
     except Exception as error:
         if time.time() < file.changed_s + REFUSED_AFTER_S and not isinstance(error, RequestError):
             return True  # whoever writes it may be slow
-        logger.warning("A file in a watched folder can't be added: it is renamed to %s", REFUSED)
+        logger.warning("A file in a watched folder is renamed to %s, as it can't be added: %s", REFUSED, _reason(error))
         suffix = REFUSED
     try:
         await asyncio.to_thread(os.replace, file.path, f"{file.path}{suffix}")
@@ -80,6 +88,11 @@ async def _take(file: _File, watch: Watch, changes: Changes) -> bool:
         logger.warning("A file in a watched folder can't be renamed, and is left alone: %s", error.strerror)
         return False
     return True
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file can't be added, without its name or that of the torrent."""
+    return str(error) if isinstance(error, RequestError) else "it is no torrent file, or no magnet link"
 
 
 def _parse(path: Path) -> lt.add_torrent_params:

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+import re
 import signal
 
 import pytest
 
 from tests.commands import ROOT, command
+from tests.network import until
 from tests.test_cli import fails
 from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
+from tunnel_pool.cli import config as config_command
 from tunnel_pool.cli.arguments.layers import environment_arguments, named
 from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.main import make_parser
@@ -121,11 +124,52 @@ async def test_config_shows_checks_and_gives_a_file_to_begin_with(tmp_path):
     code, report, lines = await config("check", f"--config={path}")
     assert code == 2
     assert "--hops" in lines[-1]
-    code, report, _ = await config("default")
-    template = report["default"]
-    whole = template.replace("# hops =", "hops =").replace("# workers =", "workers =")
-    path.write_text(whole)
-    assert read_config(path).daemon == {"hops": 1, "workers": "auto"}
+    path.write_text("[[watch]]\nfolder = '/nowhere/at/all'\n")
+    code, _, lines = await config("check", f"--config={path}")
+    assert code == 1
+    assert lines[-1].endswith("the watched folder /nowhere/at/all is not there")
+
+
+async def config_of(*arguments):
+    """Return what `tunnel-pool config` prints."""
+    words = ["config", *arguments]
+    parser = make_parser(words)
+    parsed = parser.parse_args(words)
+    parsed = config_command.with_config(parsed, lambda more: parser.parse_args(["config", *more, *words[1:]]), words)
+    return config_command.describe(await config_command.run(parsed))
+
+
+WATCH = "--watch={0};hops=2;labels=x+y;download_to=/d;stopped=true"
+OPTIONS = [
+    "--hops=2", "--rpc=127.0.0.2:9092", "--workers=2..3", "--bootstrap=127.0.0.3:1,127.0.0.4:2", "--dht=none",
+    "--host-name=a,b", "--folder=/a b/\u00e4\U0001f600\"\\", "--min-free=7 GB", "--hops-of-labels=iso=1,private=3",
+    "--hops-of-folders=/x=2", "--folders-of-labels=iso=/y", "--no-relay",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [[], OPTIONS])
+async def test_what_config_shows_is_a_file_that_says_the_same(options, tmp_path):
+    for name in ("v", "w"):
+        (tmp_path / name).mkdir()
+    watches = [WATCH.format(tmp_path / "v"), f"--watch={tmp_path / 'w'}"] if options else []
+    said = await config_of("show", *options, *watches)
+    path = tmp_path / "daemon.toml"
+    path.write_text(said)
+    assert await config_of("check", f"--config={path}") == f"{path} is right"
+    again = await config_of("show", f"--config={path}")
+    source = re.compile(r"(^# config = .*|  # (default|file|command line)$)", re.MULTILINE)
+    assert source.sub("", again) == source.sub("", said)
+    assert said.count("[[watch]]") == len(watches)
+
+
+async def test_what_is_the_default_may_be_said(tmp_path):
+    """Each line that `config default` leaves to be uncommented is right as it is, but for names in capitals."""
+    template = await config_of("default")
+    lines = [line[2:] for line in template.splitlines() if re.match(r"# [a-z-]+ = (?!\"[A-Z])", line)]
+    assert len(lines) > 20
+    path = tmp_path / "daemon.toml"
+    path.write_text("\n".join(["[daemon]", *lines]))
+    assert await config_of("check", f"--config={path}") == f"{path} is right"
 
 
 async def test_sighup_reads_the_file_again(tmp_path):
@@ -186,7 +230,14 @@ async def test_watched_folders_add_what_is_put_there_with_their_hops(tmp_path):
     )
     # What the environment says holds over the file, the command line over both.
     environment = {"TUNNEL_POOL_HOPS": "1", "TUNNEL_POOL_CONFIG": str(tmp_path / "daemon.toml")}
-    async with daemon(tmp_path, environment=environment) as (running, address), Rpc(address) as rpc:
+    late = [f"--watch={tmp_path / name}" for name in ("late", "never")]
+    async with daemon(tmp_path, *late, environment=environment) as (running, address), Rpc(address) as rpc:
+        for name in ("late", "never"):
+            await running.until_line(lambda line, name=name: "until it can be read" in line and name in line)
+        (tmp_path / "late").mkdir()
+        (tmp_path / "late" / "e.magnet").write_text(f"magnet:?xt=urn:btih:{'e' * 40}\n")
+        os.utime(tmp_path / "late" / "e.magnet", (1, 1))
+        await until(lambda: list((tmp_path / "late").glob("*.added")))
         async with asyncio.timeout(20):
             while len(list(watched.glob("*.added"))) < 2 or not list(watched.glob("*.refused")):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
@@ -195,8 +246,9 @@ async def test_watched_folders_add_what_is_put_there_with_their_hops(tmp_path):
         ]  # fmt: skip
         fields = ["name", "labels", "download_dir", "status"]
         torrents = (await rpc.call("torrent_get", {"fields": fields}))["torrents"]
-        assert {torrent["name"] for torrent in torrents} == {"a", "b" * 40}
-        for torrent in torrents:
+        assert {torrent["name"] for torrent in torrents} == {"a", "b" * 40, "e" * 40}
+        await running.until_line(lambda line: line.endswith("it is no torrent file, or no magnet link"))
+        for torrent in (torrent for torrent in torrents if torrent["name"] != "e" * 40):
             assert torrent["labels"] == ["w", "hops:2"]
             assert (torrent["download_dir"], torrent["status"]) == (str(tmp_path / "to"), 0)
         link = f"magnet:?xt=urn:btih:{'c' * 40}"

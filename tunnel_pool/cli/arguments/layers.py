@@ -10,6 +10,8 @@ from typing import Any
 
 from tunnel_pool.daemon.config import DaemonConfig, read_config
 from tunnel_pool.daemon.server.api import model
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.toml_file import arguments_of
 
@@ -80,19 +82,30 @@ def named(words: Sequence[str], options: Collection[str]) -> list[str]:
     return found
 
 
-def shown(value: Any) -> str | int | float | bool | list[str] | None:
-    """Return an option's value as it would be written."""
+def shown(value: Any) -> str | int | float | bool | None:
+    """Return an option's value as it would be written, None where it names nothing."""
     match value:
-        case None | bool() | int() | float():
+        case bool() | int() | float():
             return value
-        case bytes():
-            return value.hex()
+        case tuple() if not value:  # --dht=none
+            return "none"
+        case None | [] | {}:
+            return None
         case (bool() as is_default, tuple() as addresses):  # --bootstrap
             return "default" if is_default else ",".join(map(str, addresses)) or "none"
+    return _written(value)
+
+
+def _written(value: Any) -> str:
+    match value:
+        case bytes():
+            return value.hex()
         case dict():
             return ",".join(f"{key}={each}" for key, each in value.items())
+        case HostPort() | WorkerRange():
+            return str(value)
         case tuple() | list():
-            return ",".join(map(str, value)) or "none"
+            return ",".join(map(str, value))
     return str(value)
 
 

@@ -283,10 +283,10 @@ def add_offer_option(parser: argparse.ArgumentParser) -> None:
 def add_circuits_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--circuits",
-        type=whole_number(1, 1024),
+        type=whole_number(0, 1024),
         default=0,
         metavar="C",
-        help="Number of circuits to keep (default: 8, or two a worker if that is more).",
+        help="Number of circuits to keep; 0 is 8, or two a worker if that is more (default: %(default)s).",
     )
 
 
