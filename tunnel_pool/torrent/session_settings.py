@@ -1,5 +1,6 @@
 """How libtorrent is set up, so that nothing leaves outside the tunnels."""
 
+from enum import Enum
 from typing import Any
 
 import libtorrent as lt
@@ -14,6 +15,15 @@ ALERTS = int(
     | lt.alert.category_t.status_notification
     | lt.alert.category_t.storage_notification
 )
+
+
+class Encryption(Enum):
+    """Says whether connections to peers are encrypted (message stream encryption), in Transmission's words."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    TOLERATED = "tolerated"
+
 
 # Every node of a private swarm is in the same network, and knows itself by a loopback address.
 PRIVATE_DHT = {
@@ -136,6 +146,18 @@ def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[s
         "stop_tracker_timeout": STOP_TRACKER_TIMEOUT_S,
         "alert_mask": ALERTS,
     }
+
+
+def encryption_settings(encryption: Encryption) -> dict[str, Any]:
+    """Return libtorrent's settings for the encryption with peers that torrents without hops have."""
+    outgoing, incoming = {
+        Encryption.REQUIRED: (lt.enc_policy.forced, lt.enc_policy.forced),
+        Encryption.PREFERRED: (lt.enc_policy.enabled, lt.enc_policy.enabled),
+        Encryption.TOLERATED: (lt.enc_policy.disabled, lt.enc_policy.enabled),
+    }[encryption]
+    # The whole of a connection, or its first bytes alone, if that is what the other side would rather have.
+    level = lt.enc_level.rc4 if encryption is Encryption.REQUIRED else lt.enc_level.both
+    return {"out_enc_policy": int(outgoing), "in_enc_policy": int(incoming), "allowed_enc_level": int(level)}
 
 
 def transport_settings(transport: Transport) -> dict[str, Any]:

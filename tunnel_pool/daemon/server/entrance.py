@@ -1,5 +1,6 @@
 """Whom the daemon answers: who has the password; without one, processes of its own user, and root's."""
 
+import logging
 import os
 import time
 from weakref import WeakKeyDictionary
@@ -11,6 +12,8 @@ from tunnel_pool.sandbox import connections
 
 KEY_HEADER = "X-Api-Key"  # Tribler's
 ROOT = 0
+logger = logging.getLogger(__name__)
+
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="tunnel-pool"'}
 
 
@@ -39,6 +42,7 @@ class Entrance:
         if not is_authorized(given, key, credentials):
             if given is not None or key is not None:
                 self._guesses.failed(who, now_s)
+                logger.warning("A wrong user or password came from %s", who)
             raise web.HTTPUnauthorized(text="The daemon wants its user and password.\n", headers=_CHALLENGE)
 
     def _who_guesses(self, request: web.Request) -> str:

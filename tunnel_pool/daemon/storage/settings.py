@@ -2,11 +2,12 @@
 
 import datetime
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from tunnel_pool.daemon.rules.queue import QueueLimits
+from tunnel_pool.torrent.session_settings import Encryption, encryption_settings
 
 MAX_KB_PER_S = 2_000_000  # libtorrent keeps bytes a second in 31 bits
 MAX_COUNT = 1_000_000
@@ -45,6 +46,12 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     start_added_torrents: bool = True
     peer_limit_global: Count = 200
     peer_limit_per_torrent: Count = 50
+    # Of torrents without hops.
+    encryption: Encryption = Encryption.PREFERRED
+    dht_enabled: bool = True
+    lpd_enabled: bool = False
+    pex_enabled: bool = True
+    utp_enabled: bool = True
 
     def queue_limits(self) -> QueueLimits:
         return QueueLimits(
@@ -53,6 +60,16 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             ratio=self.seed_ratio_limit if self.seed_ratio_limited else None,
             idle_min=self.idle_seeding_limit if self.idle_seeding_limit_enabled else None,
         )
+
+    def of_plain_session(self) -> dict[str, Any]:
+        """Return what libtorrent's session of the torrents without hops is set to by these settings."""
+        return {
+            **encryption_settings(self.encryption),
+            "enable_dht": self.dht_enabled,
+            "enable_lsd": self.lpd_enabled,
+            "enable_incoming_utp": self.utp_enabled,
+            "enable_outgoing_utp": self.utp_enabled,
+        }
 
     def rates(self, now: datetime.datetime) -> tuple[int, int]:
         """Return the bytes a second, down and up; 0 is no limit."""

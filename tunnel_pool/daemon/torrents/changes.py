@@ -341,6 +341,7 @@ class Changes:
     async def set_settings(self, settings: Settings) -> None:
         """Raises StoreError."""
         await self._library.records.set_settings(settings)
+        self._library.apply_settings()
         self._library.scheduler.tick()
 
 

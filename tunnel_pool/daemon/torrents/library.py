@@ -144,12 +144,26 @@ class Library:
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
         if record.hops == PLAIN:
             parameters.flags &= ~flags.disable_pex
+            if not self.records.settings.pex_enabled:
+                parameters.flags |= flags.disable_pex
         elif left_out := strip(parameters, self.sessions.schemes):
             logger.warning("%s", left_out_trackers(left_out, self.sessions.schemes))
         parameters.file_priorities = record.file_priorities
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)
         return self.sessions.ensure_open(lane).add(parameters)
+
+    def apply_settings(self) -> None:
+        """Have libtorrent do what a client has set."""
+        settings = self.records.settings
+        self.sessions.set_plain(settings.of_plain_session())
+        for torrent in self.torrents_of(PLAIN):
+            if torrent.is_between_sessions:
+                continue
+            if settings.pex_enabled:
+                torrent.handle.unset_flags(lt.torrent_flags.disable_pex)
+            else:
+                torrent.handle.set_flags(lt.torrent_flags.disable_pex)
 
     def _tell_tracker(self, infohash: str) -> Totals:
         """Return what a torrent has moved, and keep that a tracker was told so."""

@@ -23,6 +23,7 @@ async def load(library: Library, folder: str | None, was_ended: bool) -> None:
     not killed. Raises StoreError.
     """
     torrents = await restored(library.records, folder)
+    library.apply_settings()
     await _delete_given_up(library, torrents)
     await library.records.choose_keys(kept.record for kept in torrents)
     for record, parameters, damage in torrents:

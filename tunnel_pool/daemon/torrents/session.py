@@ -85,6 +85,10 @@ class DaemonSession(LibtorrentSession[Torrent]):
         """Stop waiting for libtorrent to close the files of a torrent that was removed."""
         self._removing.pop(torrent.handle, None)
 
+    def apply(self, settings: dict[str, Any]) -> None:
+        """Change libtorrent's settings."""
+        self._session.apply_settings(settings)
+
     def set_limits(self, download_bytes_per_s: int, upload_bytes_per_s: int) -> None:
         """Limit the rates of all torrents of this session together; 0 is no limit."""
         self._session.apply_settings(

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.torrents.session import DaemonSession, OnAlert
@@ -49,6 +50,7 @@ class Sessions:
         self._looking: dict[Lane, asyncio.Task[None]] = {}  # tasks that look for a lane's first circuits
         self._limits: dict[Lane, tuple[int, int]] = {}
         self._newcomers = 0, 0
+        self._of_plain: dict[str, Any] = {}  # what a client has set for the plain session
         self._closing: asyncio.Task[None] | None = None  # the task that closes the plain session
         self._lockdown = open_lockdown(options.lockdown)
         self._anonymous = AnonymousSessions(
@@ -80,9 +82,17 @@ class Sessions:
     def _open_plain(self) -> DaemonSession:
         options = self._options
         settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
-        session = DaemonSession(settings, self.on_alert, options.nice)
+        session = DaemonSession({**settings, **self._of_plain}, self.on_alert, options.nice)
         session.start()
         return session
+
+    def set_plain(self, settings: Mapping[str, Any]) -> None:
+        """Set libtorrent's session of the torrents without hops, now and whenever it is opened."""
+        self._of_plain = dict(settings)
+        if not self._options.plain_dht_nodes:
+            self._of_plain["enable_dht"] = False
+        if (session := self._sessions.get(PLAIN_LANE)) is not None:
+            session.apply(self._of_plain)
 
     def _open_anonymous(self, lane: Lane) -> DaemonSession:
         session = self._anonymous.open(lane).session

@@ -253,7 +253,7 @@ class Methods:
         return {name: value for name, value in shown.items() if name in names}
 
     async def _session_set(self, arguments: Arguments) -> None:
-        settings = session.changed(self._library.records.settings, arguments)
+        settings = session.changed(self._library.records.settings, arguments, self._library.sessions.plain_port())
         absolute(settings.folder)
         await self._changes.set_settings(settings)
 

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from tunnel_pool import __version__
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE
 from tunnel_pool.daemon.storage.settings import Settings
 
 RPC_VERSION = 18
@@ -24,18 +26,16 @@ UNITS = {
 }
 # What Transmission has and we have not: shown as it is here, and not to be changed.
 FIXED: dict[str, Any] = {
+    "anti_brute_force_enabled": True,
+    "anti_brute_force_threshold": GUESSES_AT_ONCE,
     "blocklist_enabled": False,
     "blocklist_size": 0,
     "blocklist_url": "",
     "cache_size_mb": 4,
     "default_trackers": "",
-    "dht_enabled": True,
-    "encryption": "preferred",
     "incomplete_dir": "",
     "incomplete_dir_enabled": False,
-    "lpd_enabled": False,
     "peer_port_random_on_start": False,
-    "pex_enabled": True,
     "port_forwarding_enabled": False,
     "queue_stalled_enabled": False,
     "queue_stalled_minutes": 30,
@@ -48,8 +48,19 @@ FIXED: dict[str, Any] = {
     "script_torrent_done_seeding_filename": "",
     "tcp_enabled": True,
     "trash_original_torrent_files": False,
-    "utp_enabled": True,
 }
+
+INSTEAD = {
+    "anti_brute_force_enabled": "wrong passwords are always slowed down",
+    "anti_brute_force_threshold": "wrong passwords are always slowed down",
+    "default_trackers": "add them to a torrent by torrent-set",
+    "peer_port": "start the daemon with --plain-listen",
+    "peer_port_random_on_start": "start the daemon with --plain-listen IP:0",
+    "port_forwarding_enabled": "routers are asked for nothing; open the port by hand",
+    "tcp_enabled": "torrents without hops always use TCP",
+    "trash_original_torrent_files": "files in watched folders are renamed to .added",
+}
+"""What to do in place of setting these."""
 
 
 def shown(settings: Settings, session_id: str, peer_port: int) -> dict[str, Any]:
@@ -71,9 +82,17 @@ def shown(settings: Settings, session_id: str, peer_port: int) -> dict[str, Any]
     }
 
 
-def changed(settings: Settings, arguments: dict[str, Any]) -> Settings:
-    """Return the changed settings; unknown or fixed names are passed over. Raises msgspec.ValidationError."""
+def changed(settings: Settings, arguments: dict[str, Any], peer_port: int) -> Settings:
+    """Return the changed settings; names that Transmission does not know are passed over, as it does.
+
+    Clients send back what session-get has shown, which changes nothing; another value for what can't be changed here is
+    refused. Raises RequestError and msgspec.ValidationError.
+    """
     arguments = dict(arguments)
+    for name, value in {**FIXED, "peer_port": peer_port}.items():
+        if name in arguments and arguments[name] != value:
+            why = INSTEAD.get(name, "this daemon does not have it")
+            raise RequestError(f"{name.replace('_', '-')} can't be changed here: {why}")
     if "download_dir" in arguments:
         arguments["folder"] = arguments.pop("download_dir")
     known = {name: value for name, value in arguments.items() if name in settings.__struct_fields__}

@@ -1,0 +1,92 @@
+"""What clients set for the whole daemon: it holds at once and after a restart, or is refused."""
+
+import asyncio
+
+import libtorrent as lt
+import pytest
+
+from tests.network import until
+from tests.tunnel_pool.daemon.owner import link_of
+from tests.tunnel_pool.daemon.running import Rpc, daemon_here, make_torrent
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
+from tunnel_pool.torrent.metainfo import parse_torrent
+
+UNAVAILABLE = {
+    "anti_brute_force_threshold": 100, "blocklist_enabled": True, "blocklist_url": "http://a/b", "cache_size_mb": 64,
+    "default_trackers": "udp://192.0.2.1:1", "incomplete_dir": "/tmp/x", "incomplete_dir_enabled": True,
+    "peer_port": 1234, "peer_port_random_on_start": True, "port_forwarding_enabled": True,
+    "queue_stalled_enabled": True, "rename_partial_files": True, "script_torrent_done_enabled": True,
+    "script_torrent_done_filename": "/bin/true", "tcp_enabled": False, "trash_original_torrent_files": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def plain_file(seeder):
+    """Return a magnet link of a file whose seeder encrypts nothing."""
+    seeder.session.apply_settings({"in_enc_policy": int(lt.enc_policy.disabled)})
+    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 100_000}))
+    seeder.start(parameters)
+    return link_of(parameters, seeder.address)
+
+
+def plain_settings_of(here):
+    return here.library.sessions.ensure_open(PLAIN_LANE)._session.get_settings()
+
+
+async def shown_to(rpc):
+    shown = await rpc.call("session_get")
+    return {name: value for name, value in shown.items() if name != "download_dir_free_space"}
+
+
+async def refusal(rpc, **arguments):
+    _, answer = await rpc.post({"jsonrpc": "2.0", "method": "session_set", "params": arguments, "id": 1})
+    return answer["error"]["message"]
+
+
+async def test_what_is_not_there_can_not_be_set(tmp_path):
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        before = await shown_to(rpc)
+        for name, value in UNAVAILABLE.items():
+            said = await refusal(rpc, speed_limit_down=55, **{name: value})
+            assert said.startswith(f"{name.replace('_', '-')} can't be changed here: ")
+        await rpc.call("session_set", before)  # as clients do that have one form for all
+        await rpc.call("session_set", {"what_nobody_knows": 1})
+        assert await shown_to(rpc) == before
+
+
+async def test_privacy_settings_hold_for_plain_torrents_at_once_and_after_a_restart(tmp_path):
+    chosen = {"encryption": "required", "dht_enabled": False, "pex_enabled": False, "utp_enabled": False}
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        torrent, _ = await here.changes.add(parse_torrent("ab" * 20), AddRequest(hops=0))
+        assert not torrent.handle.flags() & lt.torrent_flags.disable_pex
+        assert plain_settings_of(here)["out_enc_policy"] == int(lt.enc_policy.enabled)
+        await rpc.call("session_set", chosen)
+        assert torrent.handle.flags() & lt.torrent_flags.disable_pex
+        another, _ = await here.changes.add(parse_torrent("cd" * 20), AddRequest(hops=0))
+        assert another.handle.flags() & lt.torrent_flags.disable_pex
+        check_private(plain_settings_of(here))
+        assert "invalid argument" in await refusal(rpc, encryption="perhaps")
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        check_private(plain_settings_of(here))
+        shown = await rpc.call("session_get")
+        assert {name: shown[name] for name in chosen} == chosen
+
+
+def check_private(settings):
+    assert settings["out_enc_policy"] == settings["in_enc_policy"] == int(lt.enc_policy.forced)
+    assert settings["allowed_enc_level"] == int(lt.enc_level.rc4)
+    assert not settings["enable_dht"]
+    assert not settings["enable_outgoing_utp"]
+    assert not settings["enable_incoming_utp"]
+
+
+async def test_who_wants_encryption_meets_nobody_without(plain_file, tmp_path):
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        await rpc.call("session_set", {"encryption": "required"})
+        torrent, _ = await here.changes.add(parse_torrent(plain_file), AddRequest(hops=0))
+        await asyncio.sleep(2)  # without encryption, it would be there by now
+        assert not torrent.summary.total_done
+        await rpc.call("session_set", {"encryption": "tolerated"})
+        await here.changes.hops.open_anew(torrent)  # libtorrent waits before it tries a peer again
+        await until(lambda: torrent.is_finished, 60)
