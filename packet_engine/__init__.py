@@ -20,6 +20,9 @@ def is_built() -> bool:
     return find_spec("tunnel_pool.packet_engine._native") is not None
 
 
+SLOW = "the packet engine is the slow one, in Python: install Rust (https://rustup.rs) and install tunnel-pool again"
+
+
 def choose(choice: EngineChoice) -> EngineChoice:
     """Return NATIVE or PYTHON. Raises EngineMissingError."""
     if choice is EngineChoice.AUTO:

@@ -44,7 +44,7 @@ from tunnel_pool.overlay.serving.exit_rules import (
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.overlay.wire.udp import CannotBindError
-from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
+from tunnel_pool.packet_engine import SLOW, EngineChoice, EngineMissingError, choose, is_built
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
@@ -169,6 +169,8 @@ async def open_tunnels(options: NodeOptions) -> Tunnels:
 
     Raises UserError.
     """
+    if options.engine is EngineChoice.AUTO and not is_built():
+        logger.warning("%s", SLOW)
     return await (open_pool(options) if options.workers.most > 0 else open_local(options))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from tunnel_pool import __version__
 from tunnel_pool.cli.arguments.parser import OneLineParser
+from tunnel_pool.packet_engine import SLOW, is_built
 from tunnel_pool.sandbox import lockdown
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.log import set_up_logging
@@ -69,7 +70,8 @@ def module_of(command: str) -> Any:
 def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser for this command line, which knows the options of its command alone."""
     parser = OneLineParser(prog="tunnel-pool", description="The anonymous BitTorrent daemon that uses every core.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    engine = "its packet engine is the native one" if is_built() else SLOW
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}; {engine}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = {name: commands.add_parser(name, help=what) for name, what in COMMANDS.items()}
     parsers[SEEDER] = commands.add_parser(SEEDER)

@@ -15,6 +15,7 @@ from aiohttp import web
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.network_watch import NetworkWatch
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.daemon.rules.hops import HopRules
 from tunnel_pool.daemon.server.api import model
@@ -42,6 +43,7 @@ from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
+from tunnel_pool.torrent.network_words import way_out_in_words
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 # The options that SIGHUP applies; the others are used at the start only.
@@ -78,6 +80,7 @@ class Daemon:
         self.options = options
         self.changes = Changes(library, options.rules, dict(options.folders_by_label))
         self.watchdog = Watchdog(library, self.changes.hops)
+        self.network = NetworkWatch(lambda: way_out_in_words(tunnels))
         self.pool = PoolControl(tunnels)
         self.stopping = asyncio.Event()
         self.events: Events
@@ -126,6 +129,7 @@ class Daemon:
                 next_backup_s += BACKUP_INTERVAL_S
                 self.library.background.spawn(self.library.back_up())
             self.watchdog.look()
+            self.network.look(time.monotonic())
             self.events.tick()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(TICK_S, watchdog_s or TICK_S)):

@@ -5,7 +5,10 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYP
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.overlay.clients.lanes import detour_of
 
-NOBODY = "No node of the network has answered: are --bootstrap, --community-id and the network right?"
+NOBODY = (
+    "No node of the network has answered: look whether this machine is online, whether a firewall lets UDP out, and "
+    "whether --bootstrap and --community-id are right"
+)
 
 
 def way_out_in_words(tunnels: Tunnels) -> str:

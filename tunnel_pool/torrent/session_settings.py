@@ -14,6 +14,7 @@ ALERTS = int(
     lt.alert.category_t.error_notification
     | lt.alert.category_t.status_notification
     | lt.alert.category_t.storage_notification
+    | lt.alert.category_t.tracker_notification
 )
 
 

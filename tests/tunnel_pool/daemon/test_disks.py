@@ -12,6 +12,7 @@ import pytest
 from tests.network import until
 from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.room import AHEAD_BYTES, Budget, FreeSpace
 from tunnel_pool.daemon.storage import disk as disk_module
@@ -185,6 +186,33 @@ async def test_a_download_goes_on_when_its_disk_can_be_written_to_again(seeder, 
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         await finished(torrent)
     assert is_right(seeder, disk)
+
+
+async def test_a_folder_that_is_renamed_leaves_nothing_behind(seeder, two, state, tmp_path):
+    async with daemon_here(state, tmp_path / "to") as here:
+        torrent = await added(here, two)
+        await finished(torrent)
+        (tmp_path / "to/two/notes").write_text("the owner's")
+        await here.changes.rename(torrent, "two", "second")
+        assert sorted(path.name for path in (tmp_path / "to/two").iterdir()) == ["notes"]
+        (tmp_path / "to/two/notes").unlink()
+        await here.changes.rename(torrent, "second", "two")
+        assert [path.name for path in (tmp_path / "to").iterdir()] == ["two"]
+    assert same_bytes(seeder.folder / "two/b.bin", tmp_path / "to/two/b.bin")
+
+
+async def test_a_torrent_is_not_looked_for_where_nothing_of_it_is(big, state, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    async with daemon_here(state, tmp_path / "to") as here:
+        torrent = await added(here, big)
+        await finished(torrent)
+        with pytest.raises(RequestError, match=r"none of its files is in .*/elsewhere: it stays where it is"):
+            await here.changes.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
+        assert torrent.progress == 1
+        (tmp_path / "to/big").rename(tmp_path / "elsewhere/big")
+        await here.changes.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
+        await finished(torrent)
+        assert torrent.record.folder == str(tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize(("is_quota", "again_s", "quota_again_s"), [(False, 0.0, 1000.0), (True, 1000.0, 0.0)])

@@ -4,6 +4,7 @@ import base64
 import datetime
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,15 +197,16 @@ def test_alternative_speeds_by_the_clock():
         alt_speed_time_enabled=True, alt_speed_time_begin=22 * 60, alt_speed_time_end=6 * 60, alt_speed_time_day=2,
     )  # fmt: skip
     monday = datetime.datetime(2026, 11, 23)
-    assert settings.rates(monday + datetime.timedelta(hours=21)) == (10_000, 0)
-    assert settings.rates(monday + datetime.timedelta(hours=23)) == (1000, 2000)
-    assert settings.rates(monday + datetime.timedelta(hours=29)) == (1000, 2000)
-    assert settings.rates(monday + datetime.timedelta(hours=5)) == (10_000, 0)  # Sunday's night
-    assert settings.rates(monday + datetime.timedelta(hours=47)) == (10_000, 0)
+    by_hour = {21: False, 23: True, 29: True, 5: False, 47: False}  # 5 is in Sunday's night
+    for hours, is_wanted in by_hour.items():
+        assert settings.scheduled(monday + datetime.timedelta(hours=hours)) is is_wanted
+    assert settings.rates() == (10_000, 0)
+    assert msgspec.structs.replace(settings, alt_speed_enabled=True).rates() == (1000, 2000)
+    assert msgspec.structs.replace(settings, alt_speed_time_enabled=False).scheduled(monday) is None
 
 
 def test_no_speed_is_not_all_speed():
-    assert Settings(folder="/", speed_limit_up=0, speed_limit_up_enabled=True).rates(datetime.datetime.now()) == (0, 1)
+    assert Settings(folder="/", speed_limit_up=0, speed_limit_up_enabled=True).rates() == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,20 @@ def check_private(settings):
     assert not settings["enable_incoming_utp"]
 
 
+async def test_the_schedule_turns_the_alternative_speeds_on_and_a_client_may_turn_them_off(tmp_path):
+    always = {"alt_speed_time_enabled": True, "alt_speed_time_begin": 0, "alt_speed_time_end": 24 * 60}
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        await rpc.call("session_set", always)
+        await until(lambda: here.library.records.settings.alt_speed_enabled)
+        await rpc.call("session_set", {"alt_speed_enabled": False})
+        for _ in range(3):
+            here.library.scheduler.tick()
+            await asyncio.sleep(0)
+        assert not (await rpc.call("session_get"))["alt_speed_enabled"]
+        await rpc.call("session_set", {"alt_speed_enabled": True, "alt_speed_time_begin": 24 * 60})
+        await until(lambda: not here.library.records.settings.alt_speed_enabled)
+
+
 async def test_who_wants_encryption_meets_nobody_without(plain_file, tmp_path):
     async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
         await rpc.call("session_set", {"encryption": "required"})

@@ -7,6 +7,7 @@ from pathlib import Path
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.web import USUAL_ADDRESS
+from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
 
 PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105
@@ -15,7 +16,7 @@ PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105
 def add_rpc_options(
     parser: argparse.ArgumentParser, what: str = "Address of the daemon (default: %(default)s)."
 ) -> None:
-    parser.add_argument("--rpc", type=options.host_port, default=USUAL_ADDRESS, metavar="IP:PORT", help=what)
+    parser.add_argument("--rpc", type=_address, default=USUAL_ADDRESS, metavar="IP:PORT", help=what)
     parser.add_argument("--rpc-user", default="tunnel-pool", metavar="NAME", help="User name (default: %(default)s).")
     parser.add_argument(
         "--rpc-password-file",
@@ -23,6 +24,12 @@ def add_rpc_options(
         metavar="FILE",
         help=f"File whose first line is the password (default: the environment variable {PASSWORD_VARIABLE}).",
     )
+
+
+def _address(text: str) -> HostPort:
+    """Parse IP:PORT, or localhost:PORT, which is not looked up."""
+    host, _, port = text.rpartition(":")
+    return options.host_port(f"127.0.0.1:{port}" if host == "localhost" else text)
 
 
 def credentials(arguments: argparse.Namespace) -> Credentials | None:

@@ -79,11 +79,11 @@ def delete(deletions: Iterable[Deletion]) -> list[Deletion]:
         except OSError:
             continue
         gone.append(deletion)
-        _remove_empty_folders(path, Path(deletion.root))
+        remove_empty_folders(path, Path(deletion.root))
     return gone
 
 
-def _remove_empty_folders(path: Path, root: Path) -> None:
+def remove_empty_folders(path: Path, root: Path) -> None:
     """Remove empty folders above a file that is gone, up to `root`, which stays."""
     with contextlib.suppress(OSError):  # the folder is not empty, or not there
         for parent in path.parents:
@@ -105,4 +105,4 @@ def finish_move(names: Iterable[str], source: str, target: str) -> None:
         arriving = destination.with_name(f".{destination.name}.moving")
         shutil.move(Path(source) / name, arriving)
         os.replace(arriving, destination)
-        _remove_empty_folders(Path(source) / name, Path(source))
+        remove_empty_folders(Path(source) / name, Path(source))

@@ -71,15 +71,19 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             "enable_outgoing_utp": self.utp_enabled,
         }
 
-    def rates(self, now: datetime.datetime) -> tuple[int, int]:
+    def rates(self) -> tuple[int, int]:
         """Return the bytes a second, down and up; 0 is no limit."""
-        if self.alt_speed_enabled or (self.alt_speed_time_enabled and self._is_alt_time(now)):
+        if self.alt_speed_enabled:
             # 0 is no limit to libtorrent, but none at all to Transmission.
             return max(1, self.alt_speed_down * 1000), max(1, self.alt_speed_up * 1000)
         return (
             max(1, self.speed_limit_down * 1000) if self.speed_limit_down_enabled else 0,
             max(1, self.speed_limit_up * 1000) if self.speed_limit_up_enabled else 0,
         )
+
+    def scheduled(self, now: datetime.datetime) -> bool | None:
+        """Return whether the schedule wants the alternative speeds now; None without one."""
+        return self._is_alt_time(now) if self.alt_speed_time_enabled else None
 
     def _is_alt_time(self, now: datetime.datetime) -> bool:
         minute = now.hour * 60 + now.minute

@@ -10,7 +10,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.torrent import Announced, Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
 CHECK_AGAIN_S = 60.0
@@ -102,6 +102,12 @@ class AlertReader:
         async with self._library.records.changing:
             await self._library.records.put(torrent, **changes)
         await self._library.records.save_resume([torrent])
+
+    def _tracker_reply_alert(self, torrent: Torrent, alert: Any) -> None:
+        torrent.trackers[alert.tracker_url()] = Announced(time.time(), alert.num_peers)
+
+    def _tracker_error_alert(self, torrent: Torrent, alert: Any) -> None:
+        torrent.trackers[alert.tracker_url()] = Announced(time.time(), 0)
 
     def _storage_moved_alert(self, torrent: Torrent, alert: Any) -> None:
         _answer(torrent.moved, alert.storage_path())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import libtorrent as lt
@@ -268,6 +269,8 @@ class Changes:
 
     async def _look_in(self, torrent: Torrent, folder: str) -> None:
         """Use and check the files that are in the folder already. Raises RequestError and StoreError."""
+        if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
+            raise RequestError(f"none of its files is in {folder}: it stays where it is")
         torrent.moved = asyncio.get_running_loop().create_future()
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
         await _answered(torrent.moved, "cannot look in that folder")
@@ -316,6 +319,7 @@ class Changes:
                 torrent.renamed = asyncio.get_running_loop().create_future()
                 torrent.handle.rename_file(index, new)
                 await _answered(torrent.renamed, "cannot rename")
+            await asyncio.to_thread(_leave_folders, torrent.record.folder, list(paths.values()))
             whole = "/" not in path and path == torrent.record.name
             torrent.update(torrent.handle.status())
             renamed: dict[str, Any] = {"name": name} if whole else {}
@@ -345,11 +349,21 @@ class Changes:
         self._library.scheduler.tick()
 
 
+def _leave_folders(folder: str, names: Iterable[str]) -> None:
+    """Remove the folders that files were in, where nothing is left in them."""
+    for name in names:
+        disk.remove_empty_folders(Path(folder) / name, Path(folder))
+
+
 def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
     """Return the fields of its record that say which files are wanted from now on."""
     files = torrent.layout.num_files() if torrent.layout is not None else 0
     wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
     return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
+
+
+def _is_any_there(torrent: Torrent, folder: str) -> bool:
+    return any(os.path.lexists(os.path.join(folder, torrent.file_path(index))) for index in torrent.file_indexes())
 
 
 def absolute(folder: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from functools import partial
 
 import libtorrent as lt
+import msgspec
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, plan
@@ -55,6 +56,7 @@ class Scheduler:
         self._planned: object = None  # what the last plan was made of
         self._unsaved: deque[Torrent] = deque()
         self._reachable: dict[Lane, bool] = {}  # what was found out in this tick
+        self._scheduled: bool | None = None  # whether the alternative speeds' time was at the last look
         self._soon: asyncio.TimerHandle | None = None
         self._ended = False
 
@@ -79,6 +81,7 @@ class Scheduler:
         limits = self._records.settings.queue_limits()
         self._plan(limits)
         self._tend(now_s, limits)
+        self._keep_schedule()
         self._share_rates()
         self._look_at_disks()
         self._sessions.connect_peers()
@@ -196,9 +199,18 @@ class Scheduler:
         torrent.handle.connect_peer(peer)
         self.apply_activity(torrent)
 
+    def _keep_schedule(self) -> None:
+        """Turn the alternative speeds on and off when their time begins and ends; in between, clients may."""
+        settings = self._records.settings
+        scheduled = settings.scheduled(datetime.datetime.now())
+        if scheduled is not self._scheduled and scheduled not in (None, settings.alt_speed_enabled):
+            changed = msgspec.structs.replace(settings, alt_speed_enabled=scheduled)
+            self._background.spawn(self._records.set_settings(changed))
+        self._scheduled = scheduled
+
     def _share_rates(self) -> None:
         """Share out what is allowed in all among the sessions that have work to do."""
-        down, up = self._records.settings.rates(datetime.datetime.now())
+        down, up = self._records.settings.rates()
         rates: dict[Lane, tuple[int, int]] = {}
         for torrent in self._torrents.values():
             if torrent.activity is Activity.RUNNING:

@@ -86,6 +86,13 @@ class StatusSummary(NamedTuple):
         )
 
 
+class Announced(NamedTuple):
+    """Says when a tracker answered, and how many peers it named; or that it did not."""
+
+    at_s: float  # since the epoch
+    peers: int
+
+
 class Count:
     """A counter of the changes to torrents that a client may see."""
 
@@ -122,6 +129,7 @@ class Torrent:
     swarms: frozenset[bytes] = frozenset()  # the hidden swarms that it is in, by the hash that is looked up
     resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
     reading: dict[int, set["asyncio.Future[bytes]"]] = field(default_factory=dict)  # who waits for a piece's bytes
+    trackers: dict[str, Announced] = field(default_factory=dict)  # when each was last heard, by URL
     moved: "asyncio.Future[str] | None" = None
     renamed: "asyncio.Future[None] | None" = None
     is_between_sessions: bool = False
@@ -239,6 +247,8 @@ class Torrent:
 
         libtorrent's own speeds fade over half a minute.
         """
+        if self.activity is not Activity.RUNNING:
+            self.down_rate, self.up_rate, self._measured = 0, 0, self._payload
         if self.is_measured:
             return
         before, self._measured = self._measured, self._payload

@@ -207,7 +207,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "hops": lambda t: t.record.hops,  # our own field
     "honors_session_limits": lambda t: t.record.honors_session_limits,
     "id": lambda t: t.record.number,
-    "is_finished": lambda t: t.record.stopped_by_limit,
+    "is_finished": lambda t: t.record.stopped_by_limit and t.is_finished,
     "is_private": lambda t: bool(t.info and t.info.priv()),
     "is_stalled": lambda t: t.activity is Activity.RUNNING and not t.down_rate and not t.up_rate,
     "labels": labels_of,

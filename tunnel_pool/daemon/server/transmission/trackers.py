@@ -1,5 +1,6 @@
 """A torrent's trackers as Transmission's RPC shows them and changes them (docs/rpc-spec.md 3.2 and 3.3)."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -25,35 +26,36 @@ def entries(torrent: Torrent) -> list[dict[str, Any]]:
 
 def stats(torrent: Torrent) -> list[dict[str, Any]]:
     """Return what is known of each tracker's answers; nobody is scraped."""
-    all_stats = []
+    all_stats, now_s = [], int(time.time())
     for number, entry in enumerate(torrent.handle.trackers()):
         parts = _split(entry["url"])
-        failed = entry["fails"] > 0
+        failed, heard = entry["fails"] > 0, torrent.trackers.get(entry["url"])
+        next_s: Any = entry["next_announce"]  # seconds since the epoch, which libtorrent's stubs don't know
         all_stats.append(
             {
                 **_tracker(number, entry),
                 "host": f"{parts.scheme}://{parts.netloc}",
                 "announce_state": 3 if entry["updating"] else 1,
                 "download_count": -1,
-                "has_announced": bool(entry["verified"] or failed),
+                "has_announced": heard is not None,
                 "has_scraped": False,
                 "is_backup": False,
-                "last_announce_peer_count": 0,
+                "last_announce_peer_count": heard.peers if heard is not None else 0,
                 "last_announce_result": entry["message"] or ("Success" if entry["verified"] else ""),
                 "last_announce_start_time": 0,
                 "last_announce_succeeded": bool(entry["verified"] and not failed),
-                "last_announce_time": 0,
+                "last_announce_time": int(heard.at_s) if heard is not None else 0,
                 "last_announce_timed_out": False,
                 "last_scrape_result": "",
                 "last_scrape_start_time": 0,
                 "last_scrape_succeeded": False,
                 "last_scrape_time": 0,
                 "last_scrape_timed_out": False,
-                "leecher_count": -1,
-                "next_announce_time": 0,
+                "leecher_count": entry["scrape_incomplete"],
+                "next_announce_time": next_s if isinstance(next_s, int) and next_s > now_s else 0,
                 "next_scrape_time": 0,
                 "scrape_state": 0,
-                "seeder_count": -1,
+                "seeder_count": entry["scrape_complete"],
             }
         )
     return all_stats
