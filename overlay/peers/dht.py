@@ -30,7 +30,7 @@ from ipv8.dht.payload import (
     StoreRequestPayload,
     StoreResponsePayload,
 )
-from ipv8.dht.routing import Node
+from ipv8.dht.routing import NODE_STATUS_BAD, Node
 from ipv8.dht.storage import Storage
 from ipv8.lazy_community import lazy_wrapper_wd
 from ipv8.messaging.payload_headers import BinMemberAuthenticationPayload
@@ -41,6 +41,7 @@ from tunnel_pool.overlay.peers.proven import HeldPackets, Source
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
+PINGED_AT_ONCE = 16  # the most nodes that are asked at a time whether they answer again
 MAX_KEYS = 10_000  # the most DHT keys that are stored here
 MAX_VALUES = 32  # the most values of a key; eight of a swarm's introduction points are asked for at a time
 
@@ -99,8 +100,16 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         return self.storages[kind]
 
     def ping_all(self) -> None:
-        """Do as py-ipv8 does, and forget the empty lists that it keeps of each key it was ever asked for."""
+        """Do as py-ipv8 does, and forget the empty lists that it keeps of each key it was ever asked for.
+
+        Ask nodes again that did not answer: nobody else does, and after a minute without a network all would be bad for
+        ever (py-ipv8's PingChurn, which asks all nodes all the time, is not used).
+        """
         super().ping_all()
+        nodes = [n for table in self.routing_tables.values() for b in table.trie.values() for n in b.nodes.values()]
+        bad = sorted((node for node in nodes if node.status == NODE_STATUS_BAD), key=lambda node: node.last_ping_sent)
+        for node in bad[:PINGED_AT_ONCE]:
+            self.ping(node)
         for key in [key for key, nodes in self.store.items() if not nodes]:
             del self.store[key]
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from typing import Any
 
 from ipv8.bootstrapping.dispersy.bootstrapper import DispersyBootstrapper
@@ -43,11 +44,13 @@ MAX_INTRODUCED = 1000  # addresses that we were told of and never walked to
 
 MAX_DHT_PEERS = 30
 DHT_ASK_AGAIN_S = 30.0
-CRAWLS_PER_S, CRAWLS_AT_ONCE = 5.0, 50.0  # through the DHT, for others
 # A DHT node takes two questions a second of another (py-ipv8's dht/routing.py), drops the others, and is then taken for
-# dead. An announcement is some 18 questions; look-ups for others have at least half of what is taken left.
+# dead. An announcement is some 18 questions, as is a look-up: so announcements take half of what nodes take of us, and
+# look-ups for others a half. We look a swarm up for ourselves when we begin to introduce it, which can wait.
 QUESTIONS_OF_AN_ANNOUNCEMENT = 18
 MIN_ANNOUNCE_PAUSE_S, MAX_ANNOUNCE_PAUSE_S = 0.25, 3.0
+MOST_CRAWLS_PER_S, BURST_S = 5.0, 10.0  # look-ups for others; a burst may have as many as the rate allows in this time
+PAUSES_BETWEEN_MEETINGS = 4  # an eighth of what nodes take
 PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # the beginning of a key that the DHT's records leave out
 
 logger = logging.getLogger(__name__)
@@ -56,7 +59,8 @@ logger = logging.getLogger(__name__)
 class IntroductionPointDht(DHTCommunityProvider):
     """py-ipv8's provider, which says whether an announcement was stored.
 
-    A cell of a stranger is enough for a look-up, which is some twenty packets: so many a second, and no more.
+    A cell of a stranger is enough for a look-up, which is some twenty packets: so there are as many a second as the
+    nodes that are known can answer, and no more.
     """
 
     def __init__(self, dht_community: CarefulDht, port: int) -> None:
@@ -66,13 +70,16 @@ class IntroductionPointDht(DHTCommunityProvider):
     @property
     def announce_pause_s(self) -> float:
         """Return the seconds to leave between announcements: the fewer nodes are known, the more each is asked."""
-        tables = self.dht_community.routing_tables.values()
-        nodes = sum(len(bucket.nodes) for table in tables for bucket in table.trie.values())
-        pause_s = QUESTIONS_OF_AN_ANNOUNCEMENT / max(1, nodes)
+        pause_s = QUESTIONS_OF_AN_ANNOUNCEMENT / max(1, self._nodes())
         return min(max(pause_s, MIN_ANNOUNCE_PAUSE_S), MAX_ANNOUNCE_PAUSE_S)
 
+    def _nodes(self) -> int:
+        tables = self.dht_community.routing_tables.values()
+        return sum(len(bucket.nodes) for table in tables for bucket in table.trie.values())
+
     def _may_crawl(self) -> bool:
-        if self._crawls.spend(CRAWLS_PER_S, CRAWLS_AT_ONCE, time.monotonic()):
+        per_s = min(max(1, self._nodes()) / QUESTIONS_OF_AN_ANNOUNCEMENT, MOST_CRAWLS_PER_S)
+        if self._crawls.spend(per_s, max(1.0, BURST_S * per_s), time.monotonic()):
             return True
         self.dht_community.counters[DropReason.DHT_CRAWL_TOO_OFTEN] += 1
         return False
@@ -81,8 +88,6 @@ class IntroductionPointDht(DHTCommunityProvider):
         return await super().lookup(info_hash) if self._may_crawl() else None
 
     async def announce(self, info_hash: bytes, intro_point: IntroductionPoint) -> bool:
-        if not self._may_crawl():
-            return False
         record = DHTIntroPointPayload(
             intro_point.peer.address,
             int(time.time()),
@@ -115,6 +120,7 @@ class Discovery(TaskManager):
             community, 2 * MAX_PEERS, ping_interval=PING_INTERVAL_S, inactive_time=SILENCE_S, drop_time=DROP_S
         )
         self._dht: CarefulDht | None = None
+        self._unmet: deque[tuple[PexCommunity, bytes]] = deque()  # swarms whose other introduction points are not met
         self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
         community.bootstrappers += make_bootstrappers(config)
@@ -152,13 +158,25 @@ class Discovery(TaskManager):
         _estimate_as(pex, self._community)
         info_hash = (int.from_bytes(pex.community_id, "big") - 1).to_bytes(20, "big")
 
-        async def meet() -> None:
-            for point in (await self._community.dht_lookup(info_hash) or (b"", ()))[1]:
+        self._unmet.append((pex, info_hash))
+        if self._dht is not None and not self.is_pending_task_active("meet introduction points"):
+            self.register_task("meet introduction points", self._meet_in_turn)
+
+    async def _meet_in_turn(self) -> None:
+        """Look one swarm after another up, and walk to its other introduction points."""
+        while self._unmet:
+            pex, info_hash = self._unmet.popleft()
+            if pex not in self.overlays:
+                continue
+            try:
+                found = await self._community.dht_lookup(info_hash)
+            except Exception as error:  # a swarm that can't be looked up does not keep us from the next
+                logger.debug("The introduction points of a swarm are not met: %s", error)
+                found = None
+            for point in found[1] if found is not None else ():
                 if point.peer.public_key != self._community.my_peer.public_key:
                     pex.walk_to(point.peer.address)
-
-        if self._dht is not None:
-            self.register_anonymous_task("meet introduction points", meet, ignore=(Exception,))
+            await asyncio.sleep(PAUSES_BETWEEN_MEETINGS * self._community.dht_provider.announce_pause_s)
 
     # The DHT
 

@@ -62,3 +62,40 @@ async def test_the_more_nodes_are_known_the_faster():
         await until(lambda: len(provider.dht_community.get_peers()) >= 6, what="the DHT")
         await until(lambda: provider.announce_pause_s <= QUESTIONS_OF_AN_ANNOUNCEMENT / 6)
         assert provider.announce_pause_s >= QUESTIONS_OF_AN_ANNOUNCEMENT / 8
+
+
+async def test_swarms_are_looked_up_one_after_another_when_they_are_introduced():
+    """A look-up of all at once would be more than the DHT's nodes take of one, which they then are dead to."""
+    looked_up = []
+    async with network(exits=0, relays=2) as nodes:
+        node = nodes[0]
+        await until(node.dht_provider.dht_community.get_peers, what="the DHT")
+
+        class Slow:
+            announce_pause_s = 0.02
+
+            async def announce(self, info_hash, point):
+                return True
+
+            async def lookup(self, info_hash):
+                looked_up.append((asyncio.get_running_loop().time(), info_hash))
+
+        node.dht_provider = Slow()
+        seeders = [seeder(number) for number in range(5)]
+        for each in seeders:
+            node.introduced.add(1, each)
+            node.announce_seeder(each)
+        node.stop_announcing(seeders[1])
+        await until(lambda: len(looked_up) == 4)
+        assert [info_hash for _, info_hash in looked_up] == [each.info_hash for each in (seeders[0], *seeders[2:])]
+        times = [time_s for time_s, _ in looked_up]
+        assert all(later - earlier >= 0.07 for earlier, later in itertools.pairwise(times))
+
+
+async def test_so_many_look_ups_are_made_for_others_as_nodes_can_answer():
+    async with network(exits=0, relays=3) as nodes:
+        provider = nodes[0].dht_provider
+        await until(lambda: len(provider.dht_community.get_peers()) == 2)
+        made = sum(provider._may_crawl() for _ in range(100))
+        assert 1 <= made <= 3
+        assert nodes[0].counters["dht_crawl_too_often"] == 100 - made

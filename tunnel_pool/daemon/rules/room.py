@@ -27,6 +27,11 @@ class Budget:
         self._full = full
         self._left = {space.disk: space.free_bytes - min_free_bytes for space in spaces.values()}
 
+    def is_tight(self, folder: str) -> bool:
+        """Return whether a download could fill the disk of the folder before anybody looks again."""
+        space = self._spaces.get(folder)
+        return space is None or self._left[space.disk] < AHEAD_BYTES
+
     def allot(self, folder: str, left_bytes: int, is_waiting: bool) -> bool:
         """Return whether a download that lacks so many bytes may write to the folder now.
 

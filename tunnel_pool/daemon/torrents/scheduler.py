@@ -150,7 +150,8 @@ class Scheduler:
         may_run = may_run and not is_held
         is_reachable = self._is_reachable(torrent.lane)
         runs = torrent.is_verifying or (may_run and (torrent.is_checking or bool(torrent.peers) or is_reachable))
-        if torrent.is_verifying and not may_run:
+        begins_unknown = torrent.info is None and self.room.budget().is_tight(torrent.record.folder)
+        if (torrent.is_verifying and not may_run) or (runs and torrent.is_paused and begins_unknown):
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         if runs and torrent.is_uploading_only:
             torrent.handle.unset_flags(lt.torrent_flags.upload_mode)  # libtorrent never tries to write again by itself
