@@ -27,25 +27,44 @@ from tunnel_pool.system.log import set_up_logging
 EXIT_FAILED = UserError.exit_code
 EXIT_INTERRUPTED = 130
 
-COMMANDS = {
-    "demo": "a private swarm on loopback, and a download through it",
-    "download": "download torrents anonymously",
-    "seed": "seed files hidden, until told to stop",
-    "daemon": "download and seed, driven by Transmission's clients, until told to stop",
-    "config": "check and show the daemon's configuration",
-    "top": "watch a daemon at work",
-    "status": "list a daemon's torrents",
-    "add": "add torrents to a daemon",
-    "remove": "remove torrents from a daemon",
-    "pause": "stop torrents of a daemon",
-    "resume": "start torrents of a daemon",
-    "node": "relay, and exit where asked, until told to stop",
-    "bench": "measure ours and its peers side by side",
-    "experiment": "repeat experiments, compare their results",
-    "cut": "find where the data flow asks to be cut",
+GROUPS = {
+    "to download and seed": {
+        "demo": "a private swarm on loopback, and a download through it",
+        "download": "download torrents anonymously",
+        "seed": "seed files hidden, until told to stop",
+        "daemon": "download and seed, driven by Transmission's clients, until told to stop",
+        "config": "check and show the daemon's configuration",
+    },
+    "to drive a running daemon": {
+        "top": "watch a daemon at work",
+        "status": "list a daemon's torrents",
+        "info": "show all that is known of torrents",
+        "files": "show files of torrents, and choose among them",
+        "peers": "show peers of torrents",
+        "add": "add torrents to a daemon",
+        "remove": "remove torrents from a daemon",
+        "pause": "stop torrents of a daemon",
+        "resume": "start torrents of a daemon",
+        "set": "change hop counts, labels and limits of torrents",
+        "move": "move torrents to another folder",
+        "verify": "check the files of torrents",
+    },
+    "to serve the network": {
+        "node": "relay, and exit where asked, until told to stop",
+    },
+    "to measure": {
+        "bench": "measure ours and its peers side by side",
+        "experiment": "repeat experiments, compare their results",
+        "cut": "find where the data flow asks to be cut",
+    },
 }
+COMMANDS = {name: what for commands in GROUPS.values() for name, what in commands.items()}
 # Those that are not in a module of their name.
-MODULES = dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote")
+MODULES = {
+    **dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote"),
+    **dict.fromkeys(("set", "move", "verify"), "edits"),
+    **dict.fromkeys(("info", "files", "peers"), "details"),
+}
 # What a program that embeds the pool need not have installed (setup.py).
 OF_THE_COMMAND = {
     "aiohttp",
@@ -67,13 +86,27 @@ def module_of(command: str) -> Any:
     return importlib.import_module(f"tunnel_pool.cli.{MODULES.get(command, command)}")
 
 
+def _grouped() -> str:
+    """Return what there is to do, by who does it."""
+    groups = (
+        "\n".join([f"{title}:", *(f"  {name:12}{what}" for name, what in commands.items())])
+        for title, commands in GROUPS.items()
+    )
+    return "\n\n".join(groups) + "\n\n`tunnel-pool COMMAND --help` says more."
+
+
 def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser for this command line, which knows the options of its command alone."""
-    parser = OneLineParser(prog="tunnel-pool", description="The anonymous BitTorrent daemon that uses every core.")
+    parser = OneLineParser(
+        prog="tunnel-pool",
+        description="The anonymous BitTorrent daemon that uses every core.",
+        epilog=_grouped(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     engine = "its packet engine is the native one" if is_built() else SLOW
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}; {engine}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    parsers = {name: commands.add_parser(name, help=what) for name, what in COMMANDS.items()}
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="One of those below.")
+    parsers = {name: commands.add_parser(name) for name in COMMANDS}
     parsers[SEEDER] = commands.add_parser(SEEDER)
     asked = next((word for word in argv if not word.startswith("-")), "")
     if asked in parsers:

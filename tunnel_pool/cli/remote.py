@@ -41,9 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
         parser.add_argument("--paused", action="store_true", help="Do not start the torrents yet.")
     elif command != "status":
-        parser.add_argument(
-            "ids", nargs="+", type=_torrent_id, metavar="ID", help=f"Number or infohash of a torrent, or {ALL}."
-        )
+        add_ids(parser)
     if command == "remove":
         parser.add_argument("--delete-data", action="store_true", help="Delete the files as well.")
     add_rpc_options(parser)
@@ -51,16 +49,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=COMMANDS[command])
 
 
+def add_ids(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "ids", nargs="+", type=_torrent_id, metavar="ID", help=f"Number or infohash of a torrent, or {ALL}."
+    )
+
+
 def _torrent_id(text: str) -> int | str:
     return int(text) if text.isdigit() and len(text) < 20 else text.lower()
 
 
-def _remote(arguments: argparse.Namespace) -> Remote:
+def remote_of(arguments: argparse.Namespace) -> Remote:
     return Remote(arguments.rpc, credentials(arguments))
 
 
 async def _status(arguments: argparse.Namespace) -> dict[str, Any]:
-    async with _remote(arguments) as remote:
+    async with remote_of(arguments) as remote:
         torrents = (await remote.call("torrent_get", fields=FIELDS))["torrents"]
     return {"ok": True, "torrents": [{**torrent, "status": STATES[torrent["status"]]} for torrent in torrents]}
 
@@ -73,7 +77,7 @@ async def _add(arguments: argparse.Namespace) -> dict[str, Any]:
         wishes["download_dir"] = str(arguments.to.absolute())
     sources = [_source(what) for what in arguments.what]
     added = []
-    async with _remote(arguments) as remote:
+    async with remote_of(arguments) as remote:
         for source in sources:
             result = await remote.call("torrent_add", **source, **wishes)
             added += [{**told, "new": kind == "torrent_added"} for kind, told in result.items()]
@@ -88,7 +92,7 @@ def _source(what: str) -> dict[str, str]:
     return {"metainfo": base64.b64encode(Path(what).read_bytes()).decode()}
 
 
-async def _chosen(remote: Remote, ids: Sequence[int | str]) -> list[int]:
+async def chosen(remote: Remote, ids: Sequence[int | str]) -> list[int]:
     """Raises UserError when one is not there."""
     if ALL in ids and len(ids) > 1:
         raise UsageError(f"{ALL}, or some of them")
@@ -102,23 +106,23 @@ async def _chosen(remote: Remote, ids: Sequence[int | str]) -> list[int]:
     return list(dict.fromkeys(numbers[name] for name in ids))
 
 
-async def _ask(arguments: argparse.Namespace, method: str, **more: Any) -> dict[str, Any]:
-    async with _remote(arguments) as remote:
-        chosen = await _chosen(remote, arguments.ids)
-        await remote.call(method, ids=chosen, **more)
-    return {"ok": True, "torrents": len(chosen)}
+async def ask(arguments: argparse.Namespace, method: str, **more: Any) -> dict[str, Any]:
+    async with remote_of(arguments) as remote:
+        ids = await chosen(remote, arguments.ids)
+        result = await remote.call(method, ids=ids, **more)
+    return {"ok": True, "torrents": len(ids), **(result or {})}
 
 
 async def _remove(arguments: argparse.Namespace) -> dict[str, Any]:
-    return await _ask(arguments, "torrent_remove", delete_local_data=arguments.delete_data)
+    return await ask(arguments, "torrent_remove", delete_local_data=arguments.delete_data)
 
 
 async def _pause(arguments: argparse.Namespace) -> dict[str, Any]:
-    return await _ask(arguments, "torrent_stop")
+    return await ask(arguments, "torrent_stop")
 
 
 async def _resume(arguments: argparse.Namespace) -> dict[str, Any]:
-    return await _ask(arguments, "torrent_start")
+    return await ask(arguments, "torrent_start")
 
 
 COMMANDS = {"status": _status, "add": _add, "remove": _remove, "pause": _pause, "resume": _resume}
@@ -144,6 +148,10 @@ def describe(report: dict[str, Any]) -> str:
         done = f"{100 * torrent['percent_done']:.0f} %"
         row = [torrent["id"], done, *rates, torrent["peers_connected"], torrent["hops"], state, torrent["name"]]
         table.add_row(*(printable(str(cell)) for cell in row))
+    return text_of(table)
+
+
+def text_of(table: Table) -> str:
     text = io.StringIO()
     Console(file=text, width=160, markup=False, highlight=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

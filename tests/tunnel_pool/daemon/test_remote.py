@@ -1,5 +1,6 @@
-"""tunnel-pool status, add, remove, pause and resume against a running daemon."""
+"""tunnel-pool status, add, set, info and the like against a running daemon."""
 
+import argparse
 import asyncio
 import os
 import signal
@@ -7,8 +8,15 @@ import signal
 import pytest
 
 from tests.commands import MODULE, command
+from tests.network import until
 from tests.test_cli import fails
-from tests.tunnel_pool.daemon.running import daemon, make_torrent
+from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tunnel_pool.cli.details import numbers
+from tunnel_pool.cli.main import make_parser, module_of
+from tunnel_pool.daemon.storage.record import LimitMode
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.metainfo import read_metainfo
 
 MAGNET = f"magnet:?xt=urn:btih:{'b' * 40}&dn=b%1b[2J"
 
@@ -51,6 +59,72 @@ async def test_a_daemon_is_driven_from_the_command_line(tmp_path):
         await said("remove", "all", rpc, "--json")
         report, _ = await said("status", rpc, "--json")
         assert report["torrents"] == []
+
+
+async def told(here, *words):
+    """Run a command in this process; return its report, and what it prints."""
+    argv = [*words, f"--rpc={here.address}"]
+    arguments = make_parser(argv).parse_args(argv)
+    report = await arguments.run(arguments)
+    return report, module_of(words[0]).describe(report)
+
+
+async def test_torrents_are_changed_and_shown_from_the_command_line(tmp_path):
+    made = make_torrent(tmp_path, "two", {"a.bin": 100_000, "sub/b.bin": 50_000})
+    (tmp_path / "state").mkdir()
+    async with daemon_here(tmp_path / "state", tmp_path) as here:
+        torrent, _ = await here.changes.add(read_metainfo(made), AddRequest(hops=0, stopped=True))
+        _, shown = await told(here, "set", "1", "--hops=2", "--label=x", "--label=y", "--down=none", "--up=50")
+        assert shown == "1 torrents"
+        await told(here, "set", "all", "--ratio=1.5", "--idle=none", "--peers=9")
+        record = torrent.record
+        assert (record.hops, record.labels, record.peer_limit) == (2, ["x", "y"], 9)
+        assert (record.download_limited, record.upload_limited, record.upload_limit_kb) == (False, True, 50)
+        assert (record.ratio_mode, record.ratio_limit) == (LimitMode.SINGLE, 1.5)
+        assert record.idle_mode is LimitMode.UNLIMITED
+        await told(here, "set", "1", "--ratio=usual", "--up=none")
+        assert (torrent.record.ratio_mode, torrent.record.upload_limited) == (LimitMode.GLOBAL, False)
+        with pytest.raises(UserError, match="fewer than the 2"):
+            await told(here, "set", "1", "--hops=0")
+        await told(here, "set", "1", "--hops=0", "--fewer-hops")
+        assert torrent.record.hops == 0
+        with pytest.raises(UserError, match="say what to change"):
+            await told(here, "set", "1")
+        _, shown = await told(here, "files", "1", "--skip=0", "--high=1")
+        assert "skipped" in shown
+        assert "high" in shown
+        assert "two/sub/b.bin" in shown
+        assert [torrent.priority(index) for index in torrent.file_indexes()] == [0, 7]
+        await told(here, "files", "1", "--want=all", "--normal=0-1")
+        _, shown = await told(here, "info", "1")
+        assert "state       stopped" in shown
+        assert "labels      x, y, hops:0" in shown
+        _, shown = await told(here, "peers", "1")
+        assert shown.startswith("two\naddress")
+        (tmp_path / "to").mkdir()
+        await told(here, "move", "1", f"--to={tmp_path / 'to'}")
+        await until(lambda: torrent.record.folder == str(tmp_path / "to") and not torrent.is_moving)
+        assert (tmp_path / "to/two/a.bin").exists()
+        (tmp_path / "to/two").rename(tmp_path / "two")
+        await told(here, "move", "1", f"--to={tmp_path}", "--find")
+        await told(here, "verify", "1")
+        await until(lambda: torrent.is_finished and not torrent.is_verifying)
+
+
+@pytest.mark.parametrize("wrong", ["--down=x", "--ratio=-1", "--ratio=much", "--idle=-1", "--hops=4", "--peers=0"])
+def test_what_can_not_be_set_is_wrong_usage(wrong, capsys):
+    with pytest.raises(SystemExit) as ended:
+        make_parser(["set"]).parse_args(["set", "1", wrong])
+    assert ended.value.code == 2
+    assert wrong.partition("=")[0] in capsys.readouterr().err
+
+
+def test_numbers_of_files():
+    assert numbers("0,3-5") == [0, 3, 4, 5]
+    assert numbers("all") == []
+    for wrong in ("", "x", "5-3", "-1", "1-", "1,,2", "0-9999999"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            numbers(wrong)
 
 
 @pytest.mark.slow

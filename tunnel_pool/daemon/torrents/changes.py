@@ -97,7 +97,10 @@ class Changes:
         with refused():
             asked = request.hops if request.hops is not None else hops_of_labels(request.labels)
         if asked is not None and asked > known.record.hops:
-            raise RequestError(f"the torrent is there already, with {known.record.hops} hops: change its hops first")
+            raise RequestError(
+                f"the torrent is there already, with {known.record.hops} hops: raise them by `tunnel-pool set "
+                f"{known.record.number} --hops {asked}`, or by the label hops:{asked}"
+            )
 
     def _complete(self, known: Torrent, parameters: lt.add_torrent_params) -> None:
         """Give a torrent that lacks its metadata what this torrent file says of it."""
