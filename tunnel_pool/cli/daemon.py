@@ -4,6 +4,8 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -73,6 +75,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="Seconds for which a torrent that was added without a hop count contacts nobody, since clients send its "
         "labels a moment later (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--script-done",
+        type=Path,
+        metavar="FILE",
+        help="Program that runs when a torrent was downloaded, without a shell; its environment says which, as "
+        "Transmission's does (TR_TORRENT_NAME, TR_TORRENT_DIR, ...). What it sends does not go by the tunnels.",
+    )
+    parser.add_argument(
+        "--script-limit",
+        type=options.whole_number(1, 7 * 24 * 3600),
+        default=3600,
+        metavar="SECONDS",
+        help="Seconds after which that program is ended (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--umask",
+        type=_umask,
+        metavar="MODE",
+        help="Permissions that files of torrents do not get, in octal: 0027 lets the group read them (default: those "
+        "of whoever starts the daemon).",
     )
     add_rpc_options(
         parser, "Address at which clients find the daemon; beyond loopback it needs a password (default: %(default)s)."
@@ -158,6 +181,12 @@ def with_config(arguments: argparse.Namespace, parse: Parse, argv: Sequence[str]
     return layered(arguments, parse, argv)
 
 
+def _umask(text: str) -> str:
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 0027")
+    return text
+
+
 def _bytes(text: str) -> int:
     try:
         return parse_bytes(int(text) if text.isdigit() else text, per_second=False)
@@ -168,6 +197,8 @@ def _bytes(text: str) -> int:
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run until stopped, and return a report of what was carried. Raises UserError."""
     daemon_options = options_of(arguments)
+    if arguments.umask is not None:
+        os.umask(int(arguments.umask, 8))
     started_s = time.monotonic()
     with state_of_our_own(arguments.state.absolute()), contextlib.ExitStack() as ending:
         try:
@@ -198,6 +229,9 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
         raise UsageError(
             f"--rpc {arguments.rpc} is open to others: set a password by --rpc-password-file or {PASSWORD_VARIABLE}"
         )
+    script = arguments.script_done
+    if script is not None and not (script.is_absolute() and script.is_file() and os.access(script, os.X_OK)):
+        raise UsageError(f"--script-done: {script} is no program; name it by its whole path, and make it executable")
     if arguments.web_root is not None and not (arguments.web_root / "index.html").is_file():
         raise UsageError(f"--web-root: there is no index.html in {arguments.web_root}")
     config: DaemonConfig = arguments.config_read
@@ -220,6 +254,8 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
         folders_by_label={**config.folders, **arguments.folders_of_labels},
         watches=[*config.watch, *arguments.watch],
         min_free_bytes=arguments.min_free,
+        script_done=script,
+        script_limit_s=arguments.script_limit,
         settle_s=arguments.settle,
         config=config_model(arguments),
     )

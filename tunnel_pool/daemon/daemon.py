@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.config import Watch
+from tunnel_pool.daemon.done_script import DoneScript
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.network_watch import NetworkWatch
 from tunnel_pool.daemon.pool import PoolControl
@@ -67,6 +68,8 @@ class DaemonOptions:
     folders_by_label: Mapping[str, str] = field(default_factory=dict)
     watches: Sequence[Watch] = ()
     min_free_bytes: int = 1 << 30
+    script_done: Path | None = None  # a program that runs when a torrent was downloaded
+    script_limit_s: float = 3600.0
     settle_s: float = 0.0  # how long a new torrent waits for its client to say more of it
     config: model.Config = field(default_factory=lambda: model.Config(options={}))  # as the API shows it
 
@@ -154,6 +157,10 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             settle_s=options.settle_s,
             isolation=options.sessions.isolation,
         )
+        if options.script_done is not None:
+            script = DoneScript(options.script_done, options.script_limit_s)
+            library.on_done = script.run_for
+            stack.push_async_callback(script.close)
         await stack.enter_async_context(_noting_the_end(store, library))
         stack.push_async_callback(sessions.stop)
         sessions.on_alert = AlertReader(library).read

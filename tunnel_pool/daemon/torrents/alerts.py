@@ -74,6 +74,8 @@ class AlertReader:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
         torrent.update(torrent.handle.status())
         if not torrent.record.done_s:
+            if torrent.totals.downloaded:
+                self._library.on_done(torrent)
             self._library.background.spawn(self._keep(torrent, done_s=time.time()))
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:

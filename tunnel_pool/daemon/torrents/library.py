@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import libtorrent as lt
@@ -53,6 +53,7 @@ class Library:
         self.torrents: dict[str, Torrent] = {}
         self.is_saved = False  # whether `save` wrote everything
         self.seen = Count()
+        self.on_done: Callable[[Torrent], None] = lambda torrent: None  # called once something was downloaded whole
         self.sessions = sessions
         self.background = Background()
         self.records = Records(store, self.torrents, os.getcwd())

@@ -150,9 +150,9 @@ class Scheduler:
         may_run = may_run and not is_held
         is_reachable = self._is_reachable(torrent.lane)
         runs = torrent.is_verifying or (may_run and (torrent.is_checking or bool(torrent.peers) or is_reachable))
-        begins_unknown = torrent.info is None and self.room.budget().is_tight(torrent.record.folder)
-        if (torrent.is_verifying and not may_run) or (runs and torrent.is_paused and begins_unknown):
+        if torrent.is_verifying and not may_run:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
+        torrent.set_cautious(torrent.info is None and self.room.budget().is_tight(torrent.record.folder))
         if runs and torrent.is_uploading_only:
             torrent.handle.unset_flags(lt.torrent_flags.upload_mode)  # libtorrent never tries to write again by itself
         if runs and torrent.is_paused:

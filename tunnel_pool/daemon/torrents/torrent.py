@@ -25,6 +25,7 @@ S = lt.torrent_status
 CHECKING = (S.checking_files, S.checking_resume_data)
 NOTHING = Totals(0, 0)
 PEERS_FOR_S = 1.0
+CAUTIOUS_BYTES_PER_S = 256_000
 PAUSED = int(lt.torrent_flags.paused)
 UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 
@@ -139,6 +140,7 @@ class Torrent:
     checked_again_s: float = float("-inf")  # monotonic, when it was checked because a file was too short
     is_verifying: bool = False  # whether its files are being checked on request; this goes on while it is stopped
     try_again_s: float = float("inf")  # monotonic, when it is started again that a file's error has stopped
+    is_cautious: bool = False  # whether it comes slowly, as its size is not known yet and its disk is nearly full
     is_missing: bool = False  # whether its files are gone, for which it stands still
     saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic
@@ -217,10 +219,19 @@ class Torrent:
         self.error, self.is_missing, self.is_verifying = "", False, True
         self.handle.force_recheck()
 
+    def set_cautious(self, is_cautious: bool) -> None:
+        """Let it come slowly, or no longer: nobody knows yet whether there is room for all of it."""
+        if is_cautious is not self.is_cautious:
+            self.is_cautious = is_cautious
+            self.apply_limits()
+
     def apply_limits(self) -> None:
         """Have libtorrent keep what the record says of speeds, peers and order."""
         record, handle = self.record, self.handle
-        handle.set_download_limit(max(1, record.download_limit_kb * 1000) if record.download_limited else 0)
+        download_limit = max(1, record.download_limit_kb * 1000) if record.download_limited else 0
+        if self.is_cautious:
+            download_limit = min(download_limit or CAUTIOUS_BYTES_PER_S, CAUTIOUS_BYTES_PER_S)
+        handle.set_download_limit(download_limit)
         handle.set_upload_limit(max(1, record.upload_limit_kb * 1000) if record.upload_limited else 0)
         handle.set_max_connections(max(2, record.peer_limit))
         if record.sequential:

@@ -50,6 +50,7 @@ FIXED: dict[str, Any] = {
     "trash_original_torrent_files": False,
 }
 
+NO_SCRIPTS = "start the daemon with --script-done; whoever could set it here could run any program"
 INSTEAD = {
     "anti_brute_force_enabled": "wrong passwords are always slowed down",
     "anti_brute_force_threshold": "wrong passwords are always slowed down",
@@ -57,6 +58,8 @@ INSTEAD = {
     "peer_port": "start the daemon with --plain-listen",
     "peer_port_random_on_start": "start the daemon with --plain-listen IP:0",
     "port_forwarding_enabled": "routers are asked for nothing; open the port by hand",
+    "script_torrent_done_enabled": NO_SCRIPTS,
+    "script_torrent_done_filename": NO_SCRIPTS,
     "tcp_enabled": "torrents without hops always use TCP",
     "trash_original_torrent_files": "files in watched folders are renamed to .added",
 }

@@ -1,0 +1,120 @@
+"""The owner's program that runs when a torrent was downloaded: what it is told, and that it can do no harm."""
+
+import os
+
+import libtorrent as lt
+import psutil
+import pytest
+
+from tests.network import until
+from tests.tunnel_pool.daemon.owner import link_of
+from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tunnel_pool.cli.daemon import options_of
+from tunnel_pool.cli.main import make_parser
+from tunnel_pool.daemon.done_script import DoneScript
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.system.errors import UsageError
+from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
+
+NASTY = "$(touch hacked); `touch hacked` \"'&|\n*"
+
+
+def script_at(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return path
+
+
+async def downloaded(here, seeder, name):
+    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 100_000}))
+    seeder.start(parameters)
+    wish = AddRequest(hops=0, labels=["mine", "x"], others={"bandwidth_priority": 1})
+    link = parse_torrent(link_of(parameters, seeder.address))
+    torrent, _ = await here.changes.add(link, wish)
+    await until(lambda: torrent.is_finished)
+    if name is not None:
+        await here.library.records.put(torrent, name=name)
+    return torrent
+
+
+async def test_the_environment_tells_of_the_torrent_and_of_nothing_else(seeder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNNEL_POOL_RPC_PASSWORD", "secret")
+    said = tmp_path / "said"
+    script = script_at(tmp_path / "done", f"env -0 > {said}.new && mv {said}.new {said}")
+    async with daemon_here(tmp_path, script_done=script) as here:
+        torrent = await downloaded(here, seeder, None)
+        await until(said.exists)
+        told = dict(line.split("=", 1) for line in said.read_text().split("\0") if line)
+        assert told["TR_TORRENT_NAME"] == "t"
+        assert told["TR_TORRENT_DIR"] == str(tmp_path)
+        assert told["TR_TORRENT_HASH"] == torrent.record.infohash
+        assert (told["TR_TORRENT_ID"], told["TR_TORRENT_LABELS"]) == ("1", "mine,x")
+        assert told["TR_TORRENT_PRIORITY"] == "1"
+        assert int(told["TR_TORRENT_BYTES_DOWNLOADED"]) >= 100_000
+        assert {"TR_APP_VERSION", "TR_TIME_LOCALTIME", "TR_TORRENT_TRACKERS", "PATH"} <= told.keys()
+        assert "secret" not in told.values()
+        said.unlink()
+        again = make_torrent(tmp_path, "there", {"a": 50_000})  # whole from the beginning
+        other, _ = await here.changes.add(read_metainfo(again), AddRequest(hops=0))
+        await until(lambda: other.is_finished and other.record.done_s)
+        assert not said.exists()
+
+
+async def test_a_name_is_no_command(seeder, tmp_path):
+    said = tmp_path / "said"
+    script = script_at(tmp_path / "done", f'printf %s "$TR_TORRENT_NAME" > {said}.new && mv {said}.new {said}')
+    async with daemon_here(tmp_path) as here:
+        torrent = await downloaded(here, seeder, NASTY)
+        runs = DoneScript(script, 10)
+        runs.run_for(torrent)
+        await until(said.exists)
+        await runs.close()
+    assert said.read_text() == NASTY
+    assert not list(tmp_path.glob("**/hacked"))
+
+
+async def test_a_program_that_hangs_is_ended_with_what_it_has_started(seeder, tmp_path, caplog):
+    pids = tmp_path / "pids"
+    text = f"trap '' TERM; sleep 600 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; wait; sleep 600"
+    script = script_at(tmp_path / "done", text)
+    async with daemon_here(tmp_path, script_done=script, script_limit_s=1) as here:
+        await downloaded(here, seeder, None)
+        await until(pids.exists)
+        started = [int(pid) for pid in pids.read_text().split()]
+        await until(lambda: not any(map(psutil.pid_exists, started)), 20)
+        assert [line for line in caplog.messages if "did not end within 1 s" in line]
+        assert (await here.changes.add(parse_torrent("ab" * 20), AddRequest(hops=0)))[0]  # all else goes on
+
+
+async def test_at_the_end_of_the_daemon_it_is_ended_too(seeder, tmp_path):
+    pids = tmp_path / "pids"
+    script = script_at(tmp_path / "done", f"echo $$ > {pids}.new; mv {pids}.new {pids}; exec sleep 600")
+    async with daemon_here(tmp_path, script_done=script) as here:
+        await downloaded(here, seeder, None)
+        await until(pids.exists)
+    assert not psutil.pid_exists(int(pids.read_text()))
+
+
+@pytest.mark.parametrize("how", ["relative", "missing", "no program"])
+def test_what_is_no_program_is_refused_at_the_start(how, tmp_path):
+    (tmp_path / "text").write_text("hello")
+    path = {"relative": "done", "missing": tmp_path / "missing", "no program": tmp_path / "text"}[how]
+    with pytest.raises(UsageError, match="is no program"):
+        options_of(make_parser(["daemon"]).parse_args(["daemon", f"--script-done={path}"]))
+
+
+async def test_files_are_readable_by_whom_the_umask_lets(seeder, tmp_path):
+    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 100_000}))
+    seeder.start(parameters)
+    path = tmp_path / "downloads/t/a"
+    before = os.umask(0o077)
+    try:
+        async with daemon(tmp_path, "--workers=0", "--hops=0", "--umask=0027") as (_, address):
+            async with Rpc(address) as rpc:
+                await rpc.call("torrent_add", {"filename": link_of(parameters, seeder.address)})
+                await until(lambda: path.exists() and path.stat().st_size == 100_000)
+            assert path.stat().st_mode & 0o777 == 0o640
+            assert path.parent.stat().st_mode & 0o777 == 0o750
+            assert (tmp_path / "daemon.db").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
