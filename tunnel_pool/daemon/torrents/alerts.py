@@ -74,9 +74,7 @@ class AlertReader:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
         torrent.update(torrent.handle.status())
         if not torrent.record.done_s:
-            if torrent.totals.downloaded:
-                self._library.on_done(torrent)
-            self._library.background.spawn(self._keep(torrent, done_s=time.time()))
+            self._library.background.spawn(self._finish(torrent))
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.is_verifying = False
@@ -99,6 +97,15 @@ class AlertReader:
         async with self._library.records.changing:
             if not torrent.selections and self._library.records.has(torrent) and not torrent.is_between_sessions:
                 await self._library.records.put_with_resume(torrent, exporting=[])
+
+    async def _finish(self, torrent: Torrent) -> None:
+        async with self._library.records.changing:  # its name may be kept just now
+            if torrent.record.done_s:
+                return
+            await self._library.records.put(torrent, done_s=time.time())
+        if torrent.totals.downloaded:
+            self._library.on_done(torrent)
+        await self._library.records.save_resume([torrent])
 
     async def _keep(self, torrent: Torrent, **changes: Any) -> None:
         async with self._library.records.changing:
