@@ -126,9 +126,6 @@ class SwarmKeeper:
         except RuntimeError:  # no answer: the circuit's end may have no DHT, or be gone
             self._end_lookup_circuits(self._community.lane_of_swarm(swarm), "no answer to a look-up")
             return
-        if not found and retry_s < MAX_RETRY_OF_THE_FOUND_S / 2:
-            # Others may know whom the node at the circuit's end does not, or withholds.
-            self._end_lookup_circuits(self._community.lane_of_swarm(swarm), "nothing was found")
         if found:
             self._retry_s[swarm.info_hash] = min(2 * retry_s, MAX_RETRY_OF_THE_FOUND_S)
         if self._community.swarms.get(swarm.info_hash) is not swarm:  # left meanwhile

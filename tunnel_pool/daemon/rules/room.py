@@ -43,7 +43,7 @@ class Budget:
         if folder in self._full:
             return False
         if (space := self._spaces.get(folder)) is None:
-            return False  # nobody has looked yet
+            return True  # nobody has looked yet, and will within a moment
         if min(left_bytes, 2 * AHEAD_BYTES if is_waiting else AHEAD_BYTES) > self._left[space.disk]:
             return False
         self._left[space.disk] -= min(left_bytes, AHEAD_BYTES)

@@ -64,11 +64,14 @@ class Places:
             folders = {torrent.record.folder for torrent in torrents}
             self._identities = await asyncio.to_thread(identities, folders)
             changed = {each for each in folders & before.keys() if before[each] != self._identities[each]}
-            await self._judge_each(torrents, changed)
+            appeared = {each for each in changed if before[each] is None}  # libtorrent makes folders, too
+            await self._judge_each(torrents, changed - appeared, appeared)
         finally:
             self._looking = False
 
-    async def _judge_each(self, torrents: Iterable[Torrent], changed: Collection[str]) -> None:
+    async def _judge_each(
+        self, torrents: Iterable[Torrent], changed: Collection[str], appeared: Collection[str]
+    ) -> None:
         now_s = time.monotonic()
         if look_for_missing := now_s >= self._next_for_missing_s:
             self._next_for_missing_s = now_s + LOOK_FOR_MISSING_S
@@ -77,7 +80,7 @@ class Places:
             is_due = torrent.record.folder in changed or torrent.record.infohash in due
             if is_due and self._is_elsewhere(torrent):
                 self._due.add(torrent.record.infohash)
-            elif is_due or (torrent.is_missing and look_for_missing):
+            elif is_due or (torrent.is_missing and (look_for_missing or torrent.record.folder in appeared)):
                 await self._judge(torrent, torrent.record.folder in changed)
 
     def _is_elsewhere(self, torrent: Torrent) -> bool:
