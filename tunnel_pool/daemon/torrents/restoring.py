@@ -61,10 +61,8 @@ async def _mended(records: Records, stored: StoredTorrent, position: int) -> Kep
 
 
 def _parameters(stored: StoredTorrent) -> lt.add_torrent_params | None:
-    """Return what libtorrent is given of a torrent, None when it can't be read, or is another torrent's."""
+    """Return what libtorrent is given of a torrent, None when it can't be read."""
     try:
-        parameters = lt.read_resume_data(stored.resume)
+        return lt.read_resume_data(stored.resume)
     except (RuntimeError, TypeError):
         return None
-    hashes = parameters.info_hashes
-    return parameters if stored.infohash in (str(hashes.v1), str(hashes.v2)) else None
