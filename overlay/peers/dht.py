@@ -99,6 +99,11 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
             self.storages[kind] = BoundedStorage()
         return self.storages[kind]
 
+    def nodes(self) -> list[Node]:
+        """Return the nodes that are known, whether they answer or not."""
+        buckets = (bucket for table in self.routing_tables.values() for bucket in table.trie.values())
+        return [node for bucket in buckets for node in bucket.nodes.values()]
+
     def ping_all(self) -> None:
         """Do as py-ipv8 does, and forget the empty lists that it keeps of each key it was ever asked for.
 
@@ -106,9 +111,8 @@ class CarefulDht(CarefulIntroductions, DHTDiscoveryCommunity):
         ever (py-ipv8's PingChurn, which asks all nodes all the time, is not used).
         """
         super().ping_all()
-        nodes = [n for table in self.routing_tables.values() for b in table.trie.values() for n in b.nodes.values()]
-        bad = sorted((node for node in nodes if node.status == NODE_STATUS_BAD), key=lambda node: node.last_ping_sent)
-        for node in bad[:PINGED_AT_ONCE]:
+        bad = (node for node in self.nodes() if node.status == NODE_STATUS_BAD)
+        for node in sorted(bad, key=lambda node: node.last_ping_sent)[:PINGED_AT_ONCE]:
             self.ping(node)
         for key in [key for key, nodes in self.store.items() if not nodes]:
             del self.store[key]

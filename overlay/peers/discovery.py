@@ -70,15 +70,11 @@ class IntroductionPointDht(DHTCommunityProvider):
     @property
     def announce_pause_s(self) -> float:
         """Return the seconds to leave between announcements: the fewer nodes are known, the more each is asked."""
-        pause_s = QUESTIONS_OF_AN_ANNOUNCEMENT / max(1, self._nodes())
+        pause_s = QUESTIONS_OF_AN_ANNOUNCEMENT / max(1, len(self.dht_community.nodes()))
         return min(max(pause_s, MIN_ANNOUNCE_PAUSE_S), MAX_ANNOUNCE_PAUSE_S)
 
-    def _nodes(self) -> int:
-        tables = self.dht_community.routing_tables.values()
-        return sum(len(bucket.nodes) for table in tables for bucket in table.trie.values())
-
     def _may_crawl(self) -> bool:
-        per_s = min(max(1, self._nodes()) / QUESTIONS_OF_AN_ANNOUNCEMENT, MOST_CRAWLS_PER_S)
+        per_s = min(max(1, len(self.dht_community.nodes())) / QUESTIONS_OF_AN_ANNOUNCEMENT, MOST_CRAWLS_PER_S)
         if self._crawls.spend(per_s, max(1.0, BURST_S * per_s), time.monotonic()):
             return True
         self.dht_community.counters[DropReason.DHT_CRAWL_TOO_OFTEN] += 1

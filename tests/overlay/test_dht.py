@@ -165,11 +165,10 @@ async def test_the_number_of_a_ping_is_not_guessed():
 
 
 async def test_nodes_that_did_not_answer_are_asked_again():
-    """As after a minute without a network; a node that is not asked can't show that it is there."""
+    """After a minute without a network all are in that state, and who is not asked can't show that it is there."""
     async with dht_of(3) as (asking, *others):
         await until(lambda: len(known_to(asking)) == 2)
-        nodes = [n for table in asking.routing_tables.values() for b in table.trie.values() for n in b.nodes.values()]
-        for node in nodes:
+        for node in asking.nodes():
             node.failed = 9
         assert not known_to(asking)
         asking.ping_all()
