@@ -51,6 +51,9 @@ QUESTIONS_OF_AN_ANNOUNCEMENT = 18
 MIN_ANNOUNCE_PAUSE_S, MAX_ANNOUNCE_PAUSE_S = 0.25, 3.0
 MOST_CRAWLS_PER_S, BURST_S = 5.0, 10.0  # look-ups for others; a burst may have as many as the rate allows in this time
 PAUSES_BETWEEN_MEETINGS = 4  # an eighth of what nodes take
+# The most swarms whose other introduction points wait to be met: as many as seeders may be introduced, so that whoever
+# has us introduce one after another, and leaves each, makes no longer queue.
+MAX_UNMET = 1024
 PUBLIC_KEY_PREFIX = b"LibNaCLPK:"  # the beginning of a key that the DHT's records leave out
 
 logger = logging.getLogger(__name__)
@@ -116,7 +119,7 @@ class Discovery(TaskManager):
             community, 2 * MAX_PEERS, ping_interval=PING_INTERVAL_S, inactive_time=SILENCE_S, drop_time=DROP_S
         )
         self._dht: CarefulDht | None = None
-        self._unmet: deque[tuple[PexCommunity, bytes]] = deque()  # swarms whose other introduction points are not met
+        self._unmet: deque[tuple[PexCommunity, bytes]] = deque(maxlen=MAX_UNMET)
         self._dht_asked = Recent[Peer](DHT_ASK_AGAIN_S)
         community.ipv8 = self
         community.bootstrappers += make_bootstrappers(config)
@@ -154,9 +157,10 @@ class Discovery(TaskManager):
         _estimate_as(pex, self._community)
         info_hash = (int.from_bytes(pex.community_id, "big") - 1).to_bytes(20, "big")
 
-        self._unmet.append((pex, info_hash))
-        if self._dht is not None and not self.is_pending_task_active("meet introduction points"):
-            self.register_task("meet introduction points", self._meet_in_turn)
+        if self._dht is not None:
+            self._unmet.append((pex, info_hash))
+            if not self.is_pending_task_active("meet introduction points"):
+                self.register_task("meet introduction points", self._meet_in_turn)
 
     async def _meet_in_turn(self) -> None:
         """Look one swarm after another up, and walk to its other introduction points."""

@@ -7,6 +7,7 @@ import os
 from tests.network import network, until
 from tunnel_pool.overlay.hidden_swarms.announce_turns import AnnounceTurns
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
+from tunnel_pool.overlay.peers import discovery
 from tunnel_pool.overlay.peers.discovery import MAX_ANNOUNCE_PAUSE_S, QUESTIONS_OF_AN_ANNOUNCEMENT
 
 
@@ -99,3 +100,29 @@ async def test_so_many_look_ups_are_made_for_others_as_nodes_can_answer():
         made = sum(provider._may_crawl() for _ in range(100))
         assert 1 <= made <= 3
         assert nodes[0].counters["dht_crawl_too_often"] == 100 - made
+
+
+async def test_who_comes_and_goes_makes_no_endless_queue(monkeypatch):
+    monkeypatch.setattr(discovery, "MAX_UNMET", 3)
+    async with network(exits=0, relays=2) as nodes:
+        node = nodes[0]
+        await until(node.dht_provider.dht_community.get_peers, what="the DHT")
+        asked = asyncio.Event()
+
+        class Silent:
+            announce_pause_s = 0.02
+
+            async def announce(self, info_hash, point):
+                return True
+
+            async def lookup(self, info_hash):
+                asked.set()
+                await asyncio.Event().wait()
+
+        node.dht_provider = Silent()
+        node.announce_seeder(seeder(0))
+        await asked.wait()
+        for number in range(1, 20):
+            node.announce_seeder(seeder(number))
+            node.stop_announcing(seeder(number))
+        assert len(node.ipv8._unmet) == 3
