@@ -65,9 +65,11 @@ def restore(path: Path, schema: str) -> bool:
     It is then as it was when the backup was made, with what can be read of the damaged one, which is kept under
     another name. Files that were to be deleted are not: who knows what they are by now.
     """
-    why, backup = what_is_wrong(path), backup_of(path)
+    if not (why := what_is_wrong(path)):
+        return False
+    backup = backup_of(path)
     has_backup = what_is_wrong(backup) == ""
-    if not why or (why in (GONE, EMPTY) and not has_backup):
+    if why in (GONE, EMPTY) and not has_backup:
         return False
     rows = _readable_rows(path) if path.exists() else []
     if not has_backup and not rows:

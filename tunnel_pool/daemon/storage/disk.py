@@ -35,9 +35,14 @@ def names_of(parameters: lt.add_torrent_params) -> list[str]:
     """Return a torrent's files, as they were renamed."""
     if parameters.ti is None:
         return []
-    layout, renamed = parameters.ti.layout(), parameters.renamed_files
-    names = [renamed.get(i) or layout.file_path(i) for i in real_files(layout)]
+    layout = parameters.ti.layout()
+    names = [kept_name(parameters, layout, index) for index in real_files(layout)]
     return [*names, parts_name(parameters.info_hashes)]
+
+
+def kept_name(parameters: lt.add_torrent_params, layout: lt.file_storage, index: int) -> str:
+    """Return the path of a file in the torrent's folder, as it was renamed."""
+    return str(parameters.renamed_files.get(index) or layout.file_path(index))
 
 
 def parts_name(infohashes: lt.info_hash_t) -> str:

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.selection import priority_of
-from tunnel_pool.daemon.storage.disk import real_files
+from tunnel_pool.daemon.storage.disk import kept_name, real_files
 from tunnel_pool.daemon.storage.record import UNWANTED, Record
 
 Identity = tuple[int, int]
@@ -58,11 +59,10 @@ def kept_parts(record: Record, parameters: lt.add_torrent_params) -> list[Part]:
     """Return the files that a torrent must find in its folder, by its resume data."""
     if parameters.ti is None:
         return []
-    layout, renamed = parameters.ti.layout(), parameters.renamed_files
-    has = parameters.have_pieces
+    layout, has = parameters.ti.layout(), parameters.have_pieces
     if parameters.flags & lt.torrent_flags.seed_mode:
         has = [True] * layout.num_pieces()
-    return expected_parts(record, layout, lambda index: renamed.get(index) or layout.file_path(index), has)
+    return expected_parts(record, layout, partial(kept_name, parameters, layout), has)
 
 
 def _bytes_up_to_last_piece(layout: lt.file_storage, index: int, has: Sequence[bool]) -> int:

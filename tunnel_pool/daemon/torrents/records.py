@@ -1,6 +1,7 @@
 """What is kept of the torrents: each change is on the disk before it holds."""
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -42,11 +43,9 @@ class Records:
         if (number := await self._store.setting("next number")) is not None:
             self._next_number = int(number) if number.isdigit() else 1
         stored = await self._store.torrents()
-        whole = [(kept.record.position, kept) for kept in stored if kept.record is not None]
-        numbers = [kept.record.number for kept in stored if kept.record is not None]
-        self._next_number = max([self._next_number, *(number + 1 for number in numbers)])
-        ordered = [kept for _, kept in sorted(whole, key=lambda placed: placed[0])]
-        return [*ordered, *(kept for kept in stored if kept.record is None)]
+        records = [kept.record for kept in stored if kept.record is not None]
+        self._next_number = max([self._next_number, *(record.number + 1 for record in records)])
+        return sorted(stored, key=lambda kept: math.inf if kept.record is None else kept.record.position)
 
     @property
     def were_restored(self) -> bool:
