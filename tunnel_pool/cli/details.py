@@ -2,14 +2,12 @@
 
 import argparse
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-from rich.table import Table
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
-from tunnel_pool.cli.remote import STATES, add_ids, chosen, printable, remote_of, text_of
+from tunnel_pool.cli.remote import STATES, add_ids, chosen, printable, remote_of, table_of
 from tunnel_pool.system.errors import UsageError
 
 DESCRIPTIONS = {
@@ -120,48 +118,37 @@ def _info(torrent: dict[str, Any]) -> Iterator[str]:
 def _files(torrent: dict[str, Any]) -> Iterator[str]:
     yield printable(torrent["name"])
     files = zip(torrent["files"] or (), torrent["file_stats"] or (), strict=True)
-    yield text_of(
-        _table(
-            ("number", "done", "size", "priority", "name"),
+    yield table_of(
+        ("number", "done", "size", "priority", "name"),
+        (
             (
-                (
-                    number,
-                    f"{100 * stat['bytes_completed'] / max(1, file['length']):.0f} %" if file["length"] else "100 %",
-                    _megabytes(file["length"]),
-                    PRIORITIES[stat["priority"]] if stat["wanted"] else "skipped",
-                    file["name"],
-                )
-                for number, (file, stat) in enumerate(files)
-            ),
-        )
+                number,
+                f"{100 * stat['bytes_completed'] / max(1, file['length']):.0f} %" if file["length"] else "100 %",
+                _megabytes(file["length"]),
+                PRIORITIES[stat["priority"]] if stat["wanted"] else "skipped",
+                file["name"],
+            )
+            for number, (file, stat) in enumerate(files)
+        ),
     )
 
 
 def _peers(torrent: dict[str, Any]) -> Iterator[str]:
     yield printable(torrent["name"])
-    yield text_of(
-        _table(
-            ("address", "done", "down kB/s", "up kB/s", "by", "client"),
+    yield table_of(
+        ("address", "done", "down kB/s", "up kB/s", "by", "client"),
+        (
             (
-                (
-                    f"{peer['address']}:{peer['port']}",
-                    f"{100 * peer['progress']:.0f} %",
-                    f"{peer['rate_to_client'] / 1000:.0f}",
-                    f"{peer['rate_to_peer'] / 1000:.0f}",
-                    "uTP" if peer["is_utp"] else "TCP",
-                    peer["client_name"],
-                )
-                for peer in torrent["peers"] or ()
-            ),
-        )
+                f"{peer['address']}:{peer['port']}",
+                f"{100 * peer['progress']:.0f} %",
+                f"{peer['rate_to_client'] / 1000:.0f}",
+                f"{peer['rate_to_peer'] / 1000:.0f}",
+                "uTP" if peer["is_utp"] else "TCP",
+                peer["client_name"],
+            )
+            for peer in torrent["peers"] or ()
+        ),
     )
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    table = Table(*head, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(printable(str(cell)) for cell in row))
-    return table
 
 
 def _megabytes(count: int) -> str:

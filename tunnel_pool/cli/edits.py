@@ -6,11 +6,13 @@ from typing import Any
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
-from tunnel_pool.cli.remote import add_ids, ask
+from tunnel_pool.cli.remote import add_ids, ask, describe
 from tunnel_pool.daemon.storage.record import LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT, MAX_KB_PER_S
 from tunnel_pool.overlay.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError
+
+__all__ = ["add_options", "describe"]  # what a command has
 
 NONE, USUAL = "none", "usual"
 DESCRIPTIONS = {
@@ -120,8 +122,3 @@ async def _move(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
     return await ask(arguments, "torrent_verify")
-
-
-def describe(report: dict[str, Any]) -> str:
-    notice = report.get("notice")
-    return f"{report['torrents']} torrents" + (f"; {notice}" if notice else "")

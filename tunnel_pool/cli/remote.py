@@ -3,7 +3,7 @@
 import argparse
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,18 +140,21 @@ def describe(report: dict[str, Any]) -> str:
         added = (f"{t['id']}: {t['name']}{'' if t['new'] else ' (was there)'}" for t in report["added"])
         return "\n".join(map(printable, added))
     if isinstance(report["torrents"], int):
-        return f"{report['torrents']} torrents"
-    table = Table("id", "done", "down kB/s", "up kB/s", "peers", "hops", "state", "name", box=None, pad_edge=False)
+        return "; ".join(filter(None, (f"{report['torrents']} torrents", report.get("notice"))))
+    rows = []
     for torrent in report["torrents"]:
         rates = (f"{torrent[rate] / 1000:.0f}" for rate in ("rate_download", "rate_upload"))
         state = torrent["error_string"] or torrent["status"]
         done = f"{100 * torrent['percent_done']:.0f} %"
-        row = [torrent["id"], done, *rates, torrent["peers_connected"], torrent["hops"], state, torrent["name"]]
+        rows.append([torrent["id"], done, *rates, torrent["peers_connected"], torrent["hops"], state, torrent["name"]])
+    return table_of(("id", "done", "down kB/s", "up kB/s", "peers", "hops", "state", "name"), rows)
+
+
+def table_of(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table as text, of whose cells only what prints is shown."""
+    table = Table(*head, box=None, pad_edge=False)
+    for row in rows:
         table.add_row(*(printable(str(cell)) for cell in row))
-    return text_of(table)
-
-
-def text_of(table: Table) -> str:
     text = io.StringIO()
     Console(file=text, width=160, markup=False, highlight=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -39,6 +39,12 @@ class Seeder:
         self.start(parameters)
         return infohash
 
+    def link_to(self, name, sizes):
+        """Create and seed a torrent of files of these sizes, and return a magnet link that names the seeder."""
+        parameters = lt.load_torrent_buffer(make_torrent(self.folder, name, sizes))
+        self.start(parameters)
+        return link_of(parameters, self.address)
+
     def start(self, parameters):
         parameters.save_path = str(self.folder)
         parameters.flags = lt.torrent_flags.seed_mode

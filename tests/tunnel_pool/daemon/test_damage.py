@@ -30,7 +30,7 @@ def with_hops(hops):
 
 
 async def test_records_that_are_damaged_cost_their_torrents_what_they_said_and_no_others(tmp_path):
-    """Nobody knows their hop counts any more, so they have the most and stand still."""
+    """Such a torrent has the most hops and stands still, as nobody knows its hop count any more."""
     async with daemon(tmp_path, "--workers=0") as (_, address), Rpc(address) as rpc:
         for infohash in HASHES:
             await rpc.call("torrent_add", {"filename": f"magnet:?xt=urn:btih:{infohash}", "hops": 1})

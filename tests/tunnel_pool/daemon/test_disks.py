@@ -10,7 +10,6 @@ import libtorrent as lt
 import pytest
 
 from tests.network import until
-from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.queue import Activity
@@ -38,18 +37,12 @@ def state(tmp_path):
 @pytest.fixture
 def big(seeder):
     """Return a magnet link of one file, which names its seeder."""
-    return seeded(seeder, "big", {"a.bin": 20_000_000})
+    return seeder.link_to("big", {"a.bin": 20_000_000})
 
 
 @pytest.fixture
 def two(seeder):
-    return seeded(seeder, "two", {"a.bin": 4_000_000, "b.bin": 20_000_000})
-
-
-def seeded(seeder, name, sizes):
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, name, sizes))
-    seeder.start(parameters)
-    return link_of(parameters, seeder.address)
+    return seeder.link_to("two", {"a.bin": 4_000_000, "b.bin": 20_000_000})
 
 
 async def added(here, link, file_priorities=(), **others):
@@ -219,7 +212,7 @@ async def test_a_torrent_is_not_looked_for_where_nothing_of_it_is(big, state, tm
 async def test_where_libtorrent_found_no_room_it_is_left_alone_for_a_while(
     is_quota, again_s, quota_again_s, monkeypatch
 ):
-    """What is free says nothing of a quota, and not all on every file system."""
+    """What is free says nothing of a quota, and some file systems do not tell all of it."""
     monkeypatch.setattr(disk_module, "free_spaces", lambda folders: {"/a": FreeSpace(1, 1 << 40)})
     watched = Room(0)
     watched.found_none("/a", is_quota)

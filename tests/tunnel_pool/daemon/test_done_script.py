@@ -2,12 +2,10 @@
 
 import os
 
-import libtorrent as lt
 import psutil
 import pytest
 
 from tests.network import until
-from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
 from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.main import make_parser
@@ -34,10 +32,8 @@ def is_running(pid):
 
 
 async def downloaded(here, seeder, name):
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 100_000}))
-    seeder.start(parameters)
     wish = AddRequest(hops=0, labels=["mine", "x"], others={"bandwidth_priority": 1})
-    link = parse_torrent(link_of(parameters, seeder.address))
+    link = parse_torrent(seeder.link_to("t", {"a": 100_000}))
     torrent, _ = await here.changes.add(link, wish)
     await until(lambda: torrent.is_finished)
     if name is not None:
@@ -112,14 +108,13 @@ def test_what_is_no_program_is_refused_at_the_start(how, tmp_path):
 
 
 async def test_files_are_readable_by_whom_the_umask_lets(seeder, tmp_path):
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 100_000}))
-    seeder.start(parameters)
+    link = seeder.link_to("t", {"a": 100_000})
     path = tmp_path / "downloads/t/a"
     before = os.umask(0o077)
     try:
         async with daemon(tmp_path, "--workers=0", "--hops=0", "--umask=0027") as (_, address):
             async with Rpc(address) as rpc:
-                await rpc.call("torrent_add", {"filename": link_of(parameters, seeder.address)})
+                await rpc.call("torrent_add", {"filename": link})
                 await until(lambda: path.exists() and path.stat().st_size == 100_000)
             assert path.stat().st_mode & 0o777 == 0o640
             assert path.parent.stat().st_mode & 0o777 == 0o750

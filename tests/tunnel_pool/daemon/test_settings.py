@@ -6,8 +6,7 @@ import libtorrent as lt
 import pytest
 
 from tests.network import until
-from tests.tunnel_pool.daemon.owner import link_of
-from tests.tunnel_pool.daemon.running import Rpc, daemon_here, make_torrent
+from tests.tunnel_pool.daemon.running import Rpc, daemon_here
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.torrent.metainfo import parse_torrent
@@ -25,9 +24,7 @@ UNAVAILABLE = {
 def plain_file(seeder):
     """Return a magnet link of a file whose seeder encrypts nothing."""
     seeder.session.apply_settings({"in_enc_policy": int(lt.enc_policy.disabled)})
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 100_000}))
-    seeder.start(parameters)
-    return link_of(parameters, seeder.address)
+    return seeder.link_to("t", {"a": 100_000})
 
 
 def plain_settings_of(here):

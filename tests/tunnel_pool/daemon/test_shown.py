@@ -4,12 +4,10 @@ import asyncio
 import logging
 import time
 
-import libtorrent as lt
-
 from tests.network import until, unused_host
 from tests.recording_tracker import recording_tracker
-from tests.tunnel_pool.daemon.owner import Seeder, link_of
-from tests.tunnel_pool.daemon.running import Rpc, daemon_here, make_torrent
+from tests.tunnel_pool.daemon.owner import Seeder
+from tests.tunnel_pool.daemon.running import Rpc, daemon_here
 from tunnel_pool.daemon.network_watch import SAID_AFTER_S, SAID_AGAIN_S, NetworkWatch
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent
@@ -40,10 +38,8 @@ async def test_a_trackers_answer_is_shown_with_its_time_and_an_unheard_one_as_su
 
 async def test_a_torrent_that_is_stopped_has_no_speed(tmp_path, tmp_path_factory):
     seeder = Seeder(tmp_path_factory.mktemp("seeds"))
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "t", {"a": 30_000_000}))
-    seeder.start(parameters)
     async with daemon_here(tmp_path) as here:
-        link = parse_torrent(link_of(parameters, seeder.address))
+        link = parse_torrent(seeder.link_to("t", {"a": 30_000_000}))
         torrent, _ = await here.changes.add(link, AddRequest(hops=0))
         await until(lambda: torrent.down_rate > 100_000)
         await here.changes.stop([torrent])

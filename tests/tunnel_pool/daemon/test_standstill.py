@@ -3,12 +3,10 @@
 import asyncio
 import itertools
 
-import libtorrent as lt
 import pytest
 
 from tests.network import until
-from tests.tunnel_pool.daemon.owner import link_of
-from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.tunnel_pool.daemon.running import daemon_here
 from tunnel_pool.daemon.rules import standstill
 from tunnel_pool.daemon.rules.standstill import Standstill, Step
 from tunnel_pool.daemon.torrents.changes import AddRequest
@@ -22,9 +20,7 @@ FILES = {"a.bin": 20_000_000}
 @pytest.fixture
 def link(seeder):
     """A magnet link that names the seeder."""
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "big", FILES))
-    seeder.start(parameters)
-    return link_of(parameters, seeder.address)
+    return seeder.link_to("big", FILES)
 
 
 def there_without_download(torrent):
@@ -51,10 +47,8 @@ async def test_a_torrent_that_is_opened_anew_goes_on_where_it_was(seeder, link, 
 async def test_the_watchdog_gets_a_download_going_that_libtorrent_forgot(seeder, monkeypatch, tmp_path):
     """libtorrent counts nobody as a candidate after its first part was finished."""
     monkeypatch.setattr(standstill, "FIRST_S", 0.5)
-    parameters = lt.load_torrent_buffer(make_torrent(seeder.folder, "two", {"a.bin": 400_000, "b.bin": 400_000}))
-    seeder.start(parameters)
     async with daemon_here(tmp_path) as here:
-        link = parse_torrent(link_of(parameters, seeder.address))
+        link = parse_torrent(seeder.link_to("two", {"a.bin": 400_000, "b.bin": 400_000}))
         torrent, _ = await here.changes.add(link, AddRequest(hops=0, file_priorities=[4, 0]))
         await until(lambda: torrent.is_finished and not torrent.summary.num_peers, 30)
         await asyncio.sleep(2)  # until libtorrent has looked for peers once more
