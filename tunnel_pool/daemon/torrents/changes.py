@@ -18,6 +18,7 @@ from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
@@ -366,7 +367,8 @@ def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
 
 
 def _is_any_there(torrent: Torrent, folder: str) -> bool:
-    return any(os.path.lexists(os.path.join(folder, torrent.file_path(index))) for index in torrent.file_indexes())
+    files = (Part(os.path.join(folder, torrent.file_path(index)), 0) for index in torrent.file_indexes())
+    return presence_of(files) is not Presence.GONE
 
 
 def absolute(folder: str) -> str:
