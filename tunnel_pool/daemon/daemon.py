@@ -24,10 +24,12 @@ from tunnel_pool.daemon.server.api.events import Events
 from tunnel_pool.daemon.server.api.operations import Api
 from tunnel_pool.daemon.server.api.server import add_api
 from tunnel_pool.daemon.server.api.watcher import Watcher
+from tunnel_pool.daemon.server.entrance import Entrance
 from tunnel_pool.daemon.server.guard import may_listen
 from tunnel_pool.daemon.server.loop_meter import LoopMeter
 from tunnel_pool.daemon.server.metrics import DaemonCollector
 from tunnel_pool.daemon.server.page_server import add_page
+from tunnel_pool.daemon.server.qbittorrent.server import add_qbittorrent
 from tunnel_pool.daemon.server.stream_server import add_streams
 from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.tribler import add_tribler
@@ -198,7 +200,8 @@ async def _noting_the_end(store: Store, library: Library) -> AsyncIterator[None]
 def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:
     """Return the application that answers everything over HTTP."""
     library, changes = daemon.library, daemon.changes
-    app = make_app(lambda: daemon.options.web)
+    entrance = Entrance()
+    app = make_app(lambda: daemon.options.web, entrance)
     session_id = new_session_id()
     add_rpc(app, Methods(library, changes, session_id, daemon.stopping.set), session_id)
     add_metrics(app, DaemonCollector(library, daemon.tunnels, loop_meter))
@@ -206,6 +209,15 @@ def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:
     daemon.events = Events(watcher)
     add_api(app, Api(watcher, changes, lambda: daemon.options.config), daemon.events)
     add_tribler(app, library, changes)
+    add_qbittorrent(
+        app,
+        library,
+        changes,
+        daemon.tunnels,
+        entrance=entrance,
+        credentials=lambda: daemon.options.web.credentials,
+        stop=daemon.stopping.set,
+    )
     add_streams(app, library)
     add_page(app)
     app.on_shutdown.append(daemon.events.close)

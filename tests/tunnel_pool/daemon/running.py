@@ -33,7 +33,7 @@ async def daemon(state, *more, environment=None):
 
 
 @contextlib.asynccontextmanager
-async def daemon_here(state, folder=None, **options):
+async def daemon_here(state, folder=None, web=None, **options):
     """Run a daemon in this process, and yield it; its downloads go to `folder`, else to where it keeps its state."""
     node = NodeOptions(
         WorkerRange(0, 0),
@@ -43,7 +43,7 @@ async def daemon_here(state, folder=None, **options):
         community_id=COMMUNITY_ID,
         allow_private=True,
     )
-    here = DaemonOptions(node, folder or state, WebOptions(HostPort("127.0.0.1", 0)), **options)
+    here = DaemonOptions(node, folder or state, web or WebOptions(HostPort("127.0.0.1", 0)), **options)
     async with running(here) as opened:
         ticking = asyncio.create_task(opened.until_stopped())
         yield opened

@@ -1,4 +1,4 @@
-"""Which torrents may run: the queue, ratio and idle limits, room on the disk. Pure."""
+"""Which torrents may run: the queue, the limits of seeding, room on the disk. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ class QueueLimits:
     seeds: int | None = None
     ratio: float | None = None
     idle_min: float | None = None
+    seeding_min: float | None = None
 
 
 class View(NamedTuple):
@@ -37,15 +38,18 @@ class View(NamedTuple):
     is_waiting: bool  # for room on its disk
     ratio: float
     idle_s: float  # while it ran, the time since it last sent or received something
+    seeding_s: float = 0.0  # how long it has run with all that is wanted there
 
 
 def is_done_seeding(view: View, limits: QueueLimits) -> bool:
-    """Return whether a finished torrent has reached its ratio limit or its idle limit."""
-    if not view.finished:
-        return False
-    ratio = _limit(view.record.ratio_mode, view.record.ratio_limit, limits.ratio)
-    idle_min = _limit(view.record.idle_mode, view.record.idle_limit_min, limits.idle_min)
-    return (ratio is not None and view.ratio >= ratio) or (idle_min is not None and view.idle_s >= 60 * idle_min)
+    """Return whether a finished torrent has reached its limit of ratio, of idle time or of seeding time."""
+    record = view.record
+    reached = (
+        (view.ratio, _limit(record.ratio_mode, record.ratio_limit, limits.ratio)),
+        (view.idle_s / 60, _limit(record.idle_mode, record.idle_limit_min, limits.idle_min)),
+        (view.seeding_s / 60, _limit(record.seeding_mode, record.seeding_limit_min, limits.seeding_min)),
+    )
+    return view.finished and any(limit is not None and value >= limit for value, limit in reached)
 
 
 def _limit(mode: LimitMode, own: float, session: float | None) -> float | None:

@@ -1,5 +1,6 @@
 """Whom the daemon answers: who has the password; without one, processes of its own user, and root's."""
 
+import hmac
 import logging
 import os
 import time
@@ -8,6 +9,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from tunnel_pool.daemon.server.guard import Credentials, GuessLimit, is_authorized
+from tunnel_pool.daemon.server.qbittorrent.logins import Logins
 from tunnel_pool.sandbox import connections
 
 KEY_HEADER = "X-Api-Key"  # Tribler's
@@ -22,25 +24,71 @@ class Entrance:
         self._users: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()  # the user, by connection
         self._guesses = GuessLimit()
         self._own_users = {os.geteuid(), ROOT}
+        self.logins = Logins()
+        self._credentials: Credentials | None = None  # those that the logins are of
 
     def check(self, request: web.Request, credentials: Credentials | None) -> None:
         """Raises HTTPUnauthorized or HTTPTooManyRequests for who may not ask."""
         if credentials is None:
-            if connections.is_supported() and self._user_of(request) not in self._own_users:
-                raise web.HTTPUnauthorized(
-                    text="Without a password, the daemon serves only processes of the user that runs it. To serve "
-                    "others, set one with --rpc-password-file.\n",
-                    headers=_CHALLENGE,
-                )
+            self._check_user(request)
+        else:
+            given, key = request.headers.get("Authorization"), request.headers.get(KEY_HEADER)
+            is_right = is_authorized(given, key, credentials)
+            self._check_guess(request, is_right, given is not None or key is not None)
+
+    def check_login(self, request: web.Request, credentials: Credentials | None, cookie: str) -> None:
+        """Check who asks by qBittorrent's API: by the cookie of this name, or as `check` does.
+
+        Raises HTTPForbidden for who may not ask, which has qBittorrent's clients log in.
+        """
+        self._end_logins_of_others(credentials)
+        if self.logins.find(request.cookies.get(cookie, ""), time.monotonic()) is not None:
             return
-        given, key = request.headers.get("Authorization"), request.headers.get(KEY_HEADER)
+        try:
+            self.check(request, credentials)
+        except (web.HTTPUnauthorized, web.HTTPTooManyRequests) as error:
+            raise web.HTTPForbidden(text=error.text) from None
+
+    def log_in(self, request: web.Request, credentials: Credentials | None, user: str, password: str) -> str:
+        """Return the content of a cookie by which this client may ask from now on.
+
+        Raises HTTPUnauthorized for a wrong password, HTTPForbidden after too many.
+        """
+        self._end_logins_of_others(credentials)
+        if credentials is not None:
+            given = f"{user}:{password}".encode(errors="replace")
+            is_right = hmac.compare_digest(given, f"{credentials.user}:{credentials.password}".encode())
+            try:
+                self._check_guess(request, is_right, True)
+            except web.HTTPTooManyRequests as error:
+                raise web.HTTPForbidden(text=error.text) from None
+        else:
+            self._check_user(request)
+        return self.logins.begin(time.monotonic())
+
+    def _end_logins_of_others(self, credentials: Credentials | None) -> None:
+        if credentials != self._credentials:
+            self._credentials = credentials
+            self.logins.end_all()
+
+    def _check_user(self, request: web.Request) -> None:
+        """Raises HTTPUnauthorized unless a process of our own user asks, or of root."""
+        if connections.is_supported() and self._user_of(request) not in self._own_users:
+            raise web.HTTPUnauthorized(
+                text="Without a password, the daemon serves only processes of the user that runs it. To serve "
+                "others, set one with --rpc-password-file.\n",
+                headers=_CHALLENGE,
+            )
+
+    def _check_guess(self, request: web.Request, is_right: bool, is_guess: bool) -> None:
+        """Count a wrong password. Raises HTTPUnauthorized for it, HTTPTooManyRequests for any after too many."""
         who, now_s = self._who_guesses(request), time.monotonic()
         if (wait_s := self._guesses.wait_s(who, now_s)) > 0:
             raise web.HTTPTooManyRequests(
                 text="Too many wrong passwords: try again later.\n", headers={"Retry-After": str(round(wait_s + 0.5))}
             )
-        if not is_authorized(given, key, credentials):
-            if given is not None or key is not None:
+        if not is_right:
+            if is_guess:
                 self._guesses.failed(who, now_s)
                 logger.warning("A wrong user or password came from %s", who)
             raise web.HTTPUnauthorized(text="The daemon wants its user and password.\n", headers=_CHALLENGE)

@@ -24,7 +24,9 @@ class Credentials:
 
 
 def is_authorized(header: str | None, key: str | None, credentials: Credentials | None) -> bool:
-    """Return whether an Authorization header has them (RFC 7617), or a key is the password.
+    """Return whether an Authorization header has them (RFC 7617), or the password alone as a bearer's (RFC 6750).
+
+    A key may be the password, too.
 
     The comparison takes equally long for all wrong passwords, so that its time reveals nothing.
     """
@@ -32,6 +34,8 @@ def is_authorized(header: str | None, key: str | None, credentials: Credentials 
         return True
     has_key = hmac.compare_digest((key or "").encode(errors="replace"), credentials.password.encode())
     scheme, _, encoded = (header or "").partition(" ")
+    if scheme.lower() == "bearer":
+        return hmac.compare_digest(encoded.strip().encode(errors="replace"), credentials.password.encode())
     try:
         given = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
     except ValueError:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from tunnel_pool.daemon.server.entrance import Entrance
 from tunnel_pool.daemon.server.guard import Credentials, is_fetched_by_others, is_known_host, is_own_page
+from tunnel_pool.daemon.server.qbittorrent import paths as qbittorrent
 from tunnel_pool.daemon.server.transmission import rpc
 from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
@@ -48,9 +49,9 @@ def new_session_id() -> str:
     return secrets.token_urlsafe(32)
 
 
-def make_app(options: Callable[[], WebOptions]) -> web.Application:
+def make_app(options: Callable[[], WebOptions], entrance: Entrance) -> web.Application:
     """Return an app guarded by the options of the moment, with nothing in it yet but the page of `web_root`."""
-    app = web.Application(middlewares=[_guard(options)], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_guard(options, entrance)], client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(_add_headers)
     if (root := options().web_root) is not None:
         _add_page(app, root)
@@ -67,9 +68,7 @@ def add_metrics(app: web.Application, metrics: Collector) -> None:
     app.router.add_get(METRICS_PATH, _metrics_handler(metrics))
 
 
-def _guard(options: Callable[[], WebOptions]) -> Middleware:
-    entrance = Entrance()
-
+def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse names that others point at us, pages of other sites, and strangers."""
@@ -80,7 +79,11 @@ def _guard(options: Callable[[], WebOptions]) -> Middleware:
             raise web.HTTPForbidden(text="a page of another site may not ask\n")
         if is_fetched_by_others(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Dest")):
             raise web.HTTPForbidden(text="a page of another site may not load this\n")
-        entrance.check(request, options().credentials)
+        if request.path.startswith(qbittorrent.ROOT):
+            if request.path != qbittorrent.LOGIN:
+                entrance.check_login(request, options().credentials, qbittorrent.cookie_of(request))
+        else:
+            entrance.check(request, options().credentials)
         try:
             return await handler(request)
         except (web.HTTPException, ConnectionError):

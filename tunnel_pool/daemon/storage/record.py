@@ -13,7 +13,7 @@ UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7
 
 
 class LimitMode(IntEnum):
-    """Says which ratio or idle limit holds for a torrent (tr_ratiolimit and tr_idlelimit)."""
+    """Says which limit of seeding holds for a torrent (tr_ratiolimit and tr_idlelimit)."""
 
     GLOBAL = 0
     SINGLE = 1
@@ -50,6 +50,8 @@ class Record(msgspec.Struct):
     ratio_limit: float = 2.0
     idle_mode: LimitMode = LimitMode.GLOBAL
     idle_limit_min: int = 30
+    seeding_mode: LimitMode = LimitMode.GLOBAL
+    seeding_limit_min: int = 0
     bandwidth_priority: int = 0
     peer_limit: int = 50
     sequential: bool = False

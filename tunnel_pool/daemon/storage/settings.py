@@ -43,6 +43,10 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     seed_ratio_limited: bool = False
     idle_seeding_limit: Count = 30  # minutes
     idle_seeding_limit_enabled: bool = False
+    seeding_time_limit: Count = 0  # minutes; neither this nor what follows is in Transmission
+    seeding_time_limited: bool = False
+    categories: dict[str, str] = {}  # labels that are categories, and the folder of each, empty for the usual one
+    tags: list[str] = []  # labels that were made before a torrent had them
     start_added_torrents: bool = True
     peer_limit_global: Count = 200
     peer_limit_per_torrent: Count = 50
@@ -59,6 +63,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             seeds=self.seed_queue_size if self.seed_queue_enabled else None,
             ratio=self.seed_ratio_limit if self.seed_ratio_limited else None,
             idle_min=self.idle_seeding_limit if self.idle_seeding_limit_enabled else None,
+            seeding_min=self.seeding_time_limit if self.seeding_time_limited else None,
         )
 
     def of_plain_session(self) -> dict[str, Any]:

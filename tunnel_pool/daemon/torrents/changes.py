@@ -63,6 +63,11 @@ class Changes:
         self.folders_by_label = folders_by_label or {}
         self.hops = HopChanges(library)
         self._deleting: set[asyncio.Task[None]] = set()
+        self._editing = asyncio.Lock()  # held while settings change
+
+    def categories(self) -> dict[str, str]:
+        """Return the labels that are categories, and the folder of each; it is empty where the usual one holds."""
+        return {**self.folders_by_label, **self._library.records.settings.categories}
 
     # In and out
 
@@ -119,7 +124,8 @@ class Changes:
     async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
         library = self._library
         labels = other_labels(request.labels)
-        by_label = (self.folders_by_label[label] for label in labels if label in self.folders_by_label)
+        folders = self.categories()
+        by_label = (folders[label] for label in labels if folders.get(label))
         folder = absolute(request.folder or next(by_label, library.records.settings.folder))
         with refused():
             hops = self.rules.hops(request.hops, request.labels, folder)
@@ -346,9 +352,10 @@ class Changes:
 
     # For all
 
-    async def set_settings(self, settings: Settings) -> None:
-        """Raises StoreError."""
-        await self._library.records.set_settings(settings)
+    async def edit_settings(self, edit: Callable[[Settings], Settings]) -> None:
+        """Change the settings, as no other change of them does meanwhile. Raises StoreError, and what `edit` raises."""
+        async with self._editing:
+            await self._library.records.set_settings(edit(self._library.records.settings))
         self._library.apply_settings()
         self._library.scheduler.tick()
 

@@ -138,6 +138,7 @@ class Scheduler:
             torrent.activity is Activity.NO_ROOM,
             torrent.totals.uploaded / given_for if given_for else 0.0,
             now_s - torrent.active_s,
+            torrent.seeding_s(now_s),
         )
 
     def apply_activity(self, torrent: Torrent) -> None:
@@ -227,7 +228,7 @@ class Scheduler:
                 await self._records.put(torrent, stopped=True, started_now=False, stopped_by_limit=True)
 
     def is_done(self, torrent: Torrent) -> bool:
-        """Return whether a finished torrent has reached its ratio limit or its idle limit."""
+        """Return whether a finished torrent has reached one of its limits of seeding."""
         return is_done_seeding(self._view(torrent, time.monotonic()), self._records.settings.queue_limits())
 
     def _look_at_disks(self) -> None:

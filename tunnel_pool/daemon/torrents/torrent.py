@@ -115,6 +115,7 @@ class Torrent:
     lane: Lane  # the lane of the session that it is in
     handle: lt.torrent_handle  # invalid while it is `is_between_sessions`
     status: lt.torrent_status  # change it by `update`
+    status_s: float = field(init=False)  # monotonic, when libtorrent gave it
     summary: StatusSummary = field(init=False)
     is_checking: bool = field(init=False)
     is_finished: bool = field(init=False)  # whether all that is wanted is there
@@ -170,11 +171,12 @@ class Torrent:
             object.__setattr__(self, "changed", self.count.value)
 
     def __post_init__(self) -> None:
+        self.status_s = time.monotonic()
         self._look(StatusSummary.of(self.status))
 
     def update(self, status: lt.torrent_status) -> bool:
         """Take libtorrent's new status of it; return whether anything in it that decides or is shown has changed."""
-        self.status = status
+        self.status, self.status_s = status, time.monotonic()
         summary = StatusSummary.of(status)
         if summary == self.summary:
             return False
@@ -189,6 +191,13 @@ class Torrent:
         self.is_paused = bool(summary.flags & PAUSED)
         self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
         self.is_private = self.info is not None and self.info.priv()
+
+    def seeding_s(self, now_s: float) -> float:
+        """Return for how long it has run with all that is wanted there."""
+        if not self.is_finished:
+            return 0.0
+        since = 0.0 if self.is_paused else now_s - self.status_s  # libtorrent says nothing of an idle torrent
+        return float(self.status.finished_duration.total_seconds() + since)
 
     def begin_count(self, before: Totals) -> None:
         """Note that libtorrent counts from 0, and what was moved before."""

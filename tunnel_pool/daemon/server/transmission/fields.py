@@ -10,7 +10,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.transmission import trackers
-from tunnel_pool.daemon.storage.record import HIGH, LOW
+from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)
@@ -32,7 +32,8 @@ def status_of(torrent: Torrent) -> int:
 
 
 def _priority(torrent: Torrent, index: int) -> int:
-    return {LOW: -1, HIGH: 1}.get(torrent.priority(index), 0)
+    priority = torrent.priority(index)
+    return (priority > NORMAL) - (UNWANTED < priority < NORMAL)
 
 
 def _eta(torrent: Torrent) -> int:
@@ -162,7 +163,7 @@ def hops_label(torrent: Torrent) -> str:
     return f"hops:{torrent.record.hops}"
 
 
-def _hash_string(torrent: Torrent) -> str:
+def hash_string(torrent: Torrent) -> str:
     """Return the v1 hash if there is one, as most clients know a torrent that has both by it."""
     hashes = torrent.status.info_hashes
     return str(hashes.v1) if hashes.has_v1() else torrent.record.infohash
@@ -201,7 +202,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "files": _files,
     "file_stats": _file_stats,
     "group": lambda t: "",
-    "hash_string": _hash_string,
+    "hash_string": hash_string,
     "have_unchecked": lambda t: 0,
     "have_valid": lambda t: t.status.total_done,
     "hops": lambda t: t.record.hops,  # our own field

@@ -19,7 +19,7 @@ from tunnel_pool.daemon.server.transmission.names import snake
 from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
-from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Speed
+from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Settings, Speed
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, absolute, refused
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -253,9 +253,12 @@ class Methods:
         return {name: value for name, value in shown.items() if name in names}
 
     async def _session_set(self, arguments: Arguments) -> None:
-        settings = session.changed(self._library.records.settings, arguments, self._library.sessions.plain_port())
-        absolute(settings.folder)
-        await self._changes.set_settings(settings)
+        def edit(settings: Settings) -> Settings:
+            changed = session.changed(settings, arguments, self._library.sessions.plain_port())
+            absolute(changed.folder)
+            return changed
+
+        await self._changes.edit_settings(edit)
 
     async def _session_stats(self, arguments: Arguments) -> Arguments:
         torrents = self._library.torrents.values()

@@ -65,9 +65,12 @@ INSTEAD = {
 }
 """What to do in place of setting these."""
 
+NOT_OURS = ("categories", "tags", "seeding_time_limit", "seeding_time_limited")
+"""Settings that Transmission does not know."""
+
 
 def shown(settings: Settings, session_id: str, peer_port: int) -> dict[str, Any]:
-    own = msgspec.to_builtins(settings)
+    own = {name: value for name, value in msgspec.to_builtins(settings).items() if name not in NOT_OURS}
     folder = own.pop("folder")
     return {
         **FIXED,
@@ -98,7 +101,9 @@ def changed(settings: Settings, arguments: dict[str, Any], peer_port: int) -> Se
             raise RequestError(f"{name.replace('_', '-')} can't be changed here: {why}")
     if "download_dir" in arguments:
         arguments["folder"] = arguments.pop("download_dir")
-    known = {name: value for name, value in arguments.items() if name in settings.__struct_fields__}
+    known = {
+        name: value for name, value in arguments.items() if name in settings.__struct_fields__ and name not in NOT_OURS
+    }
     return msgspec.convert({**msgspec.to_builtins(settings), **known}, Settings, strict=False)
 
 

@@ -1,0 +1,145 @@
+"""torrents/add: torrents from links and files, with all that qBittorrent's clients may say of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.server.qbittorrent.categories import checked_category, split_tags
+from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_limit
+from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
+from tunnel_pool.daemon.server.qbittorrent.labels import Labels
+from tunnel_pool.daemon.server.qbittorrent.words import BadTorrentError, Call, ConflictError, Words
+from tunnel_pool.daemon.server.transmission.fields import hash_string
+from tunnel_pool.daemon.sources import of_source
+from tunnel_pool.daemon.storage.disk import real_files
+from tunnel_pool.daemon.storage.record import NORMAL
+from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import read_metainfo
+
+ORIGINAL, SUBFOLDER, NO_SUBFOLDER = "Original", "Subfolder", "NoSubfolder"
+# What we have not; another value than these is refused.
+HAS_NOT = {
+    "firstLastPiecePrio": (("", "false"), "the first and last pieces can't come first: use sequentialDownload"),
+    "stopCondition": (("", "None"), "a torrent can be added stopped, and does not stop by itself before it is done"),
+    "downloader": (("",), "there are no search plugins"),
+    "useDownloadPath": (("", "false"), "a torrent has one folder from its start to its end"),
+}
+
+
+class Adding:
+    def __init__(self, changes: Changes, labels: Labels) -> None:
+        self._changes = changes
+        self._labels = labels
+
+    def calls(self) -> dict[str, Call]:
+        return {"torrents/add": self._add}
+
+    async def _add(self, words: Words) -> dict[str, Any]:
+        """Add each link and file. What fails is counted, and is an error where nothing is added.
+
+        `skip_checking` and `seedMode` are passed over: files that are there are always checked.
+        """
+        for name, (usual, why) in HAS_NOT.items():
+            if words.text(name, "").strip() not in usual:
+                raise ConflictError(f"{name}: {why}")
+        wish = await self._wish(words)
+        added: list[str] = []
+        errors: list[RequestError] = []
+        sources: list[str | bytes] = [*_links(words), *_torrents(words)]
+        for source in sources:
+            try:
+                added.append(hash_string(await self._add_one(source, wish, words)))
+            except RequestError as error:
+                errors.append(error)
+        if not added:
+            raise ConflictError(str(errors[0]) if errors else "no torrent was named")
+        counts = {"success_count": len(added), "failure_count": len(errors), "pending_count": 0}
+        return {**counts, "added_torrent_ids": added}
+
+    async def _wish(self, words: Words) -> AddRequest:
+        """Return what holds for all that this call adds; a category that is new is made. Raises RequestError."""
+        category = words.text("category", "").strip()
+        tags, hops = split_tags(words.several("tags", ",") if "tags" in words else ())
+        if category:
+            await self._labels.ensure(checked_category(category))
+        by_category = words.flag("autoTMM") and category
+        others = {
+            **share_limits(words),
+            **speed_limit("download", words.number("dlLimit", -1)),
+            **speed_limit("upload", words.number("upLimit", -1)),
+            "sequential": bool(words.flag("sequentialDownload")),
+            "started_now": bool(words.flag("forced")),
+        }
+        is_stopped = words.flag("stopped")
+        return AddRequest(
+            folder=None if by_category else words.text("savepath", "").strip() or None,
+            hops=hops,
+            labels=[label for label in (category, *tags) if label],
+            stopped=words.flag("paused") if is_stopped is None else is_stopped,  # its name until 2.11
+            others=others,
+        )
+
+    async def _add_one(self, source: str | bytes, wish: AddRequest, words: Words) -> Torrent:
+        """Raises RequestError."""
+        parameters = _parameters(source)
+        _lay_out(parameters, words.text("contentLayout", ORIGINAL) or ORIGINAL)
+        if "filePriorities" in words and parameters.ti is not None:
+            wish = _with_priorities(wish, parameters.ti, words.several("filePriorities", ","))
+        torrent, was_there = await self._changes.add(parameters, wish)
+        if was_there:
+            raise ConflictError("the torrent is there already")
+        if name := " ".join(words.text("rename", "").split()):
+            await self._changes.change([torrent], name=name)
+        if words.flag("addToTopOfQueue"):
+            await self._changes.queue_move([torrent], "top")
+        return torrent
+
+
+def _links(words: Words) -> list[str]:
+    return words.several("urls", "\n") if "urls" in words else []
+
+
+def _torrents(words: Words) -> list[bytes]:
+    """Raises BadTorrentError: nothing is added then."""
+    for name, content in words.files.items():
+        try:
+            read_metainfo(content)
+        except (RuntimeError, ValueError):
+            raise BadTorrentError(f"Error: '{name[:100]}' is not a valid torrent file.") from None
+    return list(words.files.values())
+
+
+def _parameters(source: str | bytes) -> lt.add_torrent_params:
+    """Raises RequestError."""
+    return of_source(source, files=False) if isinstance(source, str) else read_metainfo(source)
+
+
+def _lay_out(parameters: lt.add_torrent_params, layout: str) -> None:
+    """Give the files of a torrent file their places. Raises RequestError."""
+    if layout not in (ORIGINAL, SUBFOLDER, NO_SUBFOLDER):
+        raise RequestError(f"contentLayout is one of {ORIGINAL}, {SUBFOLDER} and {NO_SUBFOLDER}")
+    if parameters.ti is None or layout == ORIGINAL:
+        return
+    files = parameters.ti.layout()
+    paths = {index: str(files.file_path(index)) for index in range(files.num_files())}
+    is_in_folder = any("/" in path for path in paths.values())
+    if layout == SUBFOLDER and not is_in_folder:
+        folder = str(files.name()).rpartition(".")[0] or str(files.name())
+        parameters.renamed_files = {index: f"{folder}/{path}" for index, path in paths.items()}
+    if layout == NO_SUBFOLDER and is_in_folder:
+        parameters.renamed_files = {index: path.partition("/")[2] or path for index, path in paths.items()}
+
+
+def _with_priorities(wish: AddRequest, info: lt.torrent_info, given: list[str]) -> AddRequest:
+    """Raises RequestError."""
+    indexes = real_files(info.layout())
+    names = {str(name): priority for name, priority in PRIORITIES.items()}
+    if len(given) != len(indexes) or not set(given) <= names.keys():
+        raise RequestError("filePriorities has one priority for each file: 0, 1, 6 or 7")
+    priorities = [NORMAL] * info.layout().num_files()
+    for index, name in zip(indexes, given, strict=True):
+        priorities[index] = names[name]
+    return replace(wish, file_priorities=priorities)

@@ -1,0 +1,129 @@
+"""qBittorrent's Web API over HTTP (its webapplication.cpp)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+from aiohttp import web
+
+from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.server.api.operations import NotFoundError
+from tunnel_pool.daemon.server.entrance import Entrance
+from tunnel_pool.daemon.server.guard import Credentials
+from tunnel_pool.daemon.server.qbittorrent.adding import Adding
+from tunnel_pool.daemon.server.qbittorrent.application import Application
+from tunnel_pool.daemon.server.qbittorrent.editing import Editing
+from tunnel_pool.daemon.server.qbittorrent.labels import Labels
+from tunnel_pool.daemon.server.qbittorrent.paths import LOGIN, LOGOUT, ROOT, cookie_of
+from tunnel_pool.daemon.server.qbittorrent.reading import Reading
+from tunnel_pool.daemon.server.qbittorrent.shown import Shown
+from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
+from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.library import Library
+
+JSON, TEXT = "application/json", "text/plain"
+OK = "Ok."
+
+
+def add_qbittorrent(
+    app: web.Application,
+    library: Library,
+    changes: Changes,
+    tunnels: Tunnels,
+    *,
+    entrance: Entrance,
+    credentials: Callable[[], Credentials | None],
+    stop: Callable[[], None],
+) -> None:
+    shown = Shown(library, changes)
+    reading = Reading(shown)
+    labels = Labels(library, changes, reading)
+    application = Application(shown, tunnels, entrance.logins, stop)
+    safe = {**application.reading(), **reading.calls()}
+    editing = Editing(library, changes, reading)
+    posted = {**application.changing(), **editing.calls(), **labels.calls(), **Adding(changes, labels).calls()}
+    doors = _Doors(entrance, credentials)
+    app.router.add_post(LOGIN, doors.log_in)
+    app.router.add_post(LOGOUT, doors.log_out)
+
+    async def answer(request: web.Request) -> web.Response:
+        name = request.match_info["call"]
+        call = posted.get(name, safe.get(name))
+        if call is None:
+            return _text(404, "Endpoint does not exist")
+        if request.method not in (("POST",) if name in posted else ("GET", "POST", "HEAD")):
+            return _text(405, "Method Not Allowed")
+        return await _answered(call, await _words(request))
+
+    app.router.add_route("*", ROOT + "{call:[^/]+/[^/]+}", answer)
+
+
+class _Doors:
+    """Lets clients in and out."""
+
+    def __init__(self, entrance: Entrance, credentials: Callable[[], Credentials | None]) -> None:
+        self._entrance = entrance
+        self._credentials = credentials
+
+    async def log_in(self, request: web.Request) -> web.Response:
+        words = await _words(request)
+        user, password = words.given.get("username", ""), words.given.get("password", "")
+        content = self._entrance.log_in(request, self._credentials(), user, password)
+        response = _text(200, OK)
+        response.set_cookie(cookie_of(request), content, path="/", httponly=True, samesite="Strict")
+        return response
+
+    async def log_out(self, request: web.Request) -> web.Response:
+        self._entrance.logins.end(request.cookies.get(cookie_of(request), ""))
+        response = _text(200, "")
+        response.del_cookie(cookie_of(request), path="/")
+        return response
+
+
+async def _words(request: web.Request) -> Words:
+    """Return what a client asks for, in the query or in a form; of a name that comes twice, the last value holds."""
+    login = request.cookies.get(cookie_of(request), "")
+    form: Mapping[str, object] = await request.post() if request.method == "POST" else request.query
+    given: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    for name, value in form.items():
+        if isinstance(value, web.FileField):
+            files[
+                value.filename if value.filename not in files else f"{len(files)} {value.filename}"
+            ] = await asyncio.to_thread(value.file.read)
+        else:
+            given[name] = value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
+    return Words(given, files, login)
+
+
+async def _answered(call: Call, words: Words) -> web.Response:
+    """Answer with what the call returns, or with why it failed; a change that has begun is finished."""
+    try:
+        given = await asyncio.shield(asyncio.ensure_future(call(words)))
+    except NotFoundError as error:
+        return _text(404, str(error))
+    except RequestError as error:
+        return _text(getattr(error, "status", 400), str(error))
+    except StoreError as error:
+        return _text(500, f"the change could not be saved: {error}")
+    except RuntimeError:
+        return _text(409, "the torrent goes from one session to another: ask again")
+    return _answer(given)
+
+
+def _answer(given: object) -> web.Response:
+    """Return an answer as what it is: a file, a text, or else JSON."""
+    if isinstance(given, FileAnswer):
+        disposition = {"Content-Disposition": f'attachment; filename="{given.name}"'}
+        return web.Response(body=given.content, content_type=given.content_type, headers=disposition)
+    if given is None or isinstance(given, str):
+        return _text(200, given or "")
+    return web.Response(
+        body=msgspec.json.encode(given), content_type=JSON, charset="utf-8", headers={"Cache-Control": "no-store"}
+    )
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text, content_type=TEXT, headers={"Cache-Control": "no-store"})
