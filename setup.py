@@ -146,6 +146,7 @@ setup(
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.6,<4",
+            "qbittorrent-api>=2026.8,<2028",
             "ruff>=0.6,<1",
             "schemathesis>=4,<5",
             "selenium>=4.20,<5",
