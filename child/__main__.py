@@ -29,7 +29,7 @@ async def run() -> None:
     asked = asyncio.Event()
 
     def stop(why: str) -> None:
-        logging.getLogger(__name__).info("Ending: %s", why)
+        logging.getLogger(__name__).debug("Ending: %s", why)
         asked.set()
 
     host = ChildHost(on_lost=stop)

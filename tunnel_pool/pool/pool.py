@@ -286,8 +286,8 @@ class ProcessPool:
             case SendHeartbeat() if child is not None:
                 self._send_heartbeat(child)
             case RequestExit(slot, reason) if child is not None:
-                log = logger.warning if self._is_needed(slot) else logger.info
-                log("Child %d is asked to end: %s", slot, reason)
+                level = logging.WARNING if self._is_needed(slot) else logging.INFO
+                logger.log(logging.DEBUG if self._policy.stopping else level, "Child %d is stopped: %s", slot, reason)
                 child.request_exit(reason)
                 self._listener.child_gone(slot, reason)
             case Kill() if child is not None:

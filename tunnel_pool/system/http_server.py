@@ -70,7 +70,8 @@ async def serving_app(app: web.Application, listen: HostPort, cannot: str, hint:
     bounded.append(_Connections(runner.server))
     try:
         try:
-            sock = socket.create_server(listen, backlog=BACKLOG)
+            family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+            sock = socket.create_server(listen, family=family, backlog=BACKLOG)
         except OSError as error:
             raise UserError(f"{cannot} {listen}: {os.strerror(error.errno or 0)}{hint}") from None
         server = await asyncio.get_running_loop().create_server(bounded[0].opened, sock=sock)

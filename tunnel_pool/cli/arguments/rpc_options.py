@@ -16,7 +16,7 @@ PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105
 def add_rpc_options(
     parser: argparse.ArgumentParser, what: str = "Address of the daemon (default: %(default)s)."
 ) -> None:
-    parser.add_argument("--rpc", type=_address, default=USUAL_ADDRESS, metavar="IP:PORT", help=what)
+    parser.add_argument("--rpc", type=rpc_address, default=USUAL_ADDRESS, metavar="IP:PORT", help=what)
     parser.add_argument("--rpc-user", default="tunnel-pool", metavar="NAME", help="User name (default: %(default)s).")
     parser.add_argument(
         "--rpc-password-file",
@@ -26,9 +26,11 @@ def add_rpc_options(
     )
 
 
-def _address(text: str) -> HostPort:
-    """Parse IP:PORT, or localhost:PORT, which is not looked up."""
+def rpc_address(text: str) -> HostPort:
+    """Parse IP:PORT, where an IPv6 address is in brackets, or localhost:PORT, which is not looked up."""
     host, _, port = text.rpartition(":")
+    if host.startswith("["):
+        return options.destination(text)
     return options.host_port(f"127.0.0.1:{port}" if host == "localhost" else text)
 
 

@@ -116,7 +116,7 @@ class Scheduler:
             if not is_whole and self._is_settled(torrent):
                 continue
             if is_measured:
-                torrent.measure(since_s)
+                torrent.measure(now_s, since_s)
             if torrent.activity is Activity.RUNNING and is_done_seeding(self._view(torrent, now_s), limits):
                 self._background.spawn(self._stop_done(torrent))
             try:

@@ -12,6 +12,7 @@ import libtorrent as lt
 from tunnel_pool.contract import Address
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.selection import priority_of
+from tunnel_pool.daemon.rules.speeds import Speeds
 from tunnel_pool.daemon.rules.standstill import Standstill
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import UNWANTED, Record
@@ -161,7 +162,7 @@ class Torrent:
     _all_swarms: frozenset[bytes] | None = None  # its hidden swarms, once its metadata names them all
     # What `changed` and whether its lane could be reached were when it did what it is to do; None while it does not.
     settled: tuple[int, bool] | None = None
-    _measured: tuple[int, int] = (0, 0)  # the payload down and up until the last measurement
+    _speeds: Speeds = field(default_factory=Speeds)
     _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -259,23 +260,17 @@ class Torrent:
 
     @property
     def is_measured(self) -> bool:
-        """Return whether its speeds say that nothing comes or goes, and nothing did since they were measured."""
-        return not self.down_rate and not self.up_rate and self._measured == self._payload
+        """Return whether nothing comes or goes, and nothing did since its speeds were measured."""
+        return self._speeds.is_idle(self._payload)
 
-    def measure(self, since_s: float) -> None:
-        """Measure its speeds over so many seconds: the time in which all that is new to `summary` has moved.
-
-        libtorrent's own speeds fade over half a minute.
-        """
+    def measure(self, now_s: float, since_s: float) -> None:
+        """Measure its speeds; all that is new to `summary` has moved within the last `since_s`."""
         if self.activity is not Activity.RUNNING:
-            self.down_rate, self.up_rate, self._measured = 0, 0, self._payload
-        if self.is_measured:
-            return
-        before, self._measured = self._measured, self._payload
-        # A session that it has just come to counts from 0.
-        self.down_rate, self.up_rate = (
-            max(0, round((now - then) / since_s)) for now, then in zip(self._measured, before, strict=True)
-        )
+            self._speeds.stop(self._payload)
+        elif not self.is_measured:
+            self._speeds.measure(self._payload, now_s, since_s)
+        if (self.down_rate, self.up_rate) != (self._speeds.down, self._speeds.up):
+            self.down_rate, self.up_rate = self._speeds.down, self._speeds.up
 
     def peer_infos(self) -> Sequence[lt.peer_info]:
         """Return its BitTorrent peers, as of the last second. Raises RuntimeError while it is between sessions."""
