@@ -42,6 +42,7 @@ GROUPS = {
         "files": "show files of torrents, and choose among them",
         "peers": "show peers of torrents",
         "add": "add torrents to a daemon",
+        "import": "take over the torrents of another program",
         "remove": "remove torrents from a daemon",
         "pause": "stop torrents of a daemon",
         "resume": "start torrents of a daemon",
@@ -64,6 +65,7 @@ MODULES = {
     **dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote"),
     **dict.fromkeys(("set", "move", "verify"), "edits"),
     **dict.fromkeys(("info", "files", "peers"), "details"),
+    "import": "importing",
 }
 # What a program that embeds the pool need not have installed (setup.py).
 OF_THE_COMMAND = {

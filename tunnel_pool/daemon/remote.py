@@ -1,5 +1,6 @@
 """A client of a running daemon, by the RPC that all others speak."""
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -63,6 +64,27 @@ class Remote:
         result: dict[str, Any] = answer["result"]
         return result
 
+    async def add(self, torrent: dict[str, Any]) -> dict[str, Any]:
+        """Add a torrent by our own API, and return its answer. Raises UserError."""
+        return json.loads(await self._posted("/api/torrents", json=torrent))  # type: ignore[no-any-return]
+
+    async def make_category(self, name: str, folder: str) -> None:
+        """Make a category with its folder, unless there is one of this name. Raises UserError."""
+        await self._posted("/api/v2/torrents/createCategory", data={"category": name, "savePath": folder})
+
+    async def _posted(self, path: str, **body: Any) -> bytes:
+        """Return the body of an answer; that it is there already is none of an error. Raises UserError."""
+        try:
+            async with self._http.post(f"http://{self._address}{path}", **body) as response:
+                answer, status = await response.read(), response.status
+        except TimeoutError:
+            raise UserError(f"the daemon at {self._address} takes longer than {TIMEOUT_S:.0f} s") from None
+        except (aiohttp.ClientError, OSError):
+            raise UserError(NO_DAEMON.format(self._address)) from None
+        if status >= 400 and status != 409:
+            raise UserError(_why(answer))
+        return answer
+
     async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Yield the events of /api/events, with their data. Raises UserError, also at the end."""
         try:
@@ -86,3 +108,10 @@ class Remote:
             if SESSION_HEADER in response.headers:
                 self._headers[SESSION_HEADER] = response.headers[SESSION_HEADER]
             return response.status, await response.read()
+
+
+def _why(answer: bytes) -> str:
+    """Return the error in an answer, which is JSON or a text."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(answer)["error"])
+    return answer.decode(errors="replace").strip()[:500]

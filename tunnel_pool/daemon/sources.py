@@ -2,12 +2,18 @@
 
 import base64
 import binascii
+from typing import Any
 
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import parse_link, parse_torrent, read_metainfo
+
+KEPT_OF_RESUME = (
+    "active_time", "added_time", "completed_time", "file_priorities", "finished_time", "seeding_time",
+    "total_downloaded", "total_uploaded",
+)  # fmt: skip
 
 
 def of_metainfo(text: str) -> lt.add_torrent_params:
@@ -16,6 +22,29 @@ def of_metainfo(text: str) -> lt.add_torrent_params:
         return read_metainfo(base64.b64decode(text))
     except (RuntimeError, binascii.Error, ValueError) as error:
         raise _invalid(error) from None
+
+
+def of_resume(text: str) -> lt.add_torrent_params:
+    """Return the parameters of another program's torrent: libtorrent's resume data in base64, with the metadata.
+
+    Of what it says, the places of files, the pieces that are there, what was moved and when are taken.
+    """
+    try:
+        given = lt.read_resume_data(base64.b64decode(text))
+    except (RuntimeError, binascii.Error, ValueError) as error:
+        raise _invalid(error) from None
+    if given.ti is None:
+        raise RequestError("the resume data has no metadata")
+    metainfo: Any = lt.write_torrent_file(given)
+    parameters = read_metainfo(lt.bencode(metainfo))
+    for name in KEPT_OF_RESUME:
+        setattr(parameters, name, getattr(given, name))
+    parameters.have_pieces = list(given.have_pieces)[: given.ti.num_pieces()]
+    renamed = dict(given.renamed_files)
+    if any(path.startswith("/") or ".." in path.split("/") for path in renamed.values()):
+        raise RequestError("a file of the torrent is outside its folder")
+    parameters.renamed_files = renamed
+    return parameters
 
 
 def of_source(text: str, files: bool) -> lt.add_torrent_params:

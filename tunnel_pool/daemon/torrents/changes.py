@@ -24,6 +24,7 @@ from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.loading import files_are_gone
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
 from tunnel_pool.torrent.isolation import PLAIN
@@ -86,8 +87,9 @@ class Changes:
             record = await self._record_of(parameters, request)
             parameters.save_path = record.folder
             await library.records.add(record, parameters)
+            is_missing = library.places.is_gone(record.folder) or await files_are_gone(record, parameters)
             try:
-                torrent = library.open(record, parameters, library.places.is_gone(record.folder))
+                torrent = library.open(record, parameters, is_missing)
             except (RuntimeError, OSError) as error:
                 await library.records.remove([record.infohash])
                 raise RequestError(f"libtorrent refuses the torrent: {error}") from None
@@ -138,7 +140,8 @@ class Changes:
             name=name_of(parameters) or infohash,
             folder=folder,
             position=len(library.torrents),
-            added_s=time.time(),
+            added_s=parameters.added_time or time.time(),
+            done_s=float(parameters.completed_time),
             labels=labels,
             peers=parameters.peers,
             stopped=not library.records.settings.start_added_torrents if request.stopped is None else request.stopped,

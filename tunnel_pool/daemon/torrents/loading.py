@@ -42,21 +42,28 @@ async def load(library: Library, folder: str | None, was_ended: bool) -> None:
 
 async def _is_missing(library: Library, record: Record, parameters: lt.add_torrent_params, was_ended: bool) -> bool:
     """Return whether a torrent's files are gone; have libtorrent check them where they can't be as it left them."""
+    if await files_are_gone(record, parameters):
+        return True
+    if not was_ended and disk.has_parts(record.folder, parameters):
+        forget_pieces(parameters)
+    elif library.records.were_restored and not record.done_s:
+        forget_pieces(parameters)  # it has had more since the backup
+    return False
+
+
+async def files_are_gone(record: Record, parameters: lt.add_torrent_params) -> bool:
+    """Return whether a torrent's files are gone; have those checked that are shorter than they were."""
     presence = await asyncio.to_thread(presence_of, kept_parts(record, parameters))
     if presence is Presence.GONE:
         logger.warning("The files of a torrent are gone: it stands still until they are back")
         return True
     if presence is Presence.SHORT:
         logger.warning("Files of a torrent are missing or shorter than they were: what is there is checked")
-        _forget_pieces(parameters)
-    elif not was_ended and disk.has_parts(record.folder, parameters):
-        _forget_pieces(parameters)
-    elif library.records.were_restored and not record.done_s:
-        _forget_pieces(parameters)  # it has had more since the backup
+        forget_pieces(parameters)
     return False
 
 
-def _forget_pieces(parameters: lt.add_torrent_params) -> None:
+def forget_pieces(parameters: lt.add_torrent_params) -> None:
     """Have libtorrent check a torrent's files instead of believing its resume data.
 
     libtorrent writes the header of a parts file, which says what is where in it, only when it closes or moves that

@@ -75,10 +75,14 @@ Source = Annotated[
 
 
 class NewTorrent(Model):
-    """A torrent to add; it has either `source` or `metainfo`."""
+    """A torrent to add; it has one of `source`, `metainfo` and `resume`."""
 
     source: Source | None = None
     metainfo: Annotated[str, msgspec.Meta(description="a .torrent file in base64")] | None = None
+    resume: (
+        Annotated[str, msgspec.Meta(description="libtorrent's resume data in base64, with the metadata: imported")]
+        | None
+    ) = None
     hops: Hops | None = None
     labels: Labels = []
     folder: Text | None = None

@@ -10,7 +10,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.server.api import model, views
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
-from tunnel_pool.daemon.sources import of_metainfo, of_source
+from tunnel_pool.daemon.sources import of_metainfo, of_resume, of_source
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -117,9 +117,12 @@ class Api:
 
     async def _add(self, call: Call) -> model.Added:
         body: model.NewTorrent = call.body
-        if (body.source is None) == (body.metainfo is None):
-            raise RequestError("name either `source` or `metainfo`")
-        parameters = of_metainfo(body.metainfo) if body.metainfo else of_source(body.source or "", files=False)
+        if [body.source, body.metainfo, body.resume].count(None) != 2:
+            raise RequestError("name one of `source`, `metainfo` and `resume`")
+        if body.resume is not None:
+            parameters = of_resume(body.resume)
+        else:
+            parameters = of_metainfo(body.metainfo) if body.metainfo else of_source(body.source or "", files=False)
         wish = AddRequest(folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped)
         torrent, was_there = await self._changes.add(parameters, wish)
         return model.Added(torrent=views.torrent_view(torrent), new=not was_there)

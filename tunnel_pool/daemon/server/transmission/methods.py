@@ -33,11 +33,14 @@ SETTABLE = {
     "download_limit": "download_limit_kb",
     "download_limited": "download_limited",
     "honors_session_limits": "honors_session_limits",
+    "name": "name",  # neither this nor the two of seeding time are Transmission's
     "peer_limit": "peer_limit",
     "seed_idle_limit": "idle_limit_min",
     "seed_idle_mode": "idle_mode",
     "seed_ratio_limit": "ratio_limit",
     "seed_ratio_mode": "ratio_mode",
+    "seeding_time_limit": "seeding_limit_min",
+    "seeding_time_mode": "seeding_mode",
     "sequential_download": "sequential",
     "upload_limit": "upload_limit_kb",
     "upload_limited": "upload_limited",
@@ -338,11 +341,14 @@ class _Fields(msgspec.Struct):
     download_limit: Speed = 0
     download_limited: bool = False
     honors_session_limits: bool = True
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] = ""
     peer_limit: Count = 0
     seed_idle_limit: Count = 0
     seed_idle_mode: LimitMode = LimitMode.GLOBAL
     seed_ratio_limit: Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)] = 0.0
     seed_ratio_mode: LimitMode = LimitMode.GLOBAL
+    seeding_time_limit: Count = 0
+    seeding_time_mode: LimitMode = LimitMode.GLOBAL
     sequential_download: bool = False
     upload_limit: Speed = 0
     upload_limited: bool = False

@@ -1,0 +1,190 @@
+"""Torrents of other programs, by what Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent have kept."""
+
+import contextlib
+import pickle
+import shutil
+import sqlite3
+
+import libtorrent as lt
+import pytest
+
+from tests.network import until
+from tests.tunnel_pool.daemon.running import daemon_here
+from tests.tunnel_pool.importing.make_fixtures import FIXTURES, PLACE, UNWANTED, write_as_left
+from tunnel_pool.cli.importing import PROGRAMS
+from tunnel_pool.cli.main import make_parser
+from tunnel_pool.importing.model import BadTorrentError, Found, bits, mapped, pieces_of_blocks
+from tunnel_pool.system.errors import UserError
+
+LIMITED = ("transmission", "qbittorrent", "deluge")  # those in which a torrent has limits of its own
+LABELS = {
+    "transmission": ["films", "seen"],
+    "qbittorrent": ["films", "hd", "seen"],
+    "deluge": [],
+    "rtorrent": ["films"],
+}
+
+
+async def imported(program, address, downloads, *more, source=None):
+    words = [
+        "import", program, f"--from={source or FIXTURES / program}", f"--map={PLACE}/dl={downloads}",
+        f"--rpc={address}", *more,
+    ]  # fmt: skip
+    arguments = make_parser(words).parse_args(words)
+    return await arguments.run(arguments)
+
+
+@pytest.fixture
+def downloads(tmp_path):
+    folder = tmp_path / "dl"
+    write_as_left(folder)
+    return folder
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_what_another_program_had_is_there_and_is_not_checked_again(tmp_path, downloads, program):
+    # A piece that is wrong now would be found wrong if it was checked.
+    whole = downloads / "whole" / "sub" / "b.bin"
+    whole.write_bytes(b"wrong" + whole.read_bytes()[5:])
+    async with daemon_here(tmp_path) as here:
+        report = await imported(program, here.address, downloads, "--hops=0")
+        assert (report["ok"], [row["new"] for row in report["torrents"]]) == (True, [True] * 3)
+        by_name = {torrent.info.name(): torrent for torrent in here.library.torrents.values()}
+        done, half, picked = by_name["whole"], by_name["half.bin"], by_name["picked"]
+        await until(lambda: done.is_finished and not done.is_paused)
+        assert (done.record.stopped, done.record.labels) == (False, LABELS[program])
+        await until(lambda: not half.is_checking)
+        assert half.progress == pytest.approx(0.5)
+        assert picked.summary.total_done > 0
+        assert all(torrent.record.folder == str(downloads) for torrent in by_name.values())
+        assert not any(torrent.error or torrent.is_missing for torrent in by_name.values())
+        if program in LIMITED:
+            assert half.record.stopped
+            assert half.record.download_limited
+            assert half.record.download_limit_kb in (100, 102)
+        if program in ("transmission", "qbittorrent"):
+            assert (half.record.ratio_mode, half.record.ratio_limit) == (1, 1.5)
+            wanted = {picked.file_path(index): picked.is_wanted(index) for index in picked.file_indexes()}
+            assert wanted == {"picked/q.bin": True, "/".join(UNWANTED): False}
+        if program == "qbittorrent":
+            assert (half.record.name, half.record.seeding_limit_min) == ("Half of it", 60)
+            assert here.changes.categories() == {"films": str(downloads)}
+        again = await imported(program, here.address, downloads)
+        assert [row["new"] for row in again["torrents"]] == [False] * 3
+
+
+async def test_a_file_that_was_cut_short_since_is_checked_and_files_that_are_gone_are_waited_for(tmp_path, downloads):
+    half = downloads / "half.bin"
+    half.write_bytes(half.read_bytes()[:40_000])
+    shutil.rmtree(downloads / "whole")
+    async with daemon_here(tmp_path) as here:
+        await imported("transmission", here.address, downloads, "--hops=0")
+        by_name = {torrent.info.name(): torrent for torrent in here.library.torrents.values()}
+        assert by_name["whole"].is_missing
+        assert "no data found" in by_name["whole"].error
+        await here.changes.start([by_name["half.bin"]])
+        await until(lambda: by_name["half.bin"].summary.total_done == 2 * 16384)
+        assert not (downloads / "whole").exists()
+
+
+async def test_a_file_that_transmission_named_as_not_whole_gets_its_name(tmp_path, downloads):
+    (downloads / "half.bin").rename(downloads / "half.bin.part")
+    async with daemon_here(tmp_path) as here:
+        source = tmp_path / "source"
+        shutil.copytree(FIXTURES / "transmission", source)
+        for resume in (source / "resume").iterdir():  # as it is where the names are looked up: on the same machine
+            resume.write_bytes(resume.read_bytes().replace(bencoded(f"{PLACE}/dl"), bencoded(str(downloads))))
+        await imported("transmission", here.address, downloads, "--hops=0", source=source)
+        (half,) = (torrent for torrent in here.library.torrents.values() if torrent.info.name() == "half.bin")
+        assert half.file_path(0) == "half.bin"
+        assert (downloads / "half.bin").exists()
+        assert half.progress == pytest.approx(0.5)
+
+
+def bencoded(text):
+    return f"{len(text)}:{text}".encode()
+
+
+async def test_a_dry_run_asks_nobody_and_wrong_words_get_one_line(tmp_path, downloads):
+    report = await imported("deluge", "127.0.0.1:9", downloads, "--dry-run")
+    assert {row["name"]: round(row["progress"], 2) for row in report["torrents"]} == {
+        "whole": 1.0, "half.bin": 0.5, "picked": 0.43,
+    }  # fmt: skip
+    with pytest.raises(UserError, match="no daemon answers"):
+        await imported("deluge", "127.0.0.1:9", downloads)
+    with pytest.raises(UserError, match="kept no torrents in"):
+        await imported("rtorrent", "127.0.0.1:9", downloads, source=tmp_path)
+    with pytest.raises(UserError, match="is no folder"):
+        await imported("rtorrent", "127.0.0.1:9", downloads, source=tmp_path / "none")
+    with pytest.raises(SystemExit):
+        await imported("rtorrent", "127.0.0.1:9", downloads, "--map=here=there")
+
+
+def test_qbittorrents_database_is_read_as_its_files_are(tmp_path):
+    backup = FIXTURES / "qbittorrent" / "qBittorrent" / "data" / "BT_backup"
+    with contextlib.closing(sqlite3.connect(tmp_path / "torrents.db")) as connection:
+        connection.execute(
+            "CREATE TABLE torrents (id INTEGER PRIMARY KEY, torrent_id BLOB, queue_position INTEGER, name TEXT, "
+            "category TEXT, tags TEXT, target_save_path TEXT, ratio_limit INTEGER, seeding_time_limit INTEGER, "
+            "stopped INTEGER, libtorrent_resume_data BLOB, metadata BLOB)"
+        )
+        for place, resume in enumerate(sorted(backup.glob("*.fastresume"))):
+            columns = {
+                "torrent_id": resume.stem, "queue_position": place, "category": "films", "tags": "a,b",
+                "target_save_path": "/fixture/dl", "ratio_limit": 1500, "seeding_time_limit": -2, "stopped": 1,
+                "libtorrent_resume_data": resume.read_bytes(), "metadata": resume.with_suffix(".torrent").read_bytes(),
+            }  # fmt: skip
+            names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+            connection.execute(f"INSERT INTO torrents ({names}) VALUES ({marks})", tuple(columns.values()))
+        connection.execute(
+            "INSERT INTO torrents (torrent_id, queue_position, libtorrent_resume_data) VALUES ('m', 9, 'x')"
+        )
+        connection.commit()
+    found = list(PROGRAMS["qbittorrent"].read(tmp_path))
+    assert [type(each) for each in found] == [Found] * 3 + [BadTorrentError]
+    assert {tuple(each.labels) for each in found[:3]} == {("films", "a", "b")}
+    assert all(each.is_stopped and each.changes["seed_ratio_limit"] == 1.5 for each in found[:3])
+    assert "magnet link" in str(found[3])
+
+
+class _Evil:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+def test_a_pickle_in_deluges_place_runs_nothing(tmp_path, capsys):
+    (tmp_path / "torrents.fastresume").write_bytes(b"de")
+    (tmp_path / "torrents.state").write_bytes(pickle.dumps(_Evil()))
+    (error,) = PROGRAMS["deluge"].read(tmp_path)
+    assert "is not what Deluge keeps" in str(error)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_whatever_is_kept_is_read_or_named_and_never_raises(tmp_path, program):
+    for place, path in enumerate(sorted((FIXTURES / program).rglob("*"))):
+        if not path.is_file():
+            continue
+        for number, content in enumerate(
+            (b"", b"d", b"de", b"i1e", path.read_bytes()[:-9], b"d4:name" + b"i5e" + b"e")
+        ):
+            source = tmp_path / f"{place}-{number}"
+            shutil.copytree(FIXTURES / program, source)
+            (source / path.relative_to(FIXTURES / program)).write_bytes(content)
+            for found in PROGRAMS[program].read(source):
+                assert isinstance(found, Found | BadTorrentError)
+
+
+def test_blocks_and_bits_are_those_of_transmission():
+    assert bits(b"\xa0", 4) == [True, False, True, False]
+    assert bits(b"", 2) == [False, False]
+    half = lt.load_torrent_file(str(next((FIXTURES / "transmission" / "torrents").glob("a*.torrent")))).ti
+    blocks = [True] * 9 + [False] + [True] * 10
+    assert pieces_of_blocks(blocks, half) == blocks  # a piece is one block
+
+
+def test_a_folder_is_mapped_by_the_longest_beginning():
+    folders = {"/data": "/mnt", "/data/tv": "/tv"}
+    assert [mapped(each, folders) for each in ("/data", "/data/x/y", "/data/tv/z", "/database", "")] == [
+        "/mnt", "/mnt/x/y", "/tv/z", "/database", "",
+    ]  # fmt: skip

@@ -1,0 +1,148 @@
+"""A torrent that another program had, and how its files are read."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import libtorrent as lt
+
+from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, read_metainfo
+
+BLOCK_BYTES = 16384
+
+
+@dataclass(slots=True)
+class Found:
+    """A torrent with all that is known of it. `parameters` say where its files are, and which pieces are there."""
+
+    parameters: lt.add_torrent_params
+    labels: list[str] = field(default_factory=list)
+    is_stopped: bool = False
+    changes: dict[str, Any] = field(default_factory=dict)  # arguments of torrent-set
+    name: str = ""  # as its owner called it
+    renames: list[tuple[str, str]] = field(default_factory=list)  # of files named as not whole: path, and usual name
+
+
+class BadTorrentError(Exception):
+    """Says why one torrent can't be read."""
+
+
+def attempted(what: str, make: Callable[[], Found]) -> Found | BadTorrentError:
+    """Return a torrent, or why it can't be read, whatever is in its files."""
+    try:
+        return make()
+    except BadTorrentError as error:
+        return error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        return BadTorrentError(f"what is kept of {what} can't be read")
+
+
+def content_of(path: Path) -> bytes:
+    """Raises BadTorrentError."""
+    try:
+        if path.stat().st_size > MAX_TORRENT_FILE_BYTES:
+            raise BadTorrentError(f"{path.name} is too large")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadTorrentError(f"{path.name}: {error.strerror}") from None
+
+
+def torrent_of(path: Path) -> lt.add_torrent_params:
+    """Return the parameters of a torrent file. Raises BadTorrentError."""
+    try:
+        return read_metainfo(content_of(path))
+    except (RuntimeError, ValueError):
+        raise BadTorrentError(f"{path.name} is no torrent file") from None
+
+
+def dictionary_of(content: bytes, what: str) -> dict[bytes, Any]:
+    """Return a bencoded dictionary (BEP 3). Raises BadTorrentError."""
+    try:
+        decoded: Any = lt.bdecode(content)
+    except (RuntimeError, ValueError):
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise BadTorrentError(f"{what} can't be read")
+    return decoded
+
+
+def text(value: object) -> str:
+    """Return bytes as text; what is of another kind is an empty text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
+
+
+def number(value: object) -> int:
+    """Return a number as it was kept, which may be a text; 0 for what is none."""
+    try:
+        return int(float(value.decode("ascii"))) if isinstance(value, bytes) else int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def bits(content: bytes, count: int) -> list[bool]:
+    """Return the bits of a bitfield, the highest of each byte first; those that are missing are not set."""
+    return [at >> 3 < len(content) and bool(content[at >> 3] >> (7 - at % 8) & 1) for at in range(count)]
+
+
+def pieces_of_blocks(blocks: list[bool], info: lt.torrent_info) -> list[bool]:
+    """Return which pieces are there whole, where each block of 16 KiB is known."""
+    each, size = info.piece_length(), info.total_size()
+    has = []
+    for piece in range(info.num_pieces()):
+        first, last = piece * each // BLOCK_BYTES, (min((piece + 1) * each, size) - 1) // BLOCK_BYTES
+        has.append(all(blocks[first : last + 1]))
+    return has
+
+
+def renamed(parameters: lt.add_torrent_params, paths: Iterable[str]) -> dict[int, str]:
+    """Return those of these paths, which are all in order, that are not as the torrent file has them."""
+    layout = info_of(parameters).layout()
+    names = (str(layout.file_path(index)) for index in range(layout.num_files()))
+    return {index: path for index, (name, path) in enumerate(zip(names, paths, strict=False)) if name != path}
+
+
+def paths_of(parameters: lt.add_torrent_params) -> dict[int, str]:
+    """Return the paths of a torrent's files in its folder, as they were renamed."""
+    layout = info_of(parameters).layout()
+    return {
+        index: str(parameters.renamed_files.get(index, layout.file_path(index))) for index in range(layout.num_files())
+    }
+
+
+def usual_names(parameters: lt.add_torrent_params, end: str) -> list[tuple[str, str]]:
+    """Return path and usual name of each file whose name ends with what says that it is not whole."""
+    paths = (path for path in paths_of(parameters).values() if path.endswith(end))
+    return [(path, os.path.basename(path).removesuffix(end)) for path in paths]
+
+
+def info_of(parameters: lt.add_torrent_params) -> lt.torrent_info:
+    assert parameters.ti is not None
+    return parameters.ti
+
+
+def below(folder: str, parameters: lt.add_torrent_params) -> dict[int, str]:
+    """Return the paths of a torrent's files where its own folder has this name."""
+    layout = info_of(parameters).layout()
+    old = (str(layout.file_path(index)) for index in range(layout.num_files()))
+    return renamed(parameters, (f"{folder}/{path.partition('/')[2]}" if "/" in path else folder for path in old))
+
+
+def mapped(folder: str, folders: Mapping[str, str]) -> str:
+    """Return a folder as the daemon knows it: the longest of these beginnings is replaced."""
+    for old in sorted(folders, key=len, reverse=True):
+        if folder == old or folder.startswith(old.rstrip("/") + "/"):
+            return os.path.normpath(folders[old] + "/" + folder[len(old) :])
+    return folder
+
+
+def first_of(folders: Iterable[Path], program: str) -> Path:
+    """Return the first folder that is there. Raises UserError."""
+    known = list(folders)
+    for folder in known:
+        if folder.is_dir():
+            return folder
+    usual = " and ".join(str(folder) for folder in known)
+    raise UserError(f"{program} has kept nothing in {usual}: name its folder by --from")

@@ -1,0 +1,135 @@
+"""What qBittorrent keeps: BT_backup/*.torrent and *.fastresume, or torrents.db (its src/base/bittorrent).
+
+See bencoderesumedatastorage.cpp and dbresumedatastorage.cpp there.
+"""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tunnel_pool.daemon.storage.record import LimitMode
+from tunnel_pool.importing.libtorrents import speed_changes, with_resume
+from tunnel_pool.importing.model import (
+    BadTorrentError,
+    Found,
+    attempted,
+    content_of,
+    dictionary_of,
+    number,
+    text,
+    torrent_of,
+    usual_names,
+)
+from tunnel_pool.torrent.metainfo import read_metainfo
+
+USUAL = (Path("~/.local/share/qBittorrent"), Path("~/.local/share/data/qBittorrent"), Path("/var/lib/qbittorrent"))
+CONFIG = Path("~/.config/qBittorrent")
+NAME = "qBittorrent"
+FOLDER, DATABASE = "BT_backup", "torrents.db"
+PARTIAL = ".!qB"
+GLOBAL_RATIO, NO_RATIO = -2000, -1000  # in thousandths
+
+
+def read(folder: Path) -> Iterator[Found | BadTorrentError]:
+    if (database := folder / DATABASE).is_file():
+        yield from _of_database(database)
+    for path in sorted(_backup_of(folder).glob("*.fastresume")):
+        yield attempted(path.name, partial(_read, path))
+
+
+def _read(path: Path) -> Found:
+    resume = content_of(path)
+    parameters = torrent_of(path.with_suffix(".torrent"))
+    return _found(with_resume(parameters, resume), dictionary_of(resume, path.name))
+
+
+def categories(folder: Path) -> dict[str, str]:
+    """Return the categories and the folder of each, empty for the usual one."""
+    places = (
+        folder,
+        folder / "config",
+        folder / "qBittorrent" / "config",
+        folder.parent / "config",
+        CONFIG.expanduser(),
+    )
+    for place in places:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            kept = json.loads((place / "categories.json").read_bytes())
+            return {str(name): str(one.get("save_path") or "") for name, one in kept.items()}
+    return {}
+
+
+def _backup_of(folder: Path) -> Path:
+    """Return the folder of the torrents, which may be what was named, or in it, or below a profile."""
+    for place in (folder / FOLDER, folder / "data" / FOLDER, folder / "qBittorrent" / "data" / FOLDER):
+        if place.is_dir():
+            return place
+    return folder
+
+
+def _of_database(path: Path) -> Iterator[Found | BadTorrentError]:
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        try:
+            rows = connection.execute("SELECT * FROM torrents ORDER BY queue_position").fetchall()
+        except sqlite3.Error as error:
+            yield BadTorrentError(f"{path.name} can't be read: {error}")
+            return
+    for row in rows:
+        yield attempted(str(row["torrent_id"]), partial(_of_row, dict(row)))
+
+
+def _of_row(row: dict[str, Any]) -> Found:
+    """Return a torrent by its row, whose columns are the keys of the other form but for `qBt-`."""
+    if not row.get("metadata"):
+        raise BadTorrentError("its metadata is not known yet: add its magnet link")
+    resume = bytes(row["libtorrent_resume_data"])
+    kept = dictionary_of(resume, "its resume data")
+    names = {
+        "category": b"qBt-category", "name": b"qBt-name", "ratio_limit": b"qBt-ratioLimit", "tags": b"qBt-tags",
+        "seeding_time_limit": b"qBt-seedingTimeLimit",
+        "inactive_seeding_time_limit": b"qBt-inactiveSeedingTimeLimit",
+    }  # fmt: skip
+    for column, key in names.items():
+        value = row.get(column)
+        kept[key] = value.encode() if isinstance(value, str) else value
+    kept[b"qBt-tags"] = (kept[b"qBt-tags"] or b"").split(b",")
+    kept[b"stopped"] = row.get("stopped", 0)
+    parameters = with_resume(read_metainfo(bytes(row["metadata"])), resume)
+    if row.get("target_save_path") and not parameters.save_path:
+        parameters.save_path = str(row["target_save_path"])
+    return _found(parameters, kept)
+
+
+def _found(parameters: Any, kept: dict[bytes, Any]) -> Found:
+    category = text(kept.get(b"qBt-category"))
+    tags = [text(tag) for tag in kept.get(b"qBt-tags") or ()]
+    is_stopped = bool(kept.get(b"stopped") or (kept.get(b"paused") and not kept.get(b"auto_managed")))
+    changes = {
+        **speed_changes(kept.get(b"download_rate_limit"), kept.get(b"upload_rate_limit")),
+        **_ratio(kept.get(b"qBt-ratioLimit")),
+        "sequential_download": bool(kept.get(b"sequential_download")),
+    }
+    for key, name in ((b"qBt-seedingTimeLimit", "seeding_time"), (b"qBt-inactiveSeedingTimeLimit", "seed_idle")):
+        changes |= _time(kept.get(key), name)
+    name = text(kept.get(b"qBt-name"))
+    labels = [label for label in (category, *tags) if label]
+    return Found(parameters, labels, is_stopped, changes, name, usual_names(parameters, PARTIAL))
+
+
+def _ratio(kept: object) -> dict[str, Any]:
+    thousandths = number(kept) if kept is not None else GLOBAL_RATIO
+    if thousandths < 0:
+        return {"seed_ratio_mode": int(LimitMode.UNLIMITED if thousandths == NO_RATIO else LimitMode.GLOBAL)}
+    return {"seed_ratio_mode": int(LimitMode.SINGLE), "seed_ratio_limit": thousandths / 1000}
+
+
+def _time(kept: object, name: str) -> dict[str, Any]:
+    minutes = number(kept) if kept is not None else -2
+    if minutes < 0:
+        return {f"{name}_mode": int(LimitMode.UNLIMITED if minutes == -1 else LimitMode.GLOBAL)}
+    return {f"{name}_mode": int(LimitMode.SINGLE), f"{name}_limit": minutes}
