@@ -7,6 +7,7 @@ import json
 import sys
 
 import aiohttp
+import libtorrent as lt
 import pytest
 
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
@@ -91,9 +92,25 @@ async def test_torrents_come_change_and_go(tmp_path):
 
 
 # What is asked for when a torrent is added, and why it can't be.
+
+
+def resume_data(renamed, with_metadata=True):
+    """Return libtorrent's resume data, in base64, of a torrent of one file that has these places."""
+    info = {b"name": b"a", b"piece length": 16384, b"length": 1, b"pieces": bytes(20)}
+    parameters = lt.load_torrent_buffer(lt.bencode({b"info": info}))
+    parameters.renamed_files = renamed
+    if not with_metadata:
+        parameters.ti = None
+    return base64.b64encode(lt.write_resume_data_buf(parameters)).decode()
+
+
 REFUSED = [
-    ({}, "name either `source` or `metainfo`"),
-    ({"source": "a" * 40, "metainfo": "eA=="}, "name either `source` or `metainfo`"),
+    ({}, "name one of `source`, `metainfo` and `resume`"),
+    ({"source": "a" * 40, "metainfo": "eA=="}, "name one of `source`, `metainfo` and `resume`"),
+    ({"resume": base64.b64encode(b"de").decode()}, "corrupt"),
+    ({"resume": resume_data({0: "../../etc/x"})}, "outside its folder"),
+    ({"resume": resume_data({0: "/etc/x"})}, "outside its folder"),
+    ({"resume": resume_data({}, with_metadata=False)}, "no metadata"),
     ({"source": "http://example.org/a.torrent"}, "not fetched from the web"),
     ({"source": "/etc/passwd"}, "no magnet link and no infohash"),
     ({"source": "magnet:?xt=urn:btih:zz"}, "not a magnet link"),
