@@ -58,6 +58,21 @@ async def test_peers_of_one_source_and_no_packet_past_the_tunnels(source, how, t
     assert result["unseen"] == 0
 
 
+async def test_what_the_owner_is_told_of_a_download_goes_nowhere_else_and_a_block_list_keeps_no_hops_back(tmp_path):
+    """The list blocks everybody: it is for torrents without hops."""
+    ran, script, blocklist = tmp_path / "ran", tmp_path / "script", tmp_path / "list"
+    script.write_text(f'#!/bin/sh\necho "$TR_TORRENT_NAME" > {ran}\n')
+    script.chmod(0o755)
+    blocklist.write_text("everybody:0.0.0.0-255.255.255.255\n")
+    told = f"--script-done={script}", "--webhook-done=http://localhost:9/done", f"--blocklist={blocklist}"
+    result = await told_by("tests.leak_world", "http", tmp_path, "daemon", *told)
+    assert result["code"] == 0, result
+    assert result["verified"]
+    assert set(result["elsewhere"]) <= HARMLESS
+    assert result["unseen"] == 0
+    assert ran.exists()
+
+
 @pytest.mark.parametrize("lockdown", ["off", "on"])
 @pytest.mark.parametrize("how", ["", "daemon", "restart"])
 async def test_what_a_hostile_torrent_and_tracker_name_is_not_reached_past_the_tunnels(how, lockdown, tmp_path):

@@ -18,6 +18,7 @@ from tunnel_pool.cli.arguments.pairs import folder_hop_pairs, hop_pairs, pairs, 
 from tunnel_pool.cli.arguments.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
 from tunnel_pool.daemon.config import DaemonConfig
 from tunnel_pool.daemon.daemon import Daemon, DaemonOptions, running
+from tunnel_pool.daemon.done_webhook import checked_url
 from tunnel_pool.daemon.server.guard import may_listen
 from tunnel_pool.daemon.server.web import RPC_PATH, WebOptions
 from tunnel_pool.daemon.torrents.sessions import ANYWHERE, SessionOptions
@@ -28,6 +29,7 @@ from tunnel_pool.system.deadline import ends_within
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.system.priority import MAX_NICE
 from tunnel_pool.system.state import state_of_our_own
+from tunnel_pool.torrent.blocklist import read as read_blocklists
 from tunnel_pool.torrent.isolation import Isolation
 from tunnel_pool.torrent.lockdown import LockdownMode
 
@@ -89,6 +91,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=3600,
         metavar="SECONDS",
         help="Seconds after which that program is ended (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--webhook-done",
+        type=_webhook,
+        metavar="URL",
+        help="Address of this machine or of a private network, like http://192.168.1.5:8123/done, to which JSON is "
+        "posted when a torrent was downloaded.",
+    )
+    parser.add_argument(
+        "--blocklist",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="List of addresses that torrents without hops have nothing to do with: P2P, DAT or CIDR lines, packed by "
+        "gzip or not; it may be given several times.",
     )
     parser.add_argument(
         "--umask",
@@ -181,6 +199,13 @@ def with_config(arguments: argparse.Namespace, parse: Parse, argv: Sequence[str]
     return layered(arguments, parse, argv)
 
 
+def _webhook(text: str) -> str:
+    try:
+        return checked_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def _umask(text: str) -> str:
     if not re.fullmatch("0?[0-7]{3}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not like 0027")
@@ -256,6 +281,8 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
         min_free_bytes=arguments.min_free,
         script_done=script,
         script_limit_s=arguments.script_limit,
+        webhook_done=arguments.webhook_done,
+        blocked=read_blocklists(arguments.blocklist),
         settle_s=arguments.settle,
         config=config_model(arguments),
     )

@@ -15,6 +15,7 @@ from aiohttp import web
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.done_script import DoneScript
+from tunnel_pool.daemon.done_webhook import DoneWebhook
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.network_watch import NetworkWatch
 from tunnel_pool.daemon.pool import PoolControl
@@ -46,13 +47,14 @@ from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
+from tunnel_pool.torrent.blocklist import NOTHING, Blocklist
 from tunnel_pool.torrent.network_words import way_out_in_words
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 # The options that SIGHUP applies; the others are used at the start only.
 APPLIED = frozenset((
-    "config", "folder", "folders-of-labels", "hops", "hops-of-folders", "hops-of-labels", "host-name", "log-level",
-    "min-free", "rpc-password-file", "rpc-user", "watch", "workers",
+    "blocklist", "config", "folder", "folders-of-labels", "hops", "hops-of-folders", "hops-of-labels", "host-name",
+    "log-level", "min-free", "rpc-password-file", "rpc-user", "watch", "workers",
 ))  # fmt: skip
 
 BACKUP_INTERVAL_S = 3600.0
@@ -72,6 +74,8 @@ class DaemonOptions:
     min_free_bytes: int = 1 << 30
     script_done: Path | None = None  # a program that runs when a torrent was downloaded
     script_limit_s: float = 3600.0
+    webhook_done: str | None = None  # the URL of the owner's that is told when a torrent was downloaded
+    blocked: Blocklist = NOTHING
     settle_s: float = 0.0  # how long a new torrent waits for its client to say more of it
     config: model.Config = field(default_factory=lambda: model.Config(options={}))  # as the API shows it
 
@@ -111,6 +115,8 @@ class Daemon:
         ]
         kept = {name: setting for name, setting in before.config.options.items() if name not in APPLIED}
         self.options = replace(options, config=model.Config(options={**options.config.options, **kept}))
+        if options.blocked != before.blocked:
+            _block(self.library.sessions, options.blocked)
         self.changes.rules = options.rules
         self.changes.folders_by_label = dict(options.folders_by_label)
         self.library.scheduler.room.min_free_bytes = options.min_free_bytes
@@ -141,6 +147,14 @@ class Daemon:
                     await self.stopping.wait()
 
 
+def _block(sessions: Sessions, blocked: Blocklist) -> None:
+    sessions.block(blocked)
+    if blocked.ranges:
+        logger.info("%d ranges of addresses are blocked for torrents without hops", len(blocked.ranges))
+    if blocked.bad_lines:
+        logger.warning("%d lines of the block lists can't be read, and are passed over", blocked.bad_lines)
+
+
 @asynccontextmanager
 async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
     """Raises UserError."""
@@ -161,8 +175,13 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         )
         if options.script_done is not None:
             script = DoneScript(options.script_done, options.script_limit_s)
-            library.on_done = script.run_for
+            library.on_done.append(script.run_for)
             stack.push_async_callback(script.close)
+        if options.webhook_done is not None:
+            webhook = DoneWebhook(options.webhook_done)
+            library.on_done.append(webhook.run_for)
+            stack.push_async_callback(webhook.close)
+        _block(sessions, options.blocked)
         await stack.enter_async_context(_noting_the_end(store, library))
         stack.push_async_callback(sessions.stop)
         sessions.on_alert = AlertReader(library).read

@@ -104,7 +104,8 @@ class AlertReader:
                 return
             await self._library.records.put(torrent, done_s=time.time())
         if torrent.totals.downloaded:
-            self._library.on_done(torrent)
+            for tell in self._library.on_done:
+                tell(torrent)
         await self._library.records.save_resume([torrent])
 
     async def _keep(self, torrent: Torrent, **changes: Any) -> None:

@@ -53,7 +53,7 @@ class Library:
         self.torrents: dict[str, Torrent] = {}
         self.is_saved = False  # whether `save` wrote everything
         self.seen = Count()
-        self.on_done: Callable[[Torrent], None] = lambda torrent: None  # called once something was downloaded whole
+        self.on_done: list[Callable[[Torrent], None]] = []  # called once something was downloaded whole
         self.sessions = sessions
         self.background = Background()
         self.records = Records(store, self.torrents, os.getcwd())

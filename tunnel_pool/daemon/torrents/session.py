@@ -55,6 +55,10 @@ class DaemonSession(LibtorrentSession[Torrent]):
         handle: lt.torrent_handle = self._session.add_torrent(parameters)
         return handle
 
+    def block(self, addresses: lt.ip_filter) -> None:
+        """Have nothing to do with these addresses."""
+        self._session.set_ip_filter(addresses)
+
     def account_of(self, infohash: bytes) -> Account | None:
         """Return the account of a private torrent: others are told apart from those of before by nobody.
 

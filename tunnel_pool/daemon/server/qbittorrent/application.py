@@ -100,12 +100,16 @@ class Application:
         return self._settings.folder
 
     async def _preferences(self, words: Words) -> dict[str, Any]:
-        return preferences.shown(self._settings, self._library.sessions.plain_port())
+        sessions = self._library.sessions
+        return preferences.shown(self._settings, sessions.plain_port(), bool(sessions.blocked.ranges))
 
     async def _set_preferences(self, words: Words) -> None:
         def edit(settings: Settings) -> Settings:
+            sessions = self._library.sessions
             try:
-                changed = preferences.changed(settings, words.text("json"), self._library.sessions.plain_port())
+                changed = preferences.changed(
+                    settings, words.text("json"), sessions.plain_port(), bool(sessions.blocked.ranges)
+                )
             except msgspec.ValidationError as error:
                 raise RequestError(f"invalid preference: {error}") from None
             absolute(changed.folder)

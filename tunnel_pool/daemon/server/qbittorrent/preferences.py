@@ -31,7 +31,6 @@ FIXED: dict[str, Any] = {
     "excluded_file_names": "",
     "excluded_file_names_enabled": False,
     "incomplete_files_ext": False,
-    "ip_filter_enabled": False,
     "ip_filter_path": "",
     "ip_filter_trackers": False,
     "locale": "en",
@@ -67,6 +66,8 @@ INSTEAD = {
     "autorun_on_torrent_added_enabled": NO_PROGRAMS,
     "autorun_on_torrent_added_program": NO_PROGRAMS,
     "autorun_program": NO_PROGRAMS,
+    "ip_filter_enabled": "start the daemon with --blocklist",
+    "ip_filter_path": "start the daemon with --blocklist",
     "listen_port": "start the daemon with --plain-listen",
     "proxy_type": "torrents go over the tunnels",
     "random_port": "start the daemon with --plain-listen IP:0",
@@ -78,11 +79,12 @@ INSTEAD = {
 """What to do in place of setting these."""
 
 
-def shown(settings: Settings, listen_port: int) -> dict[str, Any]:
+def shown(settings: Settings, listen_port: int, is_filtered: bool = False) -> dict[str, Any]:
     """Return all preferences; speeds are bytes a second, 0 for no limit."""
     return {
         **FIXED,
         "listen_port": listen_port,
+        "ip_filter_enabled": is_filtered,
         "save_path": settings.folder,
         "add_stopped_enabled": not settings.start_added_torrents,
         "dl_limit": settings.speed_limit_down * 1000 if settings.speed_limit_down_enabled else 0,
@@ -114,7 +116,7 @@ def shown(settings: Settings, listen_port: int) -> dict[str, Any]:
     }
 
 
-def changed(settings: Settings, text: str, listen_port: int) -> Settings:
+def changed(settings: Settings, text: str, listen_port: int, is_filtered: bool = False) -> Settings:
     """Return the settings after app/setPreferences, which was given a JSON object of preferences.
 
     Clients send back what they were shown, which changes nothing; what can't be changed is refused by name.
@@ -126,7 +128,7 @@ def changed(settings: Settings, text: str, listen_port: int) -> Settings:
         wanted = None
     if not isinstance(wanted, dict):
         raise RequestError("'json' is not a JSON object of preferences")
-    before = shown(settings, listen_port)
+    before = shown(settings, listen_port, is_filtered)
     after = msgspec.to_builtins(settings)
     for name, value in wanted.items():
         if name in before and before[name] == value:

@@ -248,8 +248,9 @@ class Methods:
     # The session
 
     async def _session_get(self, arguments: Arguments) -> Arguments:
-        port = self._library.sessions.plain_port()
-        shown = await asyncio.to_thread(session.shown, self._library.records.settings, self._session_id, port)
+        sessions = self._library.sessions
+        port, blocked = sessions.plain_port(), len(sessions.blocked.ranges)
+        shown = await asyncio.to_thread(session.shown, self._library.records.settings, self._session_id, port, blocked)
         if "fields" not in arguments:
             return shown
         names = {snake(name) for name in _typed(arguments["fields"], list[str], "fields")}
@@ -257,7 +258,8 @@ class Methods:
 
     async def _session_set(self, arguments: Arguments) -> None:
         def edit(settings: Settings) -> Settings:
-            changed = session.changed(settings, arguments, self._library.sessions.plain_port())
+            sessions = self._library.sessions
+            changed = session.changed(settings, arguments, sessions.plain_port(), len(sessions.blocked.ranges))
             absolute(changed.folder)
             return changed
 
@@ -299,8 +301,8 @@ class Methods:
         return {"port_is_open": False, "ip_protocol": "ipv4"}
 
     async def _blocklist_update(self, arguments: Arguments) -> Arguments:
-        """Say that there is no blocklist."""
-        return {"blocklist_size": 0}
+        """Say how many ranges are blocked; no list is fetched."""
+        return {"blocklist_size": len(self._library.sessions.blocked.ranges)}
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:

@@ -28,8 +28,6 @@ UNITS = {
 FIXED: dict[str, Any] = {
     "anti_brute_force_enabled": True,
     "anti_brute_force_threshold": GUESSES_AT_ONCE,
-    "blocklist_enabled": False,
-    "blocklist_size": 0,
     "blocklist_url": "",
     "cache_size_mb": 4,
     "default_trackers": "",
@@ -54,6 +52,8 @@ NO_SCRIPTS = "start the daemon with --script-done; whoever could set it here cou
 INSTEAD = {
     "anti_brute_force_enabled": "wrong passwords are always slowed down",
     "anti_brute_force_threshold": "wrong passwords are always slowed down",
+    "blocklist_enabled": "start the daemon with --blocklist",
+    "blocklist_url": "lists are not fetched, which would tell others of you: start the daemon with --blocklist",
     "default_trackers": "add them to a torrent by torrent-set",
     "peer_port": "start the daemon with --plain-listen",
     "peer_port_random_on_start": "start the daemon with --plain-listen IP:0",
@@ -69,16 +69,20 @@ NOT_OURS = ("categories", "tags", "seeding_time_limit", "seeding_time_limited")
 """Settings that Transmission does not know."""
 
 
-def shown(settings: Settings, session_id: str, peer_port: int) -> dict[str, Any]:
+def fixed(peer_port: int, blocked: int) -> dict[str, Any]:
+    """Return what is shown and can't be changed here; `blocked` is how many ranges of addresses are."""
+    return {**FIXED, "blocklist_enabled": blocked > 0, "blocklist_size": blocked, "peer_port": peer_port}
+
+
+def shown(settings: Settings, session_id: str, peer_port: int, blocked: int) -> dict[str, Any]:
     own = {name: value for name, value in msgspec.to_builtins(settings).items() if name not in NOT_OURS}
     folder = own.pop("folder")
     return {
-        **FIXED,
+        **fixed(peer_port, blocked),
         **own,
         "download_dir": folder,
         "download_dir_free_space": _free_bytes(folder),
         "config_dir": "",
-        "peer_port": peer_port,
         "rpc_version": RPC_VERSION,
         "rpc_version_minimum": RPC_VERSION_MINIMUM,
         "rpc_version_semver": RPC_VERSION_SEMVER,
@@ -88,14 +92,14 @@ def shown(settings: Settings, session_id: str, peer_port: int) -> dict[str, Any]
     }
 
 
-def changed(settings: Settings, arguments: dict[str, Any], peer_port: int) -> Settings:
+def changed(settings: Settings, arguments: dict[str, Any], peer_port: int, blocked: int) -> Settings:
     """Return the changed settings; names that Transmission does not know are passed over, as it does.
 
     Clients send back what session-get has shown, which changes nothing; another value for what can't be changed here is
     refused. Raises RequestError and msgspec.ValidationError.
     """
     arguments = dict(arguments)
-    for name, value in {**FIXED, "peer_port": peer_port}.items():
+    for name, value in fixed(peer_port, blocked).items():
         if name in arguments and arguments[name] != value:
             why = INSTEAD.get(name, "this daemon does not have it")
             raise RequestError(f"{name.replace('_', '-')} can't be changed here: {why}")

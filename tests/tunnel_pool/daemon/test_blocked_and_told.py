@@ -1,0 +1,132 @@
+"""Block lists of plain torrents, and the owner's program that is posted to when a torrent was downloaded."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import libtorrent as lt
+import pytest
+from aiohttp import web
+from qbittorrentapi import Client
+
+from tests.network import until, unused_host
+from tests.tunnel_pool.daemon.owner import Seeder, link_of
+from tests.tunnel_pool.daemon.running import Rpc, daemon_here, make_torrent
+from tunnel_pool.daemon import done_webhook
+from tunnel_pool.daemon.done_webhook import checked_url
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.system.http_server import serving_app
+from tunnel_pool.torrent.blocklist import parse
+from tunnel_pool.torrent.metainfo import parse_torrent
+
+SIZES = {"a": 100_000}
+
+
+async def test_a_blocked_address_is_no_peer_until_the_list_changes(seeder, tmp_path):
+    """Of two seeders, the fast one is blocked: all comes from the slow one."""
+    content = make_torrent(seeder.folder, "t", {"a": 400_000})
+    slow = Seeder(seeder.folder, speed=400_000)
+    for each in (seeder, slow):
+        each.start(lt.load_torrent_buffer(content))
+    link = f"{link_of(lt.load_torrent_buffer(content), seeder.address)}&x.pe={slow.address}"
+    async with daemon_here(tmp_path, blocked=parse([seeder.address.host])) as here, Rpc(here.address) as rpc:
+        torrent, _ = await here.changes.add(parse_torrent(link), AddRequest(hops=0))
+        await until(lambda: torrent.is_finished)
+        (fast,) = seeder.session.get_torrents()
+        assert fast.status().total_payload_upload == 0
+        shown = await rpc.call("session_get")
+        assert (shown["blocklist_enabled"], shown["blocklist_size"]) == (True, 1)
+        await rpc.call("session_set", {"blocklist_enabled": True})
+        assert (await rpc.call("blocklist_update"))["blocklist_size"] == 1
+        client = Client(host=f"http://{here.address}", FORCE_SCHEME_FROM_HOST=True)
+        assert (await asyncio.to_thread(client.app_preferences)).ip_filter_enabled
+        here.apply(replace(here.options, blocked=parse(["203.0.113.0/24"])))
+        other, _ = await here.changes.add(parse_torrent(seeder.link_to("u", SIZES)), AddRequest(hops=0))
+        await until(lambda: other.is_finished)
+
+
+@contextlib.asynccontextmanager
+async def owners_program(answer):
+    """Run a program that answers with the status that `answer` says, and yield its URL and what it was told."""
+    told = []
+
+    async def done(request):
+        told.append((request.path, await request.json()))
+        status = answer(len(told))
+        return web.Response(status=status, headers={"Location": "/elsewhere"} if status == 307 else {})
+
+    app = web.Application()
+    app.router.add_post("/{name}", done)
+    async with serving_app(app, HostPort(unused_host(), 0), "cannot listen on") as address:
+        yield f"http://{address}/done", told
+
+
+async def test_the_owners_program_is_told_once_of_what_was_downloaded(seeder, tmp_path, monkeypatch):
+    monkeypatch.setattr(done_webhook, "AGAIN_AFTER_S", (0.05, 0.05))
+    async with owners_program(lambda number: 500 if number == 1 else 200) as (url, told):
+        async with daemon_here(tmp_path, webhook_done=url) as here:
+            wish = AddRequest(hops=0, labels=["x"])
+            torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), wish)
+            await until(lambda: len(told) == 2)
+            path, first = told[1]
+            assert path == "/done"
+            assert first | {"time_s": 0} == {
+                "event": "done", "time_s": 0, "infohash": torrent.record.infohash, "number": 1, "name": "t",
+                "folder": str(tmp_path), "labels": ["x"], "hops": 0, "size_bytes": 100_000,
+                "downloaded_bytes": torrent.totals.downloaded,
+            }  # fmt: skip
+        assert len(told) == 2
+
+
+async def test_a_redirection_is_not_followed(seeder, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(done_webhook, "AGAIN_AFTER_S", (0.05, 0.05))
+    async with owners_program(lambda number: 307) as (url, told), daemon_here(tmp_path, webhook_done=url) as here:
+        await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
+        await until(lambda: len(told) == 3)
+        await until(lambda: sum("it answers 307" in line for line in caplog.messages) == 3)
+        assert {path for path, _ in told} == {"/done"}
+
+
+async def test_a_program_that_never_answers_keeps_nobody_from_stopping(seeder, tmp_path):
+    asked, hung = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def silent(reader, writer):
+        asked.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await hung
+        writer.close()
+
+    server = await asyncio.start_server(silent, unused_host(), 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, daemon_here(tmp_path, webhook_done=f"http://{host}:{port}/") as here:
+        await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
+        await until(asked.is_set)
+        hung.cancel()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:1/x",
+        "http://localhost/",
+        "https://192.168.1.5:8123/a?b=c",
+        "http://[fd00::1]/",
+        "http://100.64.0.1/",
+    ],
+)
+def test_addresses_of_this_machine_and_of_private_networks_are_told(url):
+    assert checked_url(url) == url.replace("localhost", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://8.8.8.8/", "http://[::ffff:8.8.8.8]/", "http://example.org/", "http://localhost.example.org/", "ftp://127.0.0.1/",
+        "127.0.0.1:1", "", "http://", "http://0.0.0.0/", "http://[2001:4860:4860::8888]/", "http://127.0.0.1:99999/",
+        "http://224.0.0.1/", "http://2130706433/", "http://127.1/", "http://127.0.0.1@8.8.8.8/", "http://[::1/",
+    ],
+)  # fmt: skip
+def test_nobody_else_is(url):
+    with pytest.raises(ValueError):
+        checked_url(url)
