@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import time
 from dataclasses import replace
 
 import aiohttp
@@ -91,16 +92,17 @@ def download(address, swarm, folder):
         assert (client.app.version, client.app.web_api_version) == ("v5.2.3", "2.15.1")
         assert client.app.build_info.libtorrent == lt.__version__
         client.torrents_create_category("tv", save_path=str(folder / "tv"))
+        deltas, seen = {}, client.sync_maindata()
         added = client.torrents_add(urls=magnet_of(swarm), category="tv", tags=["hops:2", "mine"])
         assert added.success_count == 1
-        deltas, seen = {}, client.sync_maindata()
         for _ in range(600):
-            (torrent,) = client.torrents.info()
-            if torrent.state_enum.is_complete and torrent.progress == 1:
+            seen = client.sync_maindata(rid=seen.rid)
+            deltas |= seen.get("torrents", {}).get(added.added_torrent_ids[0], {})
+            if deltas["progress"] == 1:
                 break
-            seen = client.sync_maindata(rid=seen.rid, timeout_s=1)
-            deltas |= seen.get("torrents", {}).get(torrent.hash, {})
-        assert deltas["progress"] > 0
+            time.sleep(0.1)
+        (torrent,) = client.torrents.info()
+        assert torrent.state_enum.is_complete
         assert torrent.hash == added.added_torrent_ids[0]
         assert (torrent.category, torrent.tags, torrent.save_path) == ("tv", "hops:2, mine", str(folder / "tv"))
         assert torrent.content_path == str(folder / "tv" / "random.bin")
@@ -110,8 +112,8 @@ def download(address, swarm, folder):
         assert torrent.properties.total_downloaded >= 2 << 20
         assert set(torrent.piece_states) == {2}
         client.torrents.stop.all()
-        while client.torrents_info(status_filter="stopped")[:1] == []:
-            pass
+        while not client.torrents_info(status_filter="stopped"):
+            time.sleep(0.1)
         client.torrents_delete(delete_files=True, torrent_hashes=torrent.hash)
         assert client.torrents_info() == []
 
