@@ -52,6 +52,7 @@ GROUPS = {
     },
     "to serve the network": {
         "node": "relay, and exit where asked, until told to stop",
+        "private-network": "write the configuration of a network of your own",
     },
     "to measure": {
         "bench": "measure ours and its peers side by side",
@@ -66,6 +67,7 @@ MODULES = {
     **dict.fromkeys(("set", "move", "verify"), "edits"),
     **dict.fromkeys(("info", "files", "peers"), "details"),
     "import": "importing",
+    "private-network": "private_network",
 }
 # What a program that embeds the pool need not have installed (setup.py).
 OF_THE_COMMAND = {
@@ -91,7 +93,7 @@ def module_of(command: str) -> Any:
 def _grouped() -> str:
     """Return what there is to do, by who does it."""
     groups = (
-        "\n".join([f"{title}:", *(f"  {name:12}{what}" for name, what in commands.items())])
+        "\n".join([f"{title}:", *(f"  {name:17}{what}" for name, what in commands.items())])
         for title, commands in GROUPS.items()
     )
     return "\n\n".join(groups) + "\n\n`tunnel-pool COMMAND --help` says more."

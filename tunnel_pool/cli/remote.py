@@ -40,6 +40,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--to", type=options.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
         )
         parser.add_argument("--paused", action="store_true", help="Do not start the torrents yet.")
+        parser.add_argument(
+            "--peer",
+            type=options.peer_address,
+            action="append",
+            default=[],
+            metavar="IP:PORT",
+            help="A BitTorrent peer to ask, by the way that the torrents go. May be repeated.",
+        )
     elif command != "status":
         add_ids(parser)
     if command == "remove":
@@ -71,6 +79,8 @@ async def _status(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def _add(arguments: argparse.Namespace) -> dict[str, Any]:
     wishes: dict[str, Any] = {"labels": arguments.label, "paused": arguments.paused}
+    if arguments.peer:
+        wishes["peers"] = [str(peer) for peer in arguments.peer]
     if arguments.hops is not None:
         wishes["hops"] = arguments.hops
     if arguments.to is not None:

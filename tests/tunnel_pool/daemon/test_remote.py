@@ -5,12 +5,13 @@ import asyncio
 import os
 import signal
 
+import libtorrent as lt
 import pytest
 
 from tests.commands import MODULE, command
 from tests.network import until
 from tests.test_cli import fails
-from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
 from tunnel_pool.cli.details import numbers
 from tunnel_pool.cli.main import make_parser, module_of
 from tunnel_pool.daemon.storage.record import LimitMode
@@ -128,6 +129,37 @@ def test_numbers_of_files():
 
 
 @pytest.mark.slow
+async def test_a_peer_is_named_for_a_torrent_that_has_no_tracker(seeder, tmp_path):
+    content = make_torrent(seeder.folder, "t", {"a": 100_000})
+    seeder.start(lt.load_torrent_buffer(content))
+    (tmp_path / "t.torrent").write_bytes(content)
+    async with daemon_here(tmp_path) as here:
+        words = ["add", str(tmp_path / "t.torrent"), f"--peer={seeder.address}", "--hops=0", f"--rpc={here.address}"]
+        arguments = make_parser(words).parse_args(words)
+        assert (await arguments.run(arguments))["ok"]
+        (torrent,) = here.library.torrents.values()
+        await until(lambda: torrent.is_finished)
+        async with Rpc(here.address) as rpc:
+            for peers in (
+                ["example.org:1"],
+                ["127.0.0.1"],
+                ["127.0.0.1:0"],
+                ["1.2.3.4:99999999"],
+                ["1.2.3.4:1"] * 101,
+                "x",
+            ):
+                _, answer = await rpc.post(
+                    {
+                        "jsonrpc": "2.0",
+                        "method": "torrent_add",
+                        "params": {"filename": "c" * 40, "peers": peers},
+                        "id": 1,
+                    }
+                )
+                assert "peers" in str(answer["error"])
+                assert len(here.library.torrents) == 1
+
+
 async def test_top_shows_processes_and_torrents_once_and_in_a_terminal(tmp_path):
     async with daemon(tmp_path, "--workers=1") as (running, address):
         rpc = f"--rpc={address}"

@@ -23,6 +23,8 @@ from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Settings, Spee
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, absolute, refused
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.overlay.serving.destinations import is_address
+from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
 
 RECENTLY_ACTIVE = "recently_active"
 MAX_FILES = 1 << 20
@@ -154,6 +156,7 @@ class Methods:
 
     async def _torrent_add(self, arguments: Arguments) -> Arguments:
         parameters = _parameters(arguments)
+        parameters.peers = [*parameters.peers, *_peers(arguments)]
         files = real_files(parameters.ti.layout()) if parameters.ti is not None else None
         wish = AddRequest(
             folder=_typed(arguments.get("download_dir"), str | None, "download_dir") or None,
@@ -336,6 +339,21 @@ def _highest(labels: Sequence[str]) -> int | None:
     with refused():
         said = [hops_of_labels([label]) for label in labels]
     return max((hops for hops in said if hops is not None), default=None)
+
+
+def _peers(arguments: Arguments) -> list[tuple[str, int]]:
+    """Return the peers of our own argument `peers`, each an IP address and a port. Raises RequestError."""
+    texts = _typed(arguments.get("peers", []), list[str], "peers")
+    if len(texts) > MAX_LINK_PEERS:
+        raise RequestError(f"invalid argument: peers: {MAX_LINK_PEERS} are the most")
+    peers = []
+    for text in texts:
+        host, _, port = text.rpartition(":")
+        host = host.strip("[]")
+        if not is_address(host) or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
+            raise RequestError("invalid argument: peers: each is an IP address and a port, like 192.0.2.1:6881")
+        peers.append((host, int(port)))
+    return peers
 
 
 class _Fields(msgspec.Struct):
