@@ -38,6 +38,7 @@ from tunnel_pool.daemon.server.web import WebOptions, add_metrics, add_rpc, make
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.alerts import AlertReader
 from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.incomplete import Incomplete
 from tunnel_pool.daemon.torrents.library import TICK_S, Library
 from tunnel_pool.daemon.torrents.loading import load
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
@@ -89,6 +90,7 @@ class Daemon:
         self.options = options
         self.changes = Changes(library, options.rules, dict(options.folders_by_label))
         self.watchdog = Watchdog(library, self.changes.hops)
+        self.incomplete = Incomplete(library, self.changes.moves)
         self.network = NetworkWatch(lambda: way_out_in_words(tunnels))
         self.pool = PoolControl(tunnels)
         self.stopping = asyncio.Event()
@@ -136,6 +138,7 @@ class Daemon:
                 raise UserError(why)
             self.library.scheduler.tick()
             self.library.places.look()
+            self.incomplete.look()
             if time.monotonic() >= next_backup_s:
                 next_backup_s += BACKUP_INTERVAL_S
                 self.library.background.spawn(self.library.back_up())

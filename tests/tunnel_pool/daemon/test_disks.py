@@ -200,10 +200,10 @@ async def test_a_torrent_is_not_looked_for_where_nothing_of_it_is(big, state, tm
         torrent = await added(here, big)
         await finished(torrent)
         with pytest.raises(RequestError, match=r"none of its files is in .*/elsewhere: it stays where it is"):
-            await here.changes.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
+            await here.changes.moves.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
         assert torrent.progress == 1
         (tmp_path / "to/big").rename(tmp_path / "elsewhere/big")
-        await here.changes.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
+        await here.changes.moves.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
         await finished(torrent)
         assert torrent.record.folder == str(tmp_path / "elsewhere")
 

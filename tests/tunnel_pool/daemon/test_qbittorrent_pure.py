@@ -188,7 +188,7 @@ def test_preferences_are_settings_by_other_names(given, fields):
         ('{"autorun_enabled": true}', "--script-done"),
         ('{"proxy_type": "SOCKS5"}', "tunnels"),
         ('{"web_ui_password": "x"}', "--rpc-password-file"),
-        ('{"temp_path_enabled": true}', "does not have it"),
+        ('{"preallocate_all": true}', "does not have it"),
         ('{"no_such": 1}', "does not have it"),
         ('{"dl_limit": "fast"}', "dl_limit"),
         ('{"scheduler_days": 99}', "scheduler_days"),

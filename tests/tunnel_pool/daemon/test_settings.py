@@ -13,7 +13,7 @@ from tunnel_pool.torrent.metainfo import parse_torrent
 
 UNAVAILABLE = {
     "anti_brute_force_threshold": 100, "blocklist_enabled": True, "blocklist_url": "http://a/b", "cache_size_mb": 64,
-    "default_trackers": "udp://192.0.2.1:1", "incomplete_dir": "/tmp/x", "incomplete_dir_enabled": True,
+    "default_trackers": "udp://192.0.2.1:1",
     "peer_port": 1234, "peer_port_random_on_start": True, "port_forwarding_enabled": True,
     "queue_stalled_enabled": True, "rename_partial_files": True, "script_torrent_done_enabled": True,
     "script_torrent_done_filename": "/bin/true", "tcp_enabled": False, "trash_original_torrent_files": True,

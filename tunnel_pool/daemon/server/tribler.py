@@ -199,7 +199,7 @@ def _download(torrent: Torrent) -> dict[str, Any]:
         "hops": record.hops,
         "anon_download": record.hops > 0,
         "safe_seeding": record.hops > 0,
-        "destination": record.folder,
+        "destination": record.final_folder,
         "error": torrent.error or (NO_ROOM if state_of(torrent) is TorrentState.NO_ROOM else ""),
         "speed_down": float(rate),
         "speed_up": float(torrent.up_rate),

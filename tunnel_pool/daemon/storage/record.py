@@ -61,3 +61,8 @@ class Record(msgspec.Struct):
     uploaded_bytes: int = 0  # in all, as its trackers were told last, or when the daemon ended
     downloaded_bytes: int = 0
     moving_to: str = ""  # where its files are being moved; empty when they are not
+    folder_when_done: str = ""  # where its files go once it is whole; empty where they stay
+
+    @property
+    def final_folder(self) -> str:
+        return self.folder_when_done or self.folder

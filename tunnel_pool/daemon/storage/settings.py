@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     categories: dict[str, str] = {}  # labels that are categories, and the folder of each, empty for the usual one
     tags: list[str] = []  # labels that were made before a torrent had them
     start_added_torrents: bool = True
+    incomplete_dir: str = ""
+    incomplete_dir_enabled: bool = False
     peer_limit_global: Count = 200
     peer_limit_per_torrent: Count = 50
     # Of torrents without hops.

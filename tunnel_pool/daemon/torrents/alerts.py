@@ -103,9 +103,8 @@ class AlertReader:
             if torrent.record.done_s:
                 return
             await self._library.records.put(torrent, done_s=time.time())
-        if torrent.totals.downloaded:
-            for tell in self._library.on_done:
-                tell(torrent)
+        torrent.is_to_be_told = torrent.totals.downloaded > 0
+        self._library.tell_done(torrent)
         await self._library.records.save_resume([torrent])
 
     async def _keep(self, torrent: Torrent, **changes: Any) -> None:

@@ -18,19 +18,18 @@ from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.storage.store import Deletion, StoreError
+from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
+from tunnel_pool.daemon.torrents.moves import Moves, absolute, answered
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
 from tunnel_pool.torrent.isolation import PLAIN
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
-ANSWER_TIMEOUT_S = 30.0
 MAX_TORRENTS = 1 << 16
 
 logger = logging.getLogger(__name__)
@@ -63,6 +62,7 @@ class Changes:
         self.rules = rules
         self.folders_by_label = folders_by_label or {}
         self.hops = HopChanges(library)
+        self.moves = Moves(library)
         self._deleting: set[asyncio.Task[None]] = set()
         self._editing = asyncio.Lock()  # held while settings change
 
@@ -85,6 +85,7 @@ class Changes:
             if len(library.torrents) >= MAX_TORRENTS:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
             record = await self._record_of(parameters, request)
+            await self.moves.put_aside(record, parameters)
             parameters.save_path = record.folder
             await library.records.add(record, parameters)
             is_missing = library.places.is_gone(record.folder) or await files_are_gone(record, parameters)
@@ -244,53 +245,6 @@ class Changes:
     def _is_here(self, torrent: Torrent) -> bool:
         return self._library.records.has(torrent) and not torrent.is_between_sessions
 
-    async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
-        """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError."""
-        folder, library = absolute(location), self._library
-        async with library.records.changing:
-            for torrent in filter(self._is_here, torrents):
-                if torrent.is_moving:
-                    raise RequestError("the torrent is being moved already")
-                if with_files and torrent.is_missing:
-                    raise RequestError("its files are gone: set its location to where they are")
-                if with_files and folder != torrent.record.folder:
-                    await library.records.put(torrent, moving_to=folder)
-                    torrent.is_moving, torrent.error = True, ""
-                    library.background.spawn(self._move_files(torrent, folder))
-                elif not with_files:
-                    await self._look_in(torrent, folder)
-        library.scheduler.tick()
-
-    async def _move_files(self, torrent: Torrent, folder: str) -> None:
-        library = self._library
-        torrent.moved = asyncio.get_running_loop().create_future()
-        try:
-            torrent.handle.move_storage(folder, lt.move_flags_t.always_replace_files)
-            try:
-                await torrent.moved
-            except OSError as error:
-                torrent.error = f"it can't be moved: {error.strerror}"
-                folder = torrent.record.folder
-            async with library.records.changing:
-                await library.records.put_with_resume(torrent, folder=folder, moving_to="")
-        except StoreError as error:
-            torrent.error = f"where it was moved to is not kept: {error}; move it again"
-            raise
-        finally:
-            torrent.is_moving = False
-        library.scheduler.tick()
-
-    async def _look_in(self, torrent: Torrent, folder: str) -> None:
-        """Use and check the files that are in the folder already. Raises RequestError and StoreError."""
-        if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
-            raise RequestError(f"none of its files is in {folder}: it stays where it is")
-        torrent.moved = asyncio.get_running_loop().create_future()
-        torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
-        await _answered(torrent.moved, "cannot look in that folder")
-        if torrent.info is not None:
-            torrent.recheck()
-        await self._library.records.put_with_resume(torrent, folder=folder)
-
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
         """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
         if torrent.record.hops != PLAIN:
@@ -331,7 +285,7 @@ class Changes:
             for index, new in renames:
                 torrent.renamed = asyncio.get_running_loop().create_future()
                 torrent.handle.rename_file(index, new)
-                await _answered(torrent.renamed, "cannot rename")
+                await answered(torrent.renamed, "cannot rename")
             await asyncio.to_thread(_leave_folders, torrent.record.folder, list(paths.values()))
             whole = "/" not in path and path == torrent.record.name
             torrent.update(torrent.handle.status())
@@ -374,29 +328,6 @@ def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
     files = torrent.layout.num_files() if torrent.layout is not None else 0
     wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
     return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
-
-
-def _is_any_there(torrent: Torrent, folder: str) -> bool:
-    files = (Part(os.path.join(folder, torrent.file_path(index)), 0) for index in torrent.file_indexes())
-    return presence_of(files) is not Presence.GONE
-
-
-def absolute(folder: str) -> str:
-    """Raises RequestError."""
-    if not os.path.isabs(folder) or "\0" in folder:
-        raise RequestError("name a folder by its whole path, from /")
-    return os.path.normpath(folder)
-
-
-async def _answered(future: "asyncio.Future[Any]", what: str) -> None:
-    """Wait until libtorrent has done it. Raises RequestError."""
-    try:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            await future
-    except TimeoutError:
-        raise RequestError(f"{what}: libtorrent does not answer") from None
-    except OSError as error:
-        raise RequestError(f"{what}: {error.strerror}") from None
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:

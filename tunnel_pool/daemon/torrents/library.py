@@ -183,6 +183,13 @@ class Library:
                 if moved != _kept(torrent.record)
             )
 
+    def tell_done(self, torrent: Torrent) -> None:
+        """Tell that a torrent was downloaded, once its files are where they are to be."""
+        if torrent.is_to_be_told and not torrent.record.folder_when_done:
+            torrent.is_to_be_told = False
+            for tell in self.on_done:
+                tell(torrent)
+
     def find_by_hashes(self, hashes: lt.info_hash_t) -> Torrent | None:
         """Return the torrent of these infohashes; a hybrid's is found by either of its two."""
         wanted = hashes_of(hashes)

@@ -57,7 +57,7 @@ def torrent_view(torrent: Torrent) -> model.Torrent:
         peers=status.num_peers,
         hidden_peers=len(torrent.peers),
         labels=record.labels,
-        folder=record.folder,
+        folder=record.final_folder,
         position=record.position,
         added_s=record.added_s,
         done_s=record.done_s or None,

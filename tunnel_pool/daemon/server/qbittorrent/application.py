@@ -18,7 +18,7 @@ from tunnel_pool.daemon.server.qbittorrent.logins import Logins
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.changes import absolute
+from tunnel_pool.daemon.torrents.moves import check_folders
 
 VERSION = "v5.2.3"
 API_VERSION = "2.15.1"
@@ -112,7 +112,7 @@ class Application:
                 )
             except msgspec.ValidationError as error:
                 raise RequestError(f"invalid preference: {error}") from None
-            absolute(changed.folder)
+            check_folders(changed)
             return changed
 
         await self._changes.edit_settings(edit)

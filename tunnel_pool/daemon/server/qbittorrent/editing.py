@@ -113,7 +113,7 @@ class Editing:
     async def _move(self, torrents: list[Torrent], folder: str) -> None:
         if not folder:
             raise RequestError("Save path cannot be empty")
-        await self._changes.move(torrents, folder, True)
+        await self._changes.moves.move(torrents, folder, True)
 
     def _set_limit(self, kind: str) -> Call:
         async def call(words: Words) -> None:

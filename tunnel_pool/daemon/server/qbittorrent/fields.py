@@ -90,8 +90,8 @@ def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) ->
         "hops": record.hops,  # our own field
         "super_seeding": False,
         "force_start": record.started_now,
-        "save_path": record.folder,
-        "download_path": "",
+        "save_path": record.final_folder,
+        "download_path": record.folder if record.folder_when_done else "",
         "added_on": int(record.added_s),
         "completion_on": int(record.done_s) or NEVER,
         "tracker": status.current_tracker,

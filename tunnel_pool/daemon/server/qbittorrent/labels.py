@@ -10,8 +10,9 @@ from tunnel_pool.daemon.server.qbittorrent.categories import category_of, checke
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, Words
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.changes import Changes, absolute
+from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.moves import absolute
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 MOST = 1000

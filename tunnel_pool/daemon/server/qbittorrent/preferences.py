@@ -48,8 +48,6 @@ FIXED: dict[str, Any] = {
     "rss_processing_enabled": False,
     "save_path_changed_tmm_enabled": False,
     "scan_dirs": {},
-    "temp_path": "",
-    "temp_path_enabled": False,
     "torrent_changed_tmm_enabled": False,
     "torrent_content_layout": "Original",
     "torrent_stop_condition": "None",
@@ -86,6 +84,8 @@ def shown(settings: Settings, listen_port: int, is_filtered: bool = False) -> di
         "listen_port": listen_port,
         "ip_filter_enabled": is_filtered,
         "save_path": settings.folder,
+        "temp_path": settings.incomplete_dir,
+        "temp_path_enabled": settings.incomplete_dir_enabled,
         "add_stopped_enabled": not settings.start_added_torrents,
         "dl_limit": settings.speed_limit_down * 1000 if settings.speed_limit_down_enabled else 0,
         "up_limit": settings.speed_limit_up * 1000 if settings.speed_limit_up_enabled else 0,
@@ -190,6 +190,8 @@ def _limited(field: str, switch: str) -> Any:
 
 SETTABLE: dict[str, Any] = {
     "save_path": _same("folder"),
+    "temp_path": _same("incomplete_dir"),
+    "temp_path_enabled": _same("incomplete_dir_enabled"),
     "add_stopped_enabled": _opposite("start_added_torrents"),
     "dl_limit": _speed("speed_limit_down", "speed_limit_down_enabled"),
     "up_limit": _speed("speed_limit_up", "speed_limit_up_enabled"),

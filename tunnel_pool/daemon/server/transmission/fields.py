@@ -189,7 +189,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "date_created": lambda t: t.info.creation_date() if t.info else 0,
     "desired_available": lambda t: t.left_bytes if t.status.distributed_copies >= 1 else 0,
     "done_date": lambda t: int(t.record.done_s),
-    "download_dir": lambda t: t.record.folder,
+    "download_dir": lambda t: t.record.final_folder,
     "downloaded_ever": lambda t: t.totals.downloaded,
     "download_limit": lambda t: t.record.download_limit_kb,
     "download_limited": lambda t: t.record.download_limited,

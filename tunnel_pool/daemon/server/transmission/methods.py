@@ -20,8 +20,9 @@ from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Settings, Speed
-from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, absolute, refused
+from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, refused
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
+from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.serving.destinations import is_address
 from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
@@ -208,7 +209,7 @@ class Methods:
         if "queue_position" in arguments:
             await self._changes.queue_to(torrent, _typed(arguments["queue_position"], int, "queue_position"))
         if "location" in arguments:
-            await self._changes.move([torrent], _typed(arguments["location"], str, "location"), True)
+            await self._changes.moves.move([torrent], _typed(arguments["location"], str, "location"), True)
 
     async def _torrent_remove(self, arguments: Arguments) -> None:
         """Remove the torrents that are named; when none is, remove nothing, as Transmission does."""
@@ -234,7 +235,7 @@ class Methods:
     async def _torrent_set_location(self, arguments: Arguments) -> None:
         location = _typed(arguments.get("location"), str, "location")
         with_files = _flag(arguments, "move", False)
-        await self._changes.move(self._chosen(arguments), location, with_files)
+        await self._changes.moves.move(self._chosen(arguments), location, with_files)
 
     async def _torrent_rename_path(self, arguments: Arguments) -> Arguments:
         torrents = self._chosen(arguments)
@@ -263,7 +264,7 @@ class Methods:
         def edit(settings: Settings) -> Settings:
             sessions = self._library.sessions
             changed = session.changed(settings, arguments, sessions.plain_port(), len(sessions.blocked.ranges))
-            absolute(changed.folder)
+            check_folders(changed)
             return changed
 
         await self._changes.edit_settings(edit)

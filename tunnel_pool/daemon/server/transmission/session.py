@@ -31,8 +31,6 @@ FIXED: dict[str, Any] = {
     "blocklist_url": "",
     "cache_size_mb": 4,
     "default_trackers": "",
-    "incomplete_dir": "",
-    "incomplete_dir_enabled": False,
     "peer_port_random_on_start": False,
     "port_forwarding_enabled": False,
     "queue_stalled_enabled": False,

@@ -1,0 +1,80 @@
+"""The folder for incomplete torrents: what comes goes there, and to its own folder once it is whole."""
+
+import asyncio
+import os
+import signal
+
+import msgspec
+from qbittorrentapi import Client
+
+from tests.network import until
+from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
+
+SIZES = {"a": 300_000, "sub/b": 1000}
+
+
+async def set_aside(here, folder):
+    await here.changes.edit_settings(
+        lambda settings: msgspec.structs.replace(settings, incomplete_dir=str(folder), incomplete_dir_enabled=True)
+    )
+
+
+async def test_a_torrent_comes_to_the_folder_for_incomplete_ones_and_goes_to_its_own_when_it_is_whole(seeder, tmp_path):
+    aside, told = tmp_path / "aside", []
+    async with daemon_here(tmp_path) as here:
+        here.library.on_done.append(lambda torrent: told.append((torrent.record.folder, os.listdir(tmp_path / "own"))))
+        await set_aside(here, aside)
+        link = parse_torrent(seeder.link_to("t", SIZES))
+        torrent, _ = await here.changes.add(link, AddRequest(hops=0, folder=str(tmp_path / "own")))
+        assert (torrent.record.folder, torrent.record.final_folder) == (str(aside), str(tmp_path / "own"))
+        async with Rpc(here.address) as rpc:
+            (shown,) = (await rpc.call("torrent_get", {"fields": ["download_dir"]}))["torrents"]
+            assert shown["download_dir"] == str(tmp_path / "own")
+        await until(lambda: torrent.record.folder == str(tmp_path / "own"))
+        assert (tmp_path / "own" / "t" / "a").stat().st_size == 300_000
+        assert not list(aside.rglob("*"))
+        assert torrent.record.folder_when_done == ""
+        await until(lambda: told)
+        assert told == [(str(tmp_path / "own"), ["t"])]  # nobody was told before it was there
+
+
+async def test_a_torrent_that_is_there_already_stays_where_it_is(tmp_path):
+    async with daemon_here(tmp_path) as here:
+        await set_aside(here, tmp_path / "aside")
+        content = make_torrent(tmp_path, "t", SIZES)
+        torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0))
+        await until(lambda: torrent.is_finished)
+        assert torrent.record.folder == str(tmp_path)
+
+
+async def test_a_kill_between_the_last_piece_and_the_move_costs_nothing(seeder, tmp_path):
+    own = tmp_path / "downloads"
+    async with daemon(tmp_path, "--workers=0", "--hops=0") as (running, address), Rpc(address) as rpc:
+        await rpc.call("session_set", {"incomplete_dir": str(tmp_path / "aside"), "incomplete_dir_enabled": True})
+        await rpc.call("torrent_add", {"filename": seeder.link_to("t", SIZES)})
+        await until(lambda: (tmp_path / "aside" / "t" / "a").exists() or (own / "t" / "a").exists())
+        running.process.send_signal(signal.SIGKILL)
+        await running.process.wait()
+    async with daemon(tmp_path, "--workers=0", "--hops=0") as (_, address), Rpc(address) as rpc:
+        await until(lambda: (own / "t" / "a").exists() and (own / "t" / "a").stat().st_size == 300_000, 60)
+        fields = ["percent_done", "error_string", "download_dir"]
+
+        async def shown():
+            return (await rpc.call("torrent_get", {"fields": fields}))["torrents"]
+
+        assert await shown() == [{"percent_done": 1.0, "error_string": "", "download_dir": str(own)}]
+
+
+async def test_it_is_set_by_both_apis_and_a_folder_that_is_none_is_refused(tmp_path):
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        for wrong in ({"incomplete_dir_enabled": True}, {"incomplete_dir": "relative"}):
+            _, answer = await rpc.post({"jsonrpc": "2.0", "method": "session_set", "params": wrong, "id": 1})
+            assert "error" in answer
+        await rpc.call("session_set", {"incomplete_dir": "/aside", "incomplete_dir_enabled": True})
+        client = Client(host=f"http://{here.address}", FORCE_SCHEME_FROM_HOST=True)
+        shown = await asyncio.to_thread(client.app_preferences)
+        assert (shown.temp_path, shown.temp_path_enabled) == ("/aside", True)
+        await asyncio.to_thread(lambda: client.app_set_preferences({"temp_path_enabled": False}))
+        assert (await rpc.call("session_get"))["incomplete_dir_enabled"] is False
