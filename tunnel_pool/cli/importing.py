@@ -88,7 +88,10 @@ async def _import(arguments: argparse.Namespace) -> dict[str, Any]:
             await remote.call("session_get", fields=["version"])  # who does not answer is told of once
             if program is qbittorrent:
                 for name, place in qbittorrent.categories(folder).items():
-                    await remote.make_category(name, mapped(place, folders))
+                    try:
+                        await remote.make_category(name, mapped(place, folders))
+                    except UserError as error:
+                        failed.append(f"the category {name}: {error}")
             for torrent, row in zip(torrents, rows, strict=True):
                 try:
                     row["new"], row["hops"] = await _hand_over(remote, torrent, arguments)
@@ -124,15 +127,23 @@ async def _hand_over(remote: Remote, torrent: Found, arguments: argparse.Namespa
     answer = await remote.add(wish)
     added = answer["torrent"]
     if answer["new"]:
-        ids = [added["number"]]
-        changes: Mapping[str, Any] = {**torrent.changes, **({"name": torrent.name} if torrent.name else {})}
-        if changes:
-            await remote.call("torrent_set", ids=ids, **changes)
-        for path, name in torrent.renames:
-            await remote.call("torrent_rename_path", ids=ids, path=path, name=name)
-        if not torrent.is_stopped and not arguments.paused:
-            await remote.call("torrent_start", ids=ids)
+        try:
+            await _finish(remote, torrent, added["number"], not (torrent.is_stopped or arguments.paused))
+        except BaseException:  # so that a second run begins anew
+            await remote.call("torrent_remove", ids=[added["number"]], delete_local_data=False)
+            raise
     return bool(answer["new"]), int(added["hops"])
+
+
+async def _finish(remote: Remote, torrent: Found, number: int, is_to_run: bool) -> None:
+    """Raises UserError."""
+    changes: Mapping[str, Any] = {**torrent.changes, **({"name": torrent.name} if torrent.name else {})}
+    if changes:
+        await remote.call("torrent_set", ids=[number], **changes)
+    for path, name in torrent.renames:
+        await remote.call("torrent_rename_path", ids=[number], path=path, name=name)
+    if is_to_run:
+        await remote.call("torrent_start", ids=[number])
 
 
 def describe(report: dict[str, Any]) -> str:

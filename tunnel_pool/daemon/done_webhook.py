@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
@@ -14,6 +14,14 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 TIMEOUT_S = 10.0
 AGAIN_AFTER_S = (5.0, 60.0)
 MAX_WAITING = 1000
+# This machine, and private networks: RFC 1918, 3927, 4193, 4291 and 6598.
+ALLOWED = [
+    ipaddress.ip_network(text)
+    for text in (
+        "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "::1/128",
+        "fc00::/7", "fe80::/10",
+    )
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -24,18 +32,17 @@ def checked_url(text: str) -> str:
     Names are not looked up, and nothing goes to the internet, which would hear from this machine what was downloaded.
     """
     parts = urlsplit(text)
-    host = parts.hostname or ""
-    if parts.scheme not in ("http", "https") or not host or parts.port == 0:
+    host, port = parts.hostname or "", parts.port
+    if parts.scheme not in ("http", "https") or not host or port == 0 or "@" in parts.netloc:
         raise ValueError("not like http://192.168.1.5:8123/api/webhook/done")
-    if host != "localhost":
-        try:
-            address = ipaddress.ip_address(host)
-            address = getattr(address, "ipv4_mapped", None) or address
-        except ValueError:
-            raise ValueError("it has to name an IP address, as names are not looked up") from None
-        if address.is_global or address.is_unspecified or address.is_multicast:
-            raise ValueError("it is not in a private network: others would see what you have downloaded")
-    return text.replace("//localhost", "//127.0.0.1", 1) if host == "localhost" else text
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise ValueError("it has to name an IP address, as names are not looked up") from None
+    if not any(address in network for network in ALLOWED if network.version == address.version):
+        raise ValueError("it is not in a private network: others would see what you have downloaded")
+    place = f"[{address}]" if address.version == 6 else str(address)
+    return urlunsplit(parts._replace(netloc=place if port is None else f"{place}:{port}"))
 
 
 def told_of(torrent: Torrent, now_s: float) -> dict[str, Any]:
@@ -91,5 +98,5 @@ class DoneWebhook:
                 return "" if response.status < 300 else f"it answers {response.status}"
         except TimeoutError:
             return f"no answer within {TIMEOUT_S:.0f} s"
-        except (aiohttp.ClientError, OSError) as error:
+        except Exception as error:  # what else aiohttp may raise must not end what waits
             return type(error).__name__

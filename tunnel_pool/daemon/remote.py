@@ -10,6 +10,7 @@ import aiohttp
 
 from tunnel_pool.daemon.server.api.openapi import EVENTS_PATH
 from tunnel_pool.daemon.server.guard import Credentials
+from tunnel_pool.daemon.server.qbittorrent.labels import CATEGORY_IS_THERE
 from tunnel_pool.daemon.server.web import RPC_PATH, SESSION_HEADER
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
@@ -70,10 +71,11 @@ class Remote:
 
     async def make_category(self, name: str, folder: str) -> None:
         """Make a category with its folder, unless there is one of this name. Raises UserError."""
-        await self._posted("/api/v2/torrents/createCategory", data={"category": name, "savePath": folder})
+        form = {"category": name, "savePath": folder}
+        await self._posted("/api/v2/torrents/createCategory", CATEGORY_IS_THERE.encode(), data=form)
 
-    async def _posted(self, path: str, **body: Any) -> bytes:
-        """Return the body of an answer; that it is there already is none of an error. Raises UserError."""
+    async def _posted(self, path: str, passed_over: bytes = b"\0", **body: Any) -> bytes:
+        """Return the body of an answer. Raises UserError for an error, but for one with the body `passed_over`."""
         try:
             async with self._http.post(f"http://{self._address}{path}", **body) as response:
                 answer, status = await response.read(), response.status
@@ -81,7 +83,7 @@ class Remote:
             raise UserError(f"the daemon at {self._address} takes longer than {TIMEOUT_S:.0f} s") from None
         except (aiohttp.ClientError, OSError):
             raise UserError(NO_DAEMON.format(self._address)) from None
-        if status >= 400 and status != 409:
+        if status >= 400 and answer != passed_over:
             raise UserError(_why(answer))
         return answer
 

@@ -31,19 +31,16 @@ def of_resume(text: str) -> lt.add_torrent_params:
     """
     try:
         given = lt.read_resume_data(base64.b64decode(text))
+        if given.ti is None:
+            raise RequestError("the resume data has no metadata")
+        metainfo: Any = lt.write_torrent_file(given)
+        parameters = read_metainfo(lt.bencode(metainfo))
+        for name in KEPT_OF_RESUME:
+            setattr(parameters, name, getattr(given, name))
+        parameters.have_pieces = list(given.have_pieces)[: given.ti.num_pieces()]
+        parameters.renamed_files = dict(given.renamed_files)
     except (RuntimeError, binascii.Error, ValueError) as error:
         raise _invalid(error) from None
-    if given.ti is None:
-        raise RequestError("the resume data has no metadata")
-    metainfo: Any = lt.write_torrent_file(given)
-    parameters = read_metainfo(lt.bencode(metainfo))
-    for name in KEPT_OF_RESUME:
-        setattr(parameters, name, getattr(given, name))
-    parameters.have_pieces = list(given.have_pieces)[: given.ti.num_pieces()]
-    renamed = dict(given.renamed_files)
-    if any(path.startswith("/") or ".." in path.split("/") for path in renamed.values()):
-        raise RequestError("a file of the torrent is outside its folder")
-    parameters.renamed_files = renamed
     return parameters
 
 

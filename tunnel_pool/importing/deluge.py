@@ -16,6 +16,7 @@ from tunnel_pool.importing.model import BadTorrentError, Found, attempted, conte
 USUAL = (Path("~/.config/deluge"), Path("/var/lib/deluged/config"), Path("/var/lib/deluge/.config/deluge"))
 NAME = "Deluge"
 KIB = 1024
+MAX_STATE_BYTES = 1 << 30  # of a file that is about all torrents
 
 
 class _State:
@@ -35,14 +36,14 @@ def read(folder: Path) -> Iterator[Found | BadTorrentError]:
     state = folder / "state" if (folder / "state").is_dir() else folder
     try:
         torrents = _torrents(state / "torrents.state")
-        resumes = dictionary_of(content_of(state / "torrents.fastresume"), "torrents.fastresume")
+        resumes = dictionary_of(content_of(state / "torrents.fastresume", MAX_STATE_BYTES), "torrents.fastresume")
     except BadTorrentError as error:
         yield error
         return
     labels = _labels(folder)
     for kept in torrents:
         infohash = str(kept.get("torrent_id", ""))
-        resume = resumes.get(infohash.encode())
+        resume = resumes.get(infohash.encode(errors="replace"))
         yield attempted(infohash, partial(_found, state, kept, resume, labels.get(infohash)))
 
 
@@ -61,7 +62,7 @@ def _found(state: Path, kept: dict[str, Any], resume: bytes | None, label: str |
 def _torrents(path: Path) -> list[dict[str, Any]]:
     """Return what is kept of each torrent, in the order of the queue. Raises BadTorrentError."""
     try:
-        state = _Unpickler(io.BytesIO(content_of(path)), encoding="utf-8").load()
+        state = _Unpickler(io.BytesIO(content_of(path, MAX_STATE_BYTES)), encoding="utf-8").load()
         found = [vars(each) for each in vars(state)["torrents"]]
     except BadTorrentError:
         raise
@@ -72,7 +73,7 @@ def _torrents(path: Path) -> list[dict[str, Any]]:
 
 def _labels(folder: Path) -> dict[str, str]:
     """Return the labels of the Label plugin, by infohash; its file is two JSON objects, one after the other."""
-    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError, RecursionError):
         content = (folder / "label.conf").read_text()
         _, end = json.JSONDecoder().raw_decode(content)
         kept = json.loads(content[end:])

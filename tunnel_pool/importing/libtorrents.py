@@ -4,6 +4,7 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.storage.settings import MAX_KB_PER_S
 from tunnel_pool.importing.model import BadTorrentError, info_of
 
 # What says how a torrent was, of all that resume data says; the rest is the other program's own.
@@ -38,5 +39,5 @@ def speed_changes(down: Any, up: Any) -> dict[str, Any]:
         is_limited = isinstance(limit, int | float) and limit > 0
         changes[f"{name}_limited"] = is_limited
         if is_limited:
-            changes[f"{name}_limit"] = max(1, round(limit / 1000))
+            changes[f"{name}_limit"] = min(MAX_KB_PER_S, max(1, round(limit / 1000)))
     return changes

@@ -8,6 +8,7 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, read_metainfo
 
@@ -36,14 +37,16 @@ def attempted(what: str, make: Callable[[], Found]) -> Found | BadTorrentError:
         return make()
     except BadTorrentError as error:
         return error
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+    except OSError as error:
+        return BadTorrentError(f"what is kept of {what} can't be read: {error.strerror}")
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, MemoryError):
         return BadTorrentError(f"what is kept of {what} can't be read")
 
 
-def content_of(path: Path) -> bytes:
+def content_of(path: Path, most: int = MAX_TORRENT_FILE_BYTES) -> bytes:
     """Raises BadTorrentError."""
     try:
-        if path.stat().st_size > MAX_TORRENT_FILE_BYTES:
+        if path.stat().st_size > most:
             raise BadTorrentError(f"{path.name} is too large")
         return path.read_bytes()
     except OSError as error:
@@ -82,19 +85,28 @@ def number(value: object) -> int:
         return 0
 
 
+def counted(value: object) -> int:
+    """Return a number as the daemon takes one for a count, a limit or minutes."""
+    return min(MAX_COUNT, max(0, number(value)))
+
+
 def bits(content: bytes, count: int) -> list[bool]:
     """Return the bits of a bitfield, the highest of each byte first; those that are missing are not set."""
-    return [at >> 3 < len(content) and bool(content[at >> 3] >> (7 - at % 8) & 1) for at in range(count)]
+    return [_bit(content, at) for at in range(count)]
 
 
-def pieces_of_blocks(blocks: list[bool], info: lt.torrent_info) -> list[bool]:
-    """Return which pieces are there whole, where each block of 16 KiB is known."""
+def pieces_of_blocks(blocks: bytes, info: lt.torrent_info) -> list[bool]:
+    """Return which pieces are there whole, by a bitfield of blocks of 16 KiB."""
     each, size = info.piece_length(), info.total_size()
-    has = []
-    for piece in range(info.num_pieces()):
-        first, last = piece * each // BLOCK_BYTES, (min((piece + 1) * each, size) - 1) // BLOCK_BYTES
-        has.append(all(blocks[first : last + 1]))
-    return has
+    is_set = [
+        (piece * each // BLOCK_BYTES, (min((piece + 1) * each, size) - 1) // BLOCK_BYTES)
+        for piece in range(info.num_pieces())
+    ]
+    return [all(_bit(blocks, at) for at in range(first, last + 1)) for first, last in is_set]
+
+
+def _bit(content: bytes, at: int) -> bool:
+    return at >> 3 < len(content) and bool(content[at >> 3] >> (7 - at % 8) & 1)
 
 
 def renamed(parameters: lt.add_torrent_params, paths: Iterable[str]) -> dict[int, str]:
@@ -133,8 +145,9 @@ def below(folder: str, parameters: lt.add_torrent_params) -> dict[int, str]:
 def mapped(folder: str, folders: Mapping[str, str]) -> str:
     """Return a folder as the daemon knows it: the longest of these beginnings is replaced."""
     for old in sorted(folders, key=len, reverse=True):
-        if folder == old or folder.startswith(old.rstrip("/") + "/"):
-            return os.path.normpath(folders[old] + "/" + folder[len(old) :])
+        beginning = old.rstrip("/")
+        if folder == beginning or folder.startswith(beginning + "/"):
+            return os.path.normpath(folders[old] + "/" + folder[len(beginning) :])
     return folder
 
 
@@ -142,7 +155,7 @@ def first_of(folders: Iterable[Path], program: str) -> Path:
     """Return the first folder that is there. Raises UserError."""
     known = list(folders)
     for folder in known:
-        if folder.is_dir():
+        if os.path.isdir(folder):  # Path.is_dir raises where the folder above may not be entered
             return folder
     usual = " and ".join(str(folder) for folder in known)
     raise UserError(f"{program} has kept nothing in {usual}: name its folder by --from")

@@ -18,6 +18,7 @@ from tunnel_pool.importing.model import (
     Found,
     attempted,
     content_of,
+    counted,
     dictionary_of,
     number,
     text,
@@ -37,7 +38,13 @@ GLOBAL_RATIO, NO_RATIO = -2000, -1000  # in thousandths
 def read(folder: Path) -> Iterator[Found | BadTorrentError]:
     if (database := folder / DATABASE).is_file():
         yield from _of_database(database)
-    for path in sorted(_backup_of(folder).glob("*.fastresume")):
+    backup = _backup_of(folder)
+    order: list[str] = []
+    with contextlib.suppress(BadTorrentError):
+        order = content_of(backup / "queue").decode(errors="replace").split()
+    places = {name: place for place, name in enumerate(order)}
+    paths = sorted(backup.glob("*.fastresume"))
+    for path in sorted(paths, key=lambda path: places.get(path.stem, len(places))):
         yield attempted(path.name, partial(_read, path))
 
 
@@ -49,15 +56,10 @@ def _read(path: Path) -> Found:
 
 def categories(folder: Path) -> dict[str, str]:
     """Return the categories and the folder of each, empty for the usual one."""
-    places = (
-        folder,
-        folder / "config",
-        folder / "qBittorrent" / "config",
-        folder.parent / "config",
-        CONFIG.expanduser(),
-    )
-    for place in places:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+    usual = [CONFIG.expanduser()] if folder in [place.expanduser() for place in USUAL] else []
+    places = (folder, folder / "config", folder / "qBittorrent" / "config", folder.parent / "config")
+    for place in (*places, *usual):
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             kept = json.loads((place / "categories.json").read_bytes())
             return {str(name): str(one.get("save_path") or "") for name, one in kept.items()}
     return {}
@@ -72,15 +74,15 @@ def _backup_of(folder: Path) -> Path:
 
 
 def _of_database(path: Path) -> Iterator[Found | BadTorrentError]:
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-        connection.row_factory = sqlite3.Row
-        try:
-            rows = connection.execute("SELECT * FROM torrents ORDER BY queue_position").fetchall()
-        except sqlite3.Error as error:
-            yield BadTorrentError(f"{path.name} can't be read: {error}")
-            return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            rows = [dict(row) for row in connection.execute("SELECT * FROM torrents ORDER BY queue_position")]
+    except (sqlite3.Error, OSError, ValueError) as error:
+        yield BadTorrentError(f"{path.name} can't be read: {error}")
+        return
     for row in rows:
-        yield attempted(str(row["torrent_id"]), partial(_of_row, dict(row)))
+        yield attempted(str(row.get("torrent_id")), partial(_of_row, row))
 
 
 def _of_row(row: dict[str, Any]) -> Found:
@@ -125,11 +127,11 @@ def _ratio(kept: object) -> dict[str, Any]:
     thousandths = number(kept) if kept is not None else GLOBAL_RATIO
     if thousandths < 0:
         return {"seed_ratio_mode": int(LimitMode.UNLIMITED if thousandths == NO_RATIO else LimitMode.GLOBAL)}
-    return {"seed_ratio_mode": int(LimitMode.SINGLE), "seed_ratio_limit": thousandths / 1000}
+    return {"seed_ratio_mode": int(LimitMode.SINGLE), "seed_ratio_limit": counted(thousandths) / 1000}
 
 
 def _time(kept: object, name: str) -> dict[str, Any]:
     minutes = number(kept) if kept is not None else -2
     if minutes < 0:
         return {f"{name}_mode": int(LimitMode.UNLIMITED if minutes == -1 else LimitMode.GLOBAL)}
-    return {f"{name}_mode": int(LimitMode.SINGLE), f"{name}_limit": minutes}
+    return {f"{name}_mode": int(LimitMode.SINGLE), f"{name}_limit": counted(minutes)}

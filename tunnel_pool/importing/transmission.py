@@ -9,13 +9,14 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED
+from tunnel_pool.daemon.storage.settings import MAX_COUNT, MAX_KB_PER_S
 from tunnel_pool.importing.model import (
     BadTorrentError,
     Found,
     attempted,
     below,
-    bits,
     content_of,
+    counted,
     dictionary_of,
     info_of,
     number,
@@ -79,8 +80,7 @@ def _pieces(progress: object, info: lt.torrent_info) -> list[bool]:
     blocks = progress.get(b"blocks", b"none") if isinstance(progress, dict) else b"none"
     if blocks in (b"all", b"none"):
         return [blocks == b"all"] * info.num_pieces()
-    count = -(-info.total_size() // 16384)
-    return pieces_of_blocks(bits(blocks, count) if isinstance(blocks, bytes) else [False] * count, info)
+    return pieces_of_blocks(blocks if isinstance(blocks, bytes) else b"", info)
 
 
 def _priorities(kept: dict[bytes, Any], files: int) -> list[int]:
@@ -97,18 +97,18 @@ def _changes(kept: dict[bytes, Any]) -> dict[str, Any]:
     """Return limits of its own, as torrent-set takes them."""
     ratio, idle = kept.get(b"ratio-limit") or {}, kept.get(b"idle-limit") or {}
     changes: dict[str, Any] = {
-        "seed_ratio_mode": number(ratio.get(b"ratio-mode")),
-        "seed_ratio_limit": float(text(ratio.get(b"ratio-limit")) or 0),
-        "seed_idle_mode": number(idle.get(b"idle-mode")),
-        "seed_idle_limit": number(idle.get(b"idle-limit")),
-        "bandwidth_priority": number(kept.get(b"bandwidth-priority")),
-        "peer_limit": number(kept.get(b"max-peers")) or 50,
+        "seed_ratio_mode": min(2, max(0, number(ratio.get(b"ratio-mode")))),
+        "seed_ratio_limit": min(MAX_COUNT, max(0.0, float(text(ratio.get(b"ratio-limit")) or 0))),
+        "seed_idle_mode": min(2, max(0, number(idle.get(b"idle-mode")))),
+        "seed_idle_limit": counted(idle.get(b"idle-limit")),
+        "bandwidth_priority": min(1, max(-1, number(kept.get(b"bandwidth-priority")))),
+        "peer_limit": counted(kept.get(b"max-peers")) or 50,
         "sequential_download": bool(number(kept.get(b"sequentialDownload"))),
     }
     for way, name in ((b"down", "download"), (b"up", "upload")):
         speed = kept.get(b"speed-limit-" + way) or {}
         changes[f"{name}_limited"] = bool(number(speed.get(b"use-speed-limit")))
-        changes[f"{name}_limit"] = number(speed.get(b"speed-Bps")) // 1000
+        changes[f"{name}_limit"] = min(MAX_KB_PER_S, counted(number(speed.get(b"speed-Bps")) // 1000))
     return changes
 
 

@@ -17,6 +17,7 @@ import libtorrent as lt
 from tunnel_pool.system.errors import UserError
 
 MAX_BYTES = 256 << 20  # of a list, once it is unpacked
+MAX_RANGES = 2_000_000
 COMMENTS = ("#", ";", "//")
 ALLOWED = 128  # from here on, DAT's access levels let an address in
 
@@ -66,8 +67,9 @@ def _range(text: str) -> Range | None:
         pass
     else:
         return network.version, int(network.network_address), int(network.broadcast_address)
-    if text.count(",") >= 2 and ":" not in text.split(",", 1)[0]:
-        ends, access, _ = text.split(",", 2)
+    ends, _, rest = text.partition(",")
+    access = rest.partition(",")[0].strip()
+    if access.isascii() and access.isdigit() and len(access) < 4 and ":" not in ends:
         return _between(ends) if int(access) < ALLOWED else None
     return _between(text.rpartition(":")[2])
 
@@ -82,10 +84,10 @@ def _between(ends: str) -> Range:
 
 def _address(text: str) -> int:
     """Return an IPv4 address whose parts may begin with zeros. Raises ValueError."""
-    parts = [int(part) for part in text.strip().split(".")]
-    if len(parts) != 4 or not all(0 <= part <= 255 for part in parts):
+    parts = text.strip().split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
         raise ValueError
-    return int.from_bytes(bytes(parts), "big")
+    return int.from_bytes(bytes(map(int, parts)), "big")
 
 
 def _merged(ranges: Iterable[Range]) -> list[Range]:
@@ -108,6 +110,8 @@ def read(paths: Iterable[Path]) -> Blocklist:
             raise UserError(f"there is no address in the block list {path}: it takes P2P, DAT and CIDR lines")
         ranges += found.ranges
         bad += found.bad_lines
+        if len(ranges) > MAX_RANGES:
+            raise UserError(f"the block lists have more than {MAX_RANGES} ranges")
     return Blocklist(_merged(ranges), bad)
 
 

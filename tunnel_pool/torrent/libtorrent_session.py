@@ -22,6 +22,7 @@ from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, schemes_for, tr
 from tunnel_pool.torrent.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 from tunnel_pool.torrent.session_settings import all_alike, transport_settings
+from tunnel_pool.torrent.trackers import trackers_of
 from tunnel_pool.torrent.transport import Transport
 
 TRACKERS_S = 0.1
@@ -176,7 +177,7 @@ class LibtorrentSession(Generic[T]):
         now_s = time.monotonic()
         if now_s - self._trackers_s > TRACKERS_S and not self._stopped:
             self._trackers_s = now_s
-            urls = [tracker["url"] for torrent in self._torrents.values() for tracker in torrent.handle.trackers()]
+            urls = [tracker["url"] for torrent in self._torrents.values() for tracker in trackers_of(torrent.handle)]
             self._trackers = set(filter(None, map(tracker_place, urls)))
         return self._trackers
 

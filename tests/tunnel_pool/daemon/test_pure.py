@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
-from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, moved, plan
+from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, moved, plan, reached_limits
 from tunnel_pool.daemon.rules.room import NOT_TOLD, Budget
 from tunnel_pool.daemon.server.guard import (
     Credentials,
@@ -174,7 +174,7 @@ def test_what_a_torrent_moved_is_counted_on_when_libtorrent_begins_from_0():
 )
 def test_what_has_given_enough(finished, ratio, idle_s, record, done):
     limits = QueueLimits(ratio=2.0, idle_min=10)
-    assert is_done_seeding(view("x", 0, finished, ratio=ratio, idle_s=idle_s, **record), limits) is done
+    assert bool(reached_limits(view("x", 0, finished, ratio=ratio, idle_s=idle_s, **record), limits)) is done
 
 
 @given(st.lists(st.integers(), unique=True), st.data(), st.sampled_from(["top", "up", "down", "bottom"]))

@@ -8,12 +8,14 @@ import asyncio
 import base64
 import contextlib
 import json
+import logging
 import time
 from dataclasses import replace
 
 import aiohttp
 import libtorrent as lt
 import pytest
+from aiohttp import web
 from qbittorrentapi import (
     Client,
     Conflict409Error,
@@ -23,15 +25,17 @@ from qbittorrentapi import (
     NotFound404Error,
 )
 
-from tests.network import until
-from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.network import until, unused_host
+from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.entrance import KEY_HEADER
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials
 from tunnel_pool.daemon.server.web import WebOptions
+from tunnel_pool.daemon.storage.disk import is_inside
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
+from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.torrent.metainfo import new_creator
 
 USER, PASSWORD = "tunnel-pool", "correct horse"
@@ -46,8 +50,8 @@ def client_of(address, password=PASSWORD):
 @contextlib.asynccontextmanager
 async def guarded(state, **options):
     """Run a daemon that wants a password, and yield it and a client that is logged in; its calls block."""
-    web = WebOptions(HostPort("127.0.0.1", 0), Credentials(USER, PASSWORD))
-    async with daemon_here(state, web=web, **options) as here:
+    listening = WebOptions(HostPort("127.0.0.1", 0), Credentials(USER, PASSWORD))
+    async with daemon_here(state, web=listening, **options) as here:
         client = client_of(here.address)
         await asyncio.to_thread(client.auth_log_in)
         yield here, client
@@ -272,6 +276,9 @@ async def test_seeding_time_is_a_limit_as_qbittorrent_has_it(tmp_path):
         (shown,) = await asyncio.to_thread(client.torrents_info)
         assert (shown.state, shown.progress, shown.max_seeding_time) == ("stoppedUP", 1.0, 0)
         assert torrent.record.stopped_by_limit
+        await asyncio.to_thread(client.torrents_start, shown.hash)  # who starts it wants it to give more
+        await until(lambda: not torrent.is_paused)
+        assert (torrent.record.stopped, torrent.record.seeding_mode, torrent.record.ratio_mode) == (False, 2, 0)
 
 
 # Sequences of programs
@@ -388,7 +395,93 @@ def make_single(path):
     return lt.bencode(creator.generate())
 
 
+async def test_two_changes_of_labels_at_a_time_both_hold(tmp_path):
+    async with daemon_here(tmp_path) as here, raw(here.address) as ask:
+        form = {"urls": f"magnet:?xt=urn:btih:{NOBODY}", "stopped": "true"}
+        assert (await ask("POST", "torrents/add", form))[0] == 200
+        calls = [("addTags", {"tags": f"t{number}"}) for number in range(8)]
+        calls += [("addTrackers", {"hash": NOBODY, "urls": f"udp://127.0.0.1:{number}/x"}) for number in range(1, 9)]
+        calls += [("createTags", {"tags": f"made{number}"}) for number in range(8)]
+        await asyncio.gather(*(ask("POST", f"torrents/{call}", {"hashes": NOBODY, **form}) for call, form in calls))
+        (torrent,) = here.library.torrents.values()
+        assert sorted(torrent.record.labels) == [f"t{number}" for number in range(8)]
+        assert len(torrent.handle.trackers()) == 8
+        assert len(here.library.records.settings.tags) == 8
+
+
 # Strangers
+
+
+async def test_a_tracker_that_answers_no_text_is_shown_with_its_torrent(tmp_path):
+    async def announce(request):
+        return web.Response(body=b"d14:failure reason4:\xff\xfe\x80!e")
+
+    app = web.Application()
+    app.router.add_get("/announce", announce)
+    async with (
+        serving_app(app, HostPort(unused_host(), 0), "cannot listen on") as tracker,
+        daemon_here(tmp_path) as here,
+        raw(here.address) as ask,
+        Rpc(here.address) as rpc,
+    ):
+        link = f"magnet:?xt=urn:btih:{NOBODY}&tr=http://{tracker}/announce"
+        assert (await ask("POST", "torrents/add", {"urls": link, "tags": "hops:0"}))[0] == 200
+        (torrent,) = here.library.torrents.values()
+
+        def is_unreadable():
+            try:
+                return not torrent.handle.trackers()
+            except UnicodeError:
+                return True
+
+        await until(is_unreadable)
+        for call in ("torrents/info", "sync/maindata", f"torrents/trackers?hash={NOBODY}"):
+            status, text = await ask("GET", call)
+            assert status == 200, text
+        assert "it answers what is no text" in text
+        (shown,) = (await rpc.call("torrent_get", {"fields": ["tracker_stats"]}))["torrents"]
+        assert shown["tracker_stats"][0]["announce"] == f"http://{tracker}/announce"
+
+
+@pytest.mark.parametrize("name", ["...evil", "....", ".a", "a.mkv"])
+async def test_no_layout_puts_a_file_outside_of_its_folder(tmp_path, name):
+    info = {b"name": name.encode(), b"piece length": 16384, b"length": 1, b"pieces": bytes(20)}
+    content = lt.bencode({b"info": info})
+    async with daemon_here(tmp_path) as here, raw(here.address) as ask:
+        form = aiohttp.FormData({"contentLayout": "Subfolder", "stopped": "true"})
+        form.add_field("torrents", content, filename="x.torrent")
+        assert (await ask("POST", "torrents/add", form))[0] == 200
+        (torrent,) = here.library.torrents.values()
+        assert is_inside("/folder", torrent.file_path(0))
+        assert "/" in torrent.file_path(0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Content-Type": "application/x-www-form-urlencoded"}, b"a=\xff%ff"),
+        ({"Content-Type": "application/x-www-form-urlencoded; charset=foo"}, b"a=1"),
+        ({"Content-Type": "multipart/form-data"}, b"a=1"),
+        (
+            {"Content-Type": "multipart/form-data; boundary=x"},
+            b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--",
+        ),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, b"--x\r\nnonsense"),
+    ],
+)
+async def test_a_form_that_is_none_is_refused_and_logged_nowhere(tmp_path, headers, body, caplog):
+    async with guarded(tmp_path) as (here, _), raw(here.address) as ask:
+        key = {"Authorization": f"Bearer {PASSWORD}"}
+        status, text = await ask("POST", "torrents/add", body, headers={**key, **headers})
+        assert status in (400, 409), text
+        assert (await ask("POST", "auth/login", body, headers=headers))[0] == 401
+        assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_who_is_not_known_is_not_read_to_the_end(tmp_path):
+    async with guarded(tmp_path) as (here, _), raw(here.address) as ask:
+        status, _ = await ask("POST", "auth/login", {"username": "x" * 100_000, "password": PASSWORD})
+        assert status == 413
 
 
 async def test_who_is_not_logged_in_gets_nothing_and_a_login_ends(tmp_path):
@@ -412,8 +505,8 @@ async def test_a_login_ends_with_the_password_that_it_was_made_with(tmp_path):
     async with guarded(tmp_path) as (here, _), raw(here.address) as ask:
         assert (await ask("POST", "auth/login", {"username": USER, "password": PASSWORD}))[0] == 200
         assert (await ask("GET", "app/version"))[0] == 200
-        web = WebOptions(here.options.web.listen, Credentials(USER, "another"))
-        here.apply(replace(here.options, web=web))
+        other = WebOptions(here.options.web.listen, Credentials(USER, "another"))
+        here.apply(replace(here.options, web=other))
         assert (await ask("GET", "app/version"))[0] == 403
 
 

@@ -139,13 +139,13 @@ def test_hop_counts_are_tags_and_no_categories():
 def test_a_login_lasts_while_it_is_used_and_many_more_end_the_oldest():
     logins = Logins()
     first, second = logins.begin(0.0), logins.begin(1.0)
-    assert logins.find(first, IDLE_S - 1) is not None
-    assert logins.find(second, IDLE_S + 1) is None
-    assert logins.find(first, 2 * IDLE_S - 2) is not None
-    assert logins.find("", 0.0) is None
+    assert logins.goes_on(first, IDLE_S - 1)
+    assert not logins.goes_on(second, IDLE_S + 1)
+    assert logins.goes_on(first, 2 * IDLE_S - 2)
+    assert not logins.goes_on("", 0.0)
     for _ in range(MOST):
         logins.begin(2 * IDLE_S - 2)
-    assert logins.find(first, 2 * IDLE_S - 2) is None
+    assert not logins.goes_on(first, 2 * IDLE_S - 2)
 
 
 def test_sending_back_what_was_shown_changes_nothing():
@@ -163,6 +163,7 @@ def test_sending_back_what_was_shown_changes_nothing():
         ({"dl_limit": 0}, {"speed_limit_down_enabled": False}),
         ({"max_ratio": 1.5}, {"seed_ratio_limit": 1.5, "seed_ratio_limited": True}),
         ({"max_ratio": -1}, {"seed_ratio_limited": False}),
+        ({"max_ratio_enabled": False, "max_ratio": -1}, {"seed_ratio_limited": False}),
         ({"max_seeding_time": 60}, {"seeding_time_limit": 60, "seeding_time_limited": True}),
         (
             {"scheduler_days": 1, "schedule_from_hour": 2, "schedule_from_min": 30},
@@ -192,6 +193,9 @@ def test_preferences_are_settings_by_other_names(given, fields):
         ('{"no_such": 1}', "does not have it"),
         ('{"dl_limit": "fast"}', "dl_limit"),
         ('{"scheduler_days": 99}', "scheduler_days"),
+        ('{"scheduler_days": -1}', "scheduler_days"),
+        ('{"encryption": -1}', "encryption"),
+        ('{"schedule_from_min": 90}', "schedule_from_min"),
         ('{"encryption": null}', "encryption"),
         ("[]", "JSON object"),
         ("[" * 100_000, "JSON object"),

@@ -11,6 +11,7 @@ import pytest
 from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.tunnel_pool.importing.make_fixtures import FIXTURES, PLACE, UNWANTED, write_as_left
+from tunnel_pool.cli import importing
 from tunnel_pool.cli.importing import PROGRAMS
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.importing.model import BadTorrentError, Found, bits, mapped, pieces_of_blocks
@@ -160,6 +161,23 @@ def test_a_pickle_in_deluges_place_runs_nothing(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+async def test_what_fails_half_way_is_begun_anew_by_the_next_run(tmp_path, downloads, monkeypatch):
+    async with daemon_here(tmp_path) as here:
+        with monkeypatch.context() as patched:
+            patched.setattr(importing, "_finish", broken)
+            report = await imported("deluge", here.address, downloads, "--hops=0")
+            assert (report["ok"], len(report["failed"])) == (False, 3)
+        await until(lambda: not here.library.torrents)
+        assert (downloads / "half.bin").exists()
+        assert [row["new"] for row in (await imported("deluge", here.address, downloads, "--hops=0"))["torrents"]] == [
+            True
+        ] * 3
+
+
+async def broken(*_):
+    raise UserError("no")
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_whatever_is_kept_is_read_or_named_and_never_raises(tmp_path, program):
     for place, path in enumerate(sorted((FIXTURES / program).rglob("*"))):
@@ -179,8 +197,8 @@ def test_blocks_and_bits_are_those_of_transmission():
     assert bits(b"\xa0", 4) == [True, False, True, False]
     assert bits(b"", 2) == [False, False]
     half = lt.load_torrent_file(str(next((FIXTURES / "transmission" / "torrents").glob("a*.torrent")))).ti
-    blocks = [True] * 9 + [False] + [True] * 10
-    assert pieces_of_blocks(blocks, half) == blocks  # a piece is one block
+    assert pieces_of_blocks(b"\xff\xbf\xf0", half) == [True] * 9 + [False] + [True] * 10  # a piece is one block
+    assert pieces_of_blocks(b"\xff", half) == [True] * 8 + [False] * 12
 
 
 def test_a_folder_is_mapped_by_the_longest_beginning():

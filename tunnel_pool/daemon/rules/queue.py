@@ -41,15 +41,16 @@ class View(NamedTuple):
     seeding_s: float = 0.0  # how long it has run with all that is wanted there
 
 
-def is_done_seeding(view: View, limits: QueueLimits) -> bool:
-    """Return whether a finished torrent has reached its limit of ratio, of idle time or of seeding time."""
+def reached_limits(view: View, limits: QueueLimits) -> list[str]:
+    """Return which limits of seeding a finished torrent has reached: the fields of its record that say their mode."""
     record = view.record
-    reached = (
-        (view.ratio, _limit(record.ratio_mode, record.ratio_limit, limits.ratio)),
-        (view.idle_s / 60, _limit(record.idle_mode, record.idle_limit_min, limits.idle_min)),
-        (view.seeding_s / 60, _limit(record.seeding_mode, record.seeding_limit_min, limits.seeding_min)),
+    kinds = (
+        ("ratio_mode", view.ratio, record.ratio_limit, limits.ratio),
+        ("idle_mode", view.idle_s / 60, record.idle_limit_min, limits.idle_min),
+        ("seeding_mode", view.seeding_s / 60, record.seeding_limit_min, limits.seeding_min),
     )
-    return view.finished and any(limit is not None and value >= limit for value, limit in reached)
+    held = ((mode, value, _limit(getattr(record, mode), own, of_all)) for mode, value, own, of_all in kinds)
+    return [mode for mode, value, limit in held if view.finished and limit is not None and value >= limit]
 
 
 def _limit(mode: LimitMode, own: float, session: float | None) -> float | None:

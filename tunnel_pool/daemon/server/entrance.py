@@ -42,12 +42,19 @@ class Entrance:
         Raises HTTPForbidden for who may not ask, which has qBittorrent's clients log in.
         """
         self._end_logins_of_others(credentials)
-        if self.logins.find(request.cookies.get(cookie, ""), time.monotonic()) is not None:
+        if self.logins.goes_on(request.cookies.get(cookie, ""), time.monotonic()):
             return
         try:
             self.check(request, credentials)
         except (web.HTTPUnauthorized, web.HTTPTooManyRequests) as error:
             raise web.HTTPForbidden(text=error.text) from None
+
+    def check_may_guess(self, request: web.Request, credentials: Credentials | None) -> None:
+        """Raises HTTPUnauthorized or HTTPForbidden for whoever need not be read any further."""
+        if credentials is None:
+            self._check_user(request)
+        elif self._guesses.wait_s(self._who_guesses(request), time.monotonic()) > 0:
+            raise web.HTTPForbidden(text="Too many wrong passwords: try again later.\n")
 
     def log_in(self, request: web.Request, credentials: Credentials | None, user: str, password: str) -> str:
         """Return the content of a cookie by which this client may ask from now on.

@@ -64,7 +64,6 @@ class Changes:
         self.hops = HopChanges(library)
         self.moves = Moves(library)
         self._deleting: set[asyncio.Task[None]] = set()
-        self._editing = asyncio.Lock()  # held while settings change
 
     def categories(self) -> dict[str, str]:
         """Return the labels that are categories, and the folder of each; it is empty where the usual one holds."""
@@ -82,6 +81,8 @@ class Changes:
                 self._check_duplicate(known, request)
                 self._complete(known, parameters)
                 return known, True
+            if not all(disk.is_inside("/folder", path) for path in parameters.renamed_files.values()):
+                raise RequestError("a file of the torrent is outside its folder")
             if len(library.torrents) >= MAX_TORRENTS:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
             record = await self._record_of(parameters, request)
@@ -220,10 +221,10 @@ class Changes:
             if now:
                 torrent.held_until_s = 0.0
         # As in Transmission: who starts one that has given all wants it to give more.
-        done = [
-            torrent for torrent in torrents if torrent.record.stopped_by_limit and library.scheduler.is_done(torrent)
-        ]
-        await self.change(done, ratio_mode=LimitMode.UNLIMITED)
+        for torrent in torrents:
+            if torrent.record.stopped_by_limit and (reached := library.scheduler.reached(torrent)):
+                lifted: dict[str, Any] = dict.fromkeys(reached, LimitMode.UNLIMITED)
+                await self.change([torrent], **lifted)
         await self.change(torrents, stopped=False, started_now=now, stopped_by_limit=False)
 
     async def stop(self, torrents: Iterable[Torrent]) -> None:
@@ -310,9 +311,8 @@ class Changes:
     # For all
 
     async def edit_settings(self, edit: Callable[[Settings], Settings]) -> None:
-        """Change the settings, as no other change of them does meanwhile. Raises StoreError, and what `edit` raises."""
-        async with self._editing:
-            await self._library.records.set_settings(edit(self._library.records.settings))
+        """Change the settings, as nothing else does meanwhile. Raises StoreError, and what `edit` does."""
+        await self._library.records.edit_settings(edit)
         self._library.apply_settings()
         self._library.scheduler.tick()
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import libtorrent as lt
@@ -75,9 +75,10 @@ class Records:
         await self._store.set_setting("next number", str(self._next_number).encode())
         return number
 
-    async def set_settings(self, settings: Settings) -> None:
-        """Raises StoreError: nothing is changed then."""
+    async def edit_settings(self, edit: Callable[[Settings], Settings]) -> None:
+        """Change the settings, as nothing else does meanwhile. Raises StoreError, and what `edit` does."""
         async with self.changing:
+            settings = edit(self.settings)
             await self._store.set_setting("session", msgspec.json.encode(settings))
             self.settings = settings
 

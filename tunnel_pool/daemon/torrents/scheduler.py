@@ -12,7 +12,7 @@ import libtorrent as lt
 import msgspec
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, is_done_seeding, plan
+from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, plan, reached_limits
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.records import Records
@@ -117,7 +117,7 @@ class Scheduler:
                 continue
             if is_measured:
                 torrent.measure(now_s, since_s)
-            if torrent.activity is Activity.RUNNING and is_done_seeding(self._view(torrent, now_s), limits):
+            if torrent.activity is Activity.RUNNING and reached_limits(self._view(torrent, now_s), limits):
                 self._background.spawn(self._stop_done(torrent))
             try:
                 self.apply_activity(torrent)
@@ -206,8 +206,8 @@ class Scheduler:
         settings = self._records.settings
         scheduled = settings.scheduled(datetime.datetime.now())
         if scheduled is not self._scheduled and scheduled not in (None, settings.alt_speed_enabled):
-            changed = msgspec.structs.replace(settings, alt_speed_enabled=scheduled)
-            self._background.spawn(self._records.set_settings(changed))
+            edit = partial(msgspec.structs.replace, alt_speed_enabled=scheduled)
+            self._background.spawn(self._records.edit_settings(edit))
         self._scheduled = scheduled
 
     def _share_rates(self) -> None:
@@ -224,12 +224,12 @@ class Scheduler:
 
     async def _stop_done(self, torrent: Torrent) -> None:
         async with self._records.changing:
-            if torrent.activity is Activity.RUNNING and not torrent.record.stopped and self.is_done(torrent):
+            if torrent.activity is Activity.RUNNING and not torrent.record.stopped and self.reached(torrent):
                 await self._records.put(torrent, stopped=True, started_now=False, stopped_by_limit=True)
 
-    def is_done(self, torrent: Torrent) -> bool:
-        """Return whether a finished torrent has reached one of its limits of seeding."""
-        return is_done_seeding(self._view(torrent, time.monotonic()), self._records.settings.queue_limits())
+    def reached(self, torrent: Torrent) -> list[str]:
+        """Return which limits of seeding the torrent has reached (queue.py, reached_limits)."""
+        return reached_limits(self._view(torrent, time.monotonic()), self._records.settings.queue_limits())
 
     def _look_at_disks(self) -> None:
         folders = {t.record.folder for t in self._torrents.values() if not t.record.stopped and not t.is_finished}

@@ -51,7 +51,7 @@ class Sessions:
         self._looking: dict[Lane, asyncio.Task[None]] = {}  # tasks that look for a lane's first circuits
         self._limits: dict[Lane, tuple[int, int]] = {}
         self._newcomers = 0, 0
-        self.blocked = NOTHING
+        self.blocked, self._filter = NOTHING, NOTHING.filter()
         self._of_plain: dict[str, Any] = {}  # what a client has set for the plain session
         self._closing: asyncio.Task[None] | None = None  # the task that closes the plain session
         self._lockdown = open_lockdown(options.lockdown)
@@ -85,15 +85,15 @@ class Sessions:
         options = self._options
         settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
         session = DaemonSession({**settings, **self._of_plain}, self.on_alert, options.nice)
-        session.block(self.blocked.filter())
+        session.block(self._filter)
         session.start()
         return session
 
     def block(self, blocked: Blocklist) -> None:
         """Keep torrents without hops from these addresses; with hops, others see an exit's address and not ours."""
-        self.blocked = blocked
+        self.blocked, self._filter = blocked, blocked.filter()
         if (session := self._sessions.get(PLAIN_LANE)) is not None:
-            session.block(blocked.filter())
+            session.block(self._filter)
 
     def set_plain(self, settings: Mapping[str, Any]) -> None:
         """Set libtorrent's session of the torrents without hops, now and whenever it is opened."""

@@ -4,6 +4,8 @@ from collections.abc import Container, Iterable
 
 import libtorrent as lt
 
+from tunnel_pool.torrent.trackers import trackers_of
+
 
 class Reannounces:
     """Holds which torrents are still to be announced.
@@ -35,14 +37,14 @@ class Reannounces:
 
     def _announce(self, handle: lt.torrent_handle, *, to_trackers: bool) -> None:
         if to_trackers:
-            if updating := {tracker["url"] for tracker in handle.trackers() if tracker["updating"]}:
+            if updating := {tracker["url"] for tracker in trackers_of(handle) if tracker["updating"]}:
                 self._unanswered[handle] = updating
             handle.force_reannounce(0, -1, lt.torrent_handle.ignore_min_interval)
         handle.force_dht_announce()
 
     def _tell_who_is_free(self, handle: lt.torrent_handle, urls: set[str]) -> None:
         """Tell trackers again, and keep those that have not answered yet."""
-        for number, tracker in enumerate(handle.trackers()):
+        for number, tracker in enumerate(trackers_of(handle)):
             if tracker["url"] in urls and tracker["updating"]:
                 self._unanswered.setdefault(handle, set()).add(tracker["url"])
             elif tracker["url"] in urls:

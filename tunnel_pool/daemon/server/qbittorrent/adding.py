@@ -17,15 +17,17 @@ from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import NORMAL
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.metainfo import read_metainfo
+from tunnel_pool.torrent.metainfo import infohash_of, read_metainfo
 
 ORIGINAL, SUBFOLDER, NO_SUBFOLDER = "Original", "Subfolder", "NoSubfolder"
 # What we have not; another value than these is refused.
 HAS_NOT = {
-    "firstLastPiecePrio": (("", "false"), "the first and last pieces can't come first: use sequentialDownload"),
     "stopCondition": (("", "None"), "a torrent can be added stopped, and does not stop by itself before it is done"),
     "downloader": (("",), "there are no search plugins"),
-    "useDownloadPath": (("", "false"), "a torrent has one folder from its start to its end"),
+}
+OFF = {
+    "firstLastPiecePrio": "the first and last pieces can't come first: use sequentialDownload",
+    "useDownloadPath": "the folder for incomplete torrents is that of all: temp_path",
 }
 
 
@@ -44,6 +46,9 @@ class Adding:
         """
         for name, (usual, why) in HAS_NOT.items():
             if words.text(name, "").strip() not in usual:
+                raise ConflictError(f"{name}: {why}")
+        for name, why in OFF.items():
+            if words.flag(name):
                 raise ConflictError(f"{name}: {why}")
         wish = await self._wish(words)
         added: list[str] = []
@@ -127,7 +132,8 @@ def _lay_out(parameters: lt.add_torrent_params, layout: str) -> None:
     paths = {index: str(files.file_path(index)) for index in range(files.num_files())}
     is_in_folder = any("/" in path for path in paths.values())
     if layout == SUBFOLDER and not is_in_folder:
-        folder = str(files.name()).rpartition(".")[0] or str(files.name())
+        stem = str(files.name()).rpartition(".")[0]
+        folder = stem if stem.strip(".") else infohash_of(parameters)
         parameters.renamed_files = {index: f"{folder}/{path}" for index, path in paths.items()}
     if layout == NO_SUBFOLDER and is_in_folder:
         parameters.renamed_files = {index: path.partition("/")[2] or path for index, path in paths.items()}

@@ -19,10 +19,12 @@ from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.moves import check_folders
+from tunnel_pool.overlay.pacing import Newest
 
 VERSION = "v5.2.3"
 API_VERSION = "2.15.1"
 FREE_SPACE_FOR_S = 10.0
+MAX_FOLLOWED = 16  # clients that are told of changes alone; for each, all torrents are kept as it knows them
 
 
 class Application:
@@ -34,6 +36,7 @@ class Application:
         self._logins = logins
         self._stop = stop
         self._started_s = int(time.time())
+        self._deltas = Newest[str, Deltas](MAX_FOLLOWED)  # by login; others are told everything each time
         self._of_others = Deltas()  # of those who are not logged in by a cookie; each may disturb the others'
         self._free_space = float("-inf"), 0  # when it was looked at, and the bytes
 
@@ -165,8 +168,10 @@ class Application:
 
     async def _main_data(self, words: Words) -> dict[str, Any]:
         """Return what has changed since the answer whose id the client names as `rid`."""
-        login = self._logins.find(words.login, time.monotonic())
-        deltas = login.deltas if login is not None else self._of_others
+        is_known = self._logins.goes_on(words.login, time.monotonic())
+        deltas = self._deltas.get(words.login) if is_known else self._of_others
+        if deltas is None:
+            deltas = self._deltas[words.login] = Deltas()
         state = await self._server_state(words)
         tables: dict[str, Mapping[str, Any]] = {
             "torrents": self._shown.table(),

@@ -1,5 +1,6 @@
 """What has changed since a client last asked: the answers of qBittorrent's sync/maindata. Pure."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ class Deltas:
     """Remembers what one client was told last, and tells it of changes alone."""
 
     def __init__(self) -> None:
-        self._id = 0
+        self._id = random.randrange(1, 1 << 30)  # no id of an earlier run is taken for one of ours
         self._tables: dict[str, Table] = {}
         self._lists: dict[str, Sequence[str]] = {}
         self._state: Table = {}

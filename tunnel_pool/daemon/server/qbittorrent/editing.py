@@ -1,5 +1,6 @@
 """What qBittorrent's clients change of torrents."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,22 +24,23 @@ class Editing:
         self._library = library
         self._changes = changes
         self._reading = reading
+        self._editing = asyncio.Lock()  # held from reading what is changed to writing it
 
     def calls(self) -> dict[str, Call]:
         stop = self._for_each(self._changes.stop)
         start = self._for_each(self._changes.start)
         return {
-            "torrents/addTrackers": self._add_trackers,
+            "torrents/addTrackers": self._alone(self._add_trackers),
             "torrents/bottomPrio": self._queue_move("bottom"),
             "torrents/decreasePrio": self._queue_move("down"),
             "torrents/delete": self._delete,
-            "torrents/editTracker": self._edit_tracker,
+            "torrents/editTracker": self._alone(self._edit_tracker),
             "torrents/filePrio": self._file_priority,
             "torrents/increasePrio": self._queue_move("up"),
             "torrents/pause": stop,
             "torrents/reannounce": self._reannounce,
             "torrents/recheck": self._recheck,
-            "torrents/removeTrackers": self._remove_trackers,
+            "torrents/removeTrackers": self._alone(self._remove_trackers),
             "torrents/rename": self._rename,
             "torrents/renameFile": self._rename_path,
             "torrents/renameFolder": self._rename_path,
@@ -54,7 +56,7 @@ class Editing:
             "torrents/start": start,
             "torrents/stop": stop,
             "torrents/toggleFirstLastPiecePrio": self._toggle_ends,
-            "torrents/toggleSequentialDownload": self._toggle_sequential,
+            "torrents/toggleSequentialDownload": self._alone(self._toggle_sequential),
             "torrents/topPrio": self._queue_move("top"),
         }
 
@@ -63,6 +65,15 @@ class Editing:
             await change(self._reading.several(words))
 
         return call
+
+    def _alone(self, call: Call) -> Call:
+        """Return what makes the call while no other such call is made."""
+
+        async def alone(words: Words) -> Any:
+            async with self._editing:
+                return await call(words)
+
+        return alone
 
     def _queue_move(self, where: str) -> Call:
         async def call(words: Words) -> None:
@@ -134,12 +145,7 @@ class Editing:
         if torrent.layout is None:
             raise ConflictError("Torrent's metadata has not yet downloaded")
         indexes = torrent.file_indexes()
-        places = words.several("id")
-        if not all(place.isascii() and place.isdigit() for place in places):
-            raise RequestError("File IDs must be integers")
-        if any(int(place) >= len(indexes) for place in places):
-            raise ConflictError("File ID is not valid")
-        chosen = {indexes[int(place)] for place in places}
+        chosen = {indexes[place] for place in words.places("id", len(indexes))}
 
         def priorities(torrent: Torrent) -> list[int]:
             before = torrent.record.file_priorities

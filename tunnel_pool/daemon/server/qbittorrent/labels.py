@@ -1,6 +1,7 @@
 """What qBittorrent's clients change of categories and tags."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tunnel_pool.daemon.torrents.moves import absolute
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 MOST = 1000
+CATEGORY_IS_THERE = "Unable to create category"  # in qBittorrent's words
 
 
 class Labels:
@@ -23,6 +25,7 @@ class Labels:
         self._library = library
         self._changes = changes
         self._reading = reading
+        self._relabelling = asyncio.Lock()  # held from reading labels to writing them
 
     def calls(self) -> dict[str, Call]:
         return {
@@ -58,7 +61,7 @@ class Labels:
         if not name:
             raise RequestError("Category cannot be empty")
         if checked_category(name) in self._changes.categories():
-            raise ConflictError("Unable to create category")
+            raise ConflictError(CATEGORY_IS_THERE)
         await self._put_category(name, words.text("savePath", "").strip())
 
     async def _edit_category(self, words: Words) -> None:
@@ -85,33 +88,34 @@ class Labels:
         """Take labels from all torrents."""
         gone = set(names)
         for torrent in list(self._library.torrents.values()):
-            if not gone.isdisjoint(torrent.record.labels):
-                await self._relabel(torrent, [label for label in torrent.record.labels if label not in gone])
+            await self._relabel(torrent, lambda labels: [label for label in labels if label not in gone])
 
-    async def _relabel(self, torrent: Torrent, labels: list[str]) -> None:
-        if labels != torrent.record.labels:
-            await self._changes.change([torrent], labels=labels)
+    async def _relabel(self, torrent: Torrent, edit: Callable[[list[str]], list[str]]) -> None:
+        async with self._relabelling:
+            labels = edit(torrent.record.labels)
+            if labels != torrent.record.labels:
+                await self._changes.change([torrent], labels=labels)
 
     async def _set_category(self, words: Words) -> None:
         torrents, name, known = self._reading.several(words), words.text("category"), self._changes.categories()
         if name and name not in known:
             raise ConflictError("Incorrect category name")
         for torrent in torrents:
-            await self._relabel(torrent, with_category(torrent.record.labels, name, known))
+            await self._relabel(torrent, lambda labels: with_category(labels, name, known))
 
     async def _add_tags(self, words: Words) -> None:
         tags, hops = split_tags(words.several("tags", ","))
         torrents = self._reading.several(words)
         await self._raise_hops(torrents, hops)
         for torrent in torrents:
-            await self._relabel(torrent, list(dict.fromkeys([*torrent.record.labels, *tags])))
+            await self._relabel(torrent, lambda labels: list(dict.fromkeys([*labels, *tags])))
 
     async def _set_tags(self, words: Words) -> None:
         tags, hops = split_tags(words.several("tags", ","))
         torrents, known = self._reading.several(words), self._changes.categories()
         await self._raise_hops(torrents, hops)
         for torrent in torrents:
-            await self._relabel(torrent, with_category(tags, category_of(torrent.record.labels, known), {}))
+            await self._relabel(torrent, lambda labels: with_category(tags, category_of(labels, known), {}))
 
     async def _raise_hops(self, torrents: Iterable[Torrent], hops: int | None) -> None:
         """Give torrents more hops. Raises ConflictError for fewer, before any is changed."""
@@ -128,11 +132,13 @@ class Labels:
         """Remove tags; all of them, when none is named. The hop count stays."""
         named = set(words.several("tags", ",")) if words.given.get("tags") else None
         known = self._changes.categories()
+
+        def left(labels: list[str]) -> list[str]:
+            gone, category = named if named is not None else {*labels}, category_of(labels, known)
+            return [label for label in labels if label == category or label not in gone]
+
         for torrent in self._reading.several(words):
-            labels = torrent.record.labels
-            gone = named if named is not None else {*labels}
-            category = category_of(labels, known)
-            await self._relabel(torrent, [label for label in labels if label == category or label not in gone])
+            await self._relabel(torrent, left)
 
     async def _create_tags(self, words: Words) -> None:
         tags, _ = split_tags(words.several("tags", ","))

@@ -12,6 +12,7 @@ from tunnel_pool.torrent.session_settings import Encryption
 NO_LIMIT = -1
 ENCRYPTIONS = (Encryption.PREFERRED, Encryption.REQUIRED, Encryption.TOLERATED)  # by qBittorrent's numbers
 DAYS = (127, 62, 65, 2, 4, 8, 16, 32, 64, 1)  # qBittorrent's scheduler_days, as Transmission's bits
+LIMITS = ("max_ratio_enabled", "max_seeding_time_enabled", "max_inactive_seeding_time_enabled")
 TCP_AND_UTP, TCP_ALONE = 0, 1
 STOP = 0  # qBittorrent's max_ratio_act
 FIXED: dict[str, Any] = {
@@ -130,7 +131,11 @@ def changed(settings: Settings, text: str, listen_port: int, is_filtered: bool =
         raise RequestError("'json' is not a JSON object of preferences")
     before = shown(settings, listen_port, is_filtered)
     after = msgspec.to_builtins(settings)
+    # Of a pair, the switch holds over the limit.
+    off = {name.removesuffix("_enabled") for name, value in wanted.items() if name in LIMITS and value is False}
     for name, value in wanted.items():
+        if name in off:
+            continue
         if name in before and before[name] == value:
             continue
         if name not in SETTABLE:
@@ -178,6 +183,8 @@ def _alternative_speed(field: str) -> Any:
 def _time(field: str, is_hour: bool) -> Any:
     def fields(before: dict[str, Any], value: Any) -> dict[str, Any]:
         hour, minute = divmod(before[field], 60)
+        if not 0 <= value < (24 if is_hour else 60):
+            raise ValueError
         return {field: 60 * value + minute if is_hour else 60 * hour + value}
 
     return fields
@@ -202,11 +209,11 @@ SETTABLE: dict[str, Any] = {
     "schedule_from_min": _time("alt_speed_time_begin", False),
     "schedule_to_hour": _time("alt_speed_time_end", True),
     "schedule_to_min": _time("alt_speed_time_end", False),
-    "scheduler_days": lambda before, value: {"alt_speed_time_day": DAYS[value]},
+    "scheduler_days": lambda before, value: {"alt_speed_time_day": dict(enumerate(DAYS))[value]},
     "dht": _same("dht_enabled"),
     "pex": _same("pex_enabled"),
     "lsd": _same("lpd_enabled"),
-    "encryption": lambda before, value: {"encryption": ENCRYPTIONS[value].value},
+    "encryption": lambda before, value: {"encryption": dict(enumerate(ENCRYPTIONS))[value].value},
     "bittorrent_protocol": lambda before, value: {"utp_enabled": {TCP_AND_UTP: True, TCP_ALONE: False}[value]},
     "max_connec": _same("peer_limit_global"),
     "max_connec_per_torrent": _same("peer_limit_per_torrent"),

@@ -59,7 +59,7 @@ class Reading:
 
     async def _info(self, words: Words) -> list[Mapping[str, Any]]:
         torrents = self.several(words) if words.given.get("hashes") else list(self._library.torrents.values())
-        by_hash = {self._shown.row(torrent)["hash"]: torrent for torrent in torrents}
+        by_hash = {hash_string(torrent): torrent for torrent in torrents}
         rows = listing.listed(
             self._shown.rows(torrents),
             words.text("filter", ""),
@@ -83,10 +83,7 @@ class Reading:
         rows = fields.files(self.one(words))
         if not words.given.get("indexes"):
             return rows
-        places = words.several("indexes")
-        if not all(place.isascii() and place.isdigit() and int(place) < len(rows) for place in places):
-            raise ConflictError("There is no such file index.")
-        return [rows[int(place)] for place in places]
+        return [rows[place] for place in words.places("indexes", len(rows))]
 
     async def _trackers(self, words: Words) -> list[dict[str, Any]]:
         return self._tracker_rows(self.one(words))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl
 
 import msgspec
 from aiohttp import web
@@ -25,6 +26,7 @@ from tunnel_pool.daemon.torrents.library import Library
 
 JSON, TEXT = "application/json", "text/plain"
 OK = "Ok."
+MAX_LOGIN_BYTES = 1 << 14
 
 
 def add_qbittorrent(
@@ -55,7 +57,11 @@ def add_qbittorrent(
             return _text(404, "Endpoint does not exist")
         if request.method not in (("POST",) if name in posted else ("GET", "POST", "HEAD")):
             return _text(405, "Method Not Allowed")
-        return await _answered(call, await _words(request))
+        try:
+            words = await _words(request)
+        except RequestError as error:
+            return _text(400, str(error))
+        return await _answered(call, words, library)
 
     app.router.add_route("*", ROOT + "{call:[^/]+/[^/]+}", answer)
 
@@ -68,9 +74,11 @@ class _Doors:
         self._credentials = credentials
 
     async def log_in(self, request: web.Request) -> web.Response:
-        words = await _words(request)
-        user, password = words.given.get("username", ""), words.given.get("password", "")
-        content = self._entrance.log_in(request, self._credentials(), user, password)
+        credentials = self._credentials()
+        self._entrance.check_may_guess(request, credentials)
+        given = dict(parse_qsl(await _little_of(request), keep_blank_values=True))
+        user, password = given.get("username", ""), given.get("password", "")
+        content = self._entrance.log_in(request, credentials, user, password)
         response = _text(200, OK)
         response.set_cookie(cookie_of(request), content, path="/", httponly=True, samesite="Strict")
         return response
@@ -82,10 +90,28 @@ class _Doors:
         return response
 
 
+async def _little_of(request: web.Request) -> str:
+    """Return the body of a request by somebody who is not known yet; no more than a form with a password is read."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > MAX_LOGIN_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MAX_LOGIN_BYTES, len(body))
+    return body.decode(errors="replace")
+
+
 async def _words(request: web.Request) -> Words:
-    """Return what a client asks for, in the query or in a form; of a name that comes twice, the last value holds."""
+    """Return what a client asks for, in the query or in a form; of a name that comes twice, the last value holds.
+
+    Raises RequestError for a form that can't be read.
+    """
     login = request.cookies.get(cookie_of(request), "")
-    form: Mapping[str, object] = await request.post() if request.method == "POST" else request.query
+    try:
+        form: Mapping[str, object] = await request.post() if request.method == "POST" else request.query
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception:  # of many kinds, by what is wrong with the form
+        raise RequestError("the form can't be read") from None
     given: dict[str, str] = {}
     files: dict[str, bytes] = {}
     for name, value in form.items():
@@ -98,7 +124,7 @@ async def _words(request: web.Request) -> Words:
     return Words(given, files, login)
 
 
-async def _answered(call: Call, words: Words) -> web.Response:
+async def _answered(call: Call, words: Words, library: Library) -> web.Response:
     """Answer with what the call returns, or with why it failed; a change that has begun is finished."""
     try:
         given = await asyncio.shield(asyncio.ensure_future(call(words)))
@@ -109,6 +135,8 @@ async def _answered(call: Call, words: Words) -> web.Response:
     except StoreError as error:
         return _text(500, f"the change could not be saved: {error}")
     except RuntimeError:
+        if not any(torrent.is_between_sessions for torrent in library.torrents.values()):
+            raise
         return _text(409, "the torrent goes from one session to another: ask again")
     return _answer(given)
 

@@ -7,17 +7,22 @@ from typing import Any, NamedTuple
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent import fields
 from tunnel_pool.daemon.server.qbittorrent.categories import known_tags
+from tunnel_pool.daemon.server.transmission.fields import hash_string
 from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.trackers import trackers_of
 
 AT_WORK_FOR_S = 5.0  # how old what changes with time alone may be of a torrent that runs
 SELDOM_FOR_S = 60.0
+SPREAD_S = 30  # over so many seconds more torrents are looked at anew that came together
+NOT_KNOWN = {"content_path": "", "root_path": "", "magnet_uri": "", "trackers_count": 0}
 
 
 class _Seldom(NamedTuple):
-    made_s: float
+    until_s: float
     made_of: tuple[Record, bool]  # of the record, and of whether there was metadata
     row: dict[str, Any]
     trackers: tuple[str, ...]  # their URLs
@@ -38,10 +43,18 @@ class Shown:
 
     def row(self, torrent: Torrent) -> Mapping[str, Any]:
         """Return the torrent as torrents/info has it."""
+        return self.rows([torrent])[0]
+
+    def rows(self, torrents: Iterable[Torrent]) -> list[Mapping[str, Any]]:
+        if len(self._shown) > len(self.library.torrents):
+            self._forget_gone()
         settings, categories = self.library.records.settings, self.changes.categories()
+        return [self._row(torrent, settings, categories) for torrent in torrents]
+
+    def _row(self, torrent: Torrent, settings: Settings, categories: Mapping[str, str]) -> Mapping[str, Any]:
         number, now_s = torrent.record.number, time.monotonic()
         seldom = self._looked_up(torrent, now_s)
-        made_of = (torrent.changed, settings, tuple(categories), seldom.made_s)
+        made_of = torrent.changed, settings, tuple(categories), seldom
         shown = self._shown.get(number)
         is_at_work = torrent.activity is Activity.RUNNING or torrent.is_checking
         if shown is None or shown.made_of != made_of or (is_at_work and shown.made_s < now_s - AT_WORK_FOR_S):
@@ -51,24 +64,21 @@ class Shown:
             shown = self._shown[number] = _Shown(now_s, made_of, row)
         return shown.row
 
-    def rows(self, torrents: Iterable[Torrent]) -> list[Mapping[str, Any]]:
-        return [self.row(torrent) for torrent in torrents]
-
-    def table(self) -> dict[str, Mapping[str, Any]]:
-        """Return all torrents by their infohashes, and forget those that are gone."""
-        torrents = self.library.torrents.values()
-        numbers = {torrent.record.number for torrent in torrents}
+    def _forget_gone(self) -> None:
+        numbers = {torrent.record.number for torrent in self.library.torrents.values()}
         self._seldom = {number: kept for number, kept in self._seldom.items() if number in numbers}
         self._shown = {number: kept for number, kept in self._shown.items() if number in numbers}
-        return {row["hash"]: row for row in self.rows(torrents)}
+
+    def table(self) -> dict[str, Mapping[str, Any]]:
+        """Return all torrents by their infohashes."""
+        return {row["hash"]: row for row in self.rows(self.library.torrents.values())}
 
     def trackers(self) -> dict[str, list[str]]:
         """Return the infohashes of the torrents of each tracker, by its URL."""
         found: dict[str, list[str]] = {}
         for torrent in self.library.torrents.values():
-            infohash = self.row(torrent)["hash"]
-            for url in self._seldom[torrent.record.number].trackers:
-                found.setdefault(url, []).append(infohash)
+            for url in self._looked_up(torrent, time.monotonic()).trackers:
+                found.setdefault(url, []).append(hash_string(torrent))
         return found
 
     def tags(self) -> list[str]:
@@ -77,14 +87,16 @@ class Shown:
 
     def _looked_up(self, torrent: Torrent, now_s: float) -> _Seldom:
         """Return what is looked up seldom, as it was last time if the torrent goes from one session to another."""
-        known = self._seldom.get(torrent.record.number)
+        number = torrent.record.number
+        known = self._seldom.get(number)
         made_of = torrent.record, torrent.summary.has_metadata
-        if known is not None and known.made_of == made_of and known.made_s > now_s - SELDOM_FOR_S:
+        if known is not None and known.made_of == made_of and known.until_s > now_s:
             return known
         try:
-            trackers = tuple(entry["url"] for entry in torrent.handle.trackers())
+            trackers = tuple(entry["url"] for entry in trackers_of(torrent.handle))
             row = {**fields.seldom(torrent), "trackers_count": len(trackers)}
         except RuntimeError:
-            row, trackers = (known.row, known.trackers) if known is not None else ({}, ())
-        known = self._seldom[torrent.record.number] = _Seldom(now_s, made_of, row, trackers)
+            return known or _Seldom(now_s, made_of, NOT_KNOWN, ())
+        until_s = now_s + SELDOM_FOR_S + number % SPREAD_S
+        known = self._seldom[number] = _Seldom(until_s, made_of, row, trackers)
         return known

@@ -7,6 +7,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.isolation import PLAIN
+from tunnel_pool.torrent.trackers import trackers_of
 
 DISABLED, NOT_CONTACTED, WORKING, UPDATING, NOT_WORKING = range(5)
 
@@ -37,7 +38,7 @@ def entries(torrent: Torrent, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool)
                 "num_downloaded": 0,
             }
         )
-    return rows + [_tracker(torrent, entry) for entry in torrent.handle.trackers()]
+    return rows + [_tracker(torrent, entry) for entry in trackers_of(torrent.handle)]
 
 
 def _tracker(torrent: Torrent, entry: Any) -> dict[str, Any]:

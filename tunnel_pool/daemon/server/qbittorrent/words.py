@@ -74,6 +74,15 @@ class Words:
         """Return the parts of a text that are not empty, without blanks around them."""
         return [part for each in self.text(name).split(separator) if (part := each.strip())]
 
+    def places(self, name: str, count: int) -> list[int]:
+        """Return places in a list of so many. Raises ConflictError, too."""
+        texts = self.several(name)
+        if not all(text.isascii() and text.isdigit() for text in texts):
+            raise RequestError(f"{name} must be whole numbers")
+        if any(len(text) > 9 or int(text) >= count for text in texts):
+            raise ConflictError(f"{name}: there is no such file")
+        return list(map(int, texts))
+
     def urls(self, name: str) -> list[str]:
         """Return URLs, each of which is percent-encoded."""
         return [unquote(url) for url in self.several(name)]

@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import MAX_TRACKERS
+from tunnel_pool.torrent.trackers import trackers_of
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
 SCHEMES = ("http", "https", "udp")
@@ -21,13 +22,13 @@ def _tracker(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries(torrent: Torrent) -> list[dict[str, Any]]:
-    return [_tracker(number, entry) for number, entry in enumerate(torrent.handle.trackers())]
+    return [_tracker(number, entry) for number, entry in enumerate(trackers_of(torrent.handle))]
 
 
 def stats(torrent: Torrent) -> list[dict[str, Any]]:
     """Return what is known of each tracker's answers; nobody is scraped."""
     all_stats, now_s = [], int(time.time())
-    for number, entry in enumerate(torrent.handle.trackers()):
+    for number, entry in enumerate(trackers_of(torrent.handle)):
         parts = _split(entry["url"])
         failed, heard = entry["fails"] > 0, torrent.trackers.get(entry["url"])
         next_s: Any = entry["next_announce"]  # seconds since the epoch, which libtorrent's stubs don't know
@@ -68,7 +69,7 @@ def text(torrent: Torrent) -> str:
 
 def tiers_of(torrent: Torrent) -> list[list[str]]:
     tiers: dict[int, list[str]] = {}
-    for entry in torrent.handle.trackers():
+    for entry in trackers_of(torrent.handle):
         tiers.setdefault(entry["tier"], []).append(entry["url"])
     return [urls for _, urls in sorted(tiers.items())]
 
@@ -97,7 +98,7 @@ def checked(tiers: Sequence[Sequence[str]], torrent: Torrent) -> list[list[str]]
     Raises RequestError.
     """
     urls = [url for urls in tiers for url in urls]
-    known = {entry["url"] for entry in torrent.handle.trackers()}
+    known = {entry["url"] for entry in trackers_of(torrent.handle)}
     if len(urls) > max(MAX_TRACKERS, len(known)):
         raise RequestError(f"invalid argument: {MAX_TRACKERS} trackers are the most")
     for url in urls:
