@@ -36,6 +36,16 @@ async def test_it_is_told_when_peers_can_be_reached(kind):
             await sessions.stop()
 
 
+async def test_a_session_may_end_with_its_last_torrent_and_with_the_daemon_at_one_time():
+    async with network(exits=1) as nodes, tunnels("plain", map(address_of, nodes)) as client:
+        sessions = Sessions(client, SessionOptions(private=True))
+        for lane in (Lane(1), PLAIN_LANE):
+            sessions.ensure_open(lane)
+        stopping = asyncio.create_task(sessions.stop())
+        await asyncio.gather(stopping, *(sessions.close(lane) for lane in (Lane(1), PLAIN_LANE)))
+        assert not list(sessions._anonymous)
+
+
 async def test_the_plain_session_ends_after_its_last_torrent(tmp_path, monkeypatch):
     monkeypatch.setattr(daemon_sessions, "PLAIN_LINGERS_S", 0.1)
     node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)

@@ -44,6 +44,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
         self._announced = Newest[bytes, Account](MAX_ANNOUNCED)  # by infohash
         self._on_alert = on_alert
         self._alerts_are_there = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._bell[0], self._alerts_came)
@@ -125,7 +126,15 @@ class DaemonSession(LibtorrentSession[Torrent]):
                     await asyncio.sleep(RESUMED_POLL_S)
 
     async def stop(self) -> None:
-        """End the libtorrent session; the caller has saved what is to be kept."""
+        """End the libtorrent session; the caller has saved what is to be kept.
+
+        It may end with its last torrent and with the daemon at one time.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         self._stopped = True
         if self._poller is not None:
             self._poller.cancel()
