@@ -4,7 +4,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.storage.settings import MAX_KB_PER_S
+from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
 from tunnel_pool.importing.model import BadTorrentError, info_of
 
 # What says how a torrent was, of all that resume data says; the rest is the other program's own.

@@ -6,8 +6,11 @@ torrents in different groups have sessions, circuits, tracker circuits and look-
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from tunnel_pool.overlay.clients.lanes import Lane
+
+Key = TypeVar("Key", Lane, int)
 
 PLAIN = 0
 MOST_LANES = 32  # the most lanes: a session and its circuits cost memory and keep-alives (bench isolation)
@@ -79,20 +82,20 @@ class Isolator:
         return Lane(hops, self._last_group)
 
 
-def share_limit(limit: int, rates: Mapping[Lane, int]) -> dict[Lane, int]:
-    """Split `limit` among the lanes by their present `rates`; all are bytes a second, and 0 is no limit.
+def share_limit(limit: int, rates: Mapping[Key, int]) -> dict[Key, int]:
+    """Split `limit` among lanes or torrents by their present `rates`; all are bytes a second, and 0 is no limit.
 
-    Each lane may use one and a half times its rate, and an equal part of a tenth of the limit, so that it can
-    grow. Lanes that want more than what is left for each get equal parts of the rest.
+    Each may use one and a half times its rate, and an equal part of a tenth of the limit, so that it can grow.
+    Those that want more than what is left for each get equal parts of the rest.
     """
     if not limit or not rates:
         return dict.fromkeys(rates, limit)
-    shares: dict[Lane, int] = {}
+    shares: dict[Key, int] = {}
     left = limit
-    for place, (lane, rate) in enumerate(sorted(rates.items(), key=lambda item: (item[1], item[0]))):
+    for place, (key, rate) in enumerate(sorted(rates.items(), key=lambda item: (item[1], item[0]))):
         equal = left // (len(rates) - place)
         is_last = place == len(rates) - 1
         wanted = rate + rate // 2 + limit // (10 * len(rates))
-        shares[lane] = max(1, equal if is_last else min(equal, wanted))
-        left = max(0, left - shares[lane])
+        shares[key] = max(1, equal if is_last else min(equal, wanted))
+        left = max(0, left - shares[key])
     return shares

@@ -55,6 +55,7 @@ class Record(msgspec.Struct):
     bandwidth_priority: int = 0
     peer_limit: int = 50
     sequential: bool = False
+    group: str = ""  # its bandwidth group; empty: none
     stopped_by_limit: bool = msgspec.field(default=False, name="gave_all")  # its ratio's, or that of idle time
     peers: list[tuple[str, int]] = []  # peers of its magnet link; resume data lacks those whose last connection failed
     tracker_key: int = 0  # by which private trackers know it (torrent/announces/account.py); 0: none was chosen yet

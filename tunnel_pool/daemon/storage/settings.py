@@ -6,15 +6,14 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tunnel_pool.daemon.rules.groups import Group, Speed
 from tunnel_pool.daemon.rules.queue import QueueLimits
 from tunnel_pool.torrent.session_settings import Encryption, encryption_settings
 
-MAX_KB_PER_S = 2_000_000  # libtorrent keeps bytes a second in 31 bits
 MAX_COUNT = 1_000_000
 
 logger = logging.getLogger(__name__)
 
-Speed = Annotated[int, msgspec.Meta(ge=0, le=MAX_KB_PER_S)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Minute = Annotated[int, msgspec.Meta(ge=0, le=24 * 60)]
 
@@ -43,8 +42,9 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     seed_ratio_limited: bool = False
     idle_seeding_limit: Count = 30  # minutes
     idle_seeding_limit_enabled: bool = False
-    seeding_time_limit: Count = 1440  # minutes; neither this nor what follows is in Transmission
+    seeding_time_limit: Count = 1440  # minutes; neither this nor what follows is in session-get
     seeding_time_limited: bool = False
+    groups: dict[str, Group] = {}  # bandwidth groups, by their names
     categories: dict[str, str] = {}  # labels that are categories, and the folder of each, empty for the usual one
     tags: list[str] = []  # labels that were made before a torrent had them
     start_added_torrents: bool = True

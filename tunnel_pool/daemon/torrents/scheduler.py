@@ -12,6 +12,7 @@ import libtorrent as lt
 import msgspec
 
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.daemon.rules.groups import Member, shares
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, plan, reached_limits
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents.background import Background
@@ -59,6 +60,7 @@ class Scheduler:
         self._scheduled: bool | None = None  # whether the alternative speeds' time was at the last look
         self._soon: asyncio.TimerHandle | None = None
         self._ended = False
+        self._has_shares = False  # whether a torrent may take part of a group's limit
 
     def end(self) -> None:
         """Do nothing from now on."""
@@ -221,6 +223,20 @@ class Scheduler:
         downs = share_limit(down, {lane: rate for lane, (rate, _) in rates.items()})
         ups = share_limit(up, {lane: rate for lane, (_, rate) in rates.items()})
         self._sessions.set_limits({lane: (downs[lane], ups[lane]) for lane in rates}, (down, up))
+        self._share_groups()
+
+    def _share_groups(self) -> None:
+        """Share out what bandwidth groups are allowed among their torrents that run."""
+        groups = self._records.settings.groups
+        if not groups and not self._has_shares:
+            return
+        here = [each for each in self._torrents.values() if not each.is_between_sessions]
+        running = (each for each in here if each.activity is Activity.RUNNING)
+        members = (Member(each.record.number, each.record.group, each.down_rate, each.up_rate) for each in running)
+        found = shares(members, groups)
+        for torrent in here:
+            torrent.set_share(found.get(torrent.record.number, (0, 0)))
+        self._has_shares = bool(found)
 
     async def _stop_done(self, torrent: Torrent) -> None:
         async with self._records.changing:

@@ -163,6 +163,7 @@ class Torrent:
     _all_swarms: frozenset[bytes] | None = None  # its hidden swarms, once its metadata names them all
     # What `changed` and whether its lane could be reached were when it did what it is to do; None while it does not.
     settled: tuple[int, bool] | None = None
+    _share: tuple[int, int] = (0, 0)  # what it may take of its group's limits
     _speeds: Speeds = field(default_factory=Speeds)
     _peer_infos: tuple[float, Sequence[lt.peer_info]] = (-PEERS_FOR_S, ())  # when (monotonic), and the peers of then
 
@@ -236,14 +237,21 @@ class Torrent:
             self.is_cautious = is_cautious
             self.apply_limits()
 
+    def set_share(self, share: tuple[int, int]) -> None:
+        """Let it take so much of its group's limits, down and up in bytes a second; 0 is no limit."""
+        if share != self._share:
+            self._share = share
+            self.apply_limits()
+
     def apply_limits(self) -> None:
-        """Have libtorrent keep what the record says of speeds, peers and order."""
+        """Have libtorrent keep what the record and its group say of speeds, peers and order."""
         record, handle = self.record, self.handle
-        download_limit = max(1, record.download_limit_kb * 1000) if record.download_limited else 0
+        downs = [record.download_limit_kb * 1000 or 1] if record.download_limited else []
+        ups = [record.upload_limit_kb * 1000 or 1] if record.upload_limited else []
         if self.is_cautious:
-            download_limit = min(download_limit or CAUTIOUS_BYTES_PER_S, CAUTIOUS_BYTES_PER_S)
-        handle.set_download_limit(download_limit)
-        handle.set_upload_limit(max(1, record.upload_limit_kb * 1000) if record.upload_limited else 0)
+            downs.append(CAUTIOUS_BYTES_PER_S)
+        handle.set_download_limit(min(filter(None, (*downs, self._share[0])), default=0))
+        handle.set_upload_limit(min(filter(None, (*ups, self._share[1])), default=0))
         handle.set_max_connections(max(2, record.peer_limit))
         if record.sequential:
             handle.set_flags(lt.torrent_flags.sequential_download)

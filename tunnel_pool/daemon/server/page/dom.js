@@ -19,15 +19,18 @@ export function setText(element, text) {
 
 /** Has a list's items follow the keys, in their order; `make` makes what is new. */
 export function follow(list, keys, made, makeItem) {
+  const wanted = new Set(keys);
   for (const [key, item] of made) {
-    if (!keys.includes(key)) {
+    if (!wanted.has(key)) {
       item.element.remove();
       made.delete(key);
     }
   }
-  keys.forEach((key, place) => {
+  let next = list.firstElementChild;
+  for (const key of keys) {
     if (!made.has(key)) made.set(key, makeItem(key));
     const { element } = made.get(key);
-    if (list.children[place] !== element) list.insertBefore(element, list.children[place] ?? null);
-  });
+    if (element === next) next = next.nextElementSibling;
+    else list.insertBefore(element, next);
+  }
 }

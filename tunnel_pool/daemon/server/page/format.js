@@ -21,5 +21,3 @@ export function duration(seconds) {
   if (seconds < 86400) return `${(seconds / 3600).toFixed(1)} h`;
   return `${(seconds / 86400).toFixed(1)} days`;
 }
-
-export const plural = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;

@@ -2,6 +2,7 @@
 
 import { byId, setText } from "./dom.js";
 import { percent, rate } from "./format.js";
+import { t } from "./texts.js";
 
 const SECONDS = 600;
 const samples = [];
@@ -10,13 +11,14 @@ export function begin(history) {
   samples.splice(0, samples.length, ...history);
 }
 
-export function add(sample) {
+export function add(sample, isSeen) {
   samples.push(sample);
   while (samples.length > SECONDS) samples.shift();
+  if (!isSeen) return;
   draw("speed", ["down_bytes_per_s", "up_bytes_per_s"], (top) =>
-    `Speed: down (line) ${rate(sample.down_bytes_per_s)}, up (dashed) ${rate(sample.up_bytes_per_s)}; top ${rate(top)}`);
+    t("speed.caption", { down: rate(sample.down_bytes_per_s), up: rate(sample.up_bytes_per_s), top: rate(top) }));
   draw("cpu", ["main_cpu", "children_cpu"], (top) =>
-    `CPU: main process (line) ${percent(sample.main_cpu)}, children (dashed) ${percent(sample.children_cpu)}; top ${percent(top)}`);
+    t("cpu.caption", { main: percent(sample.main_cpu), children: percent(sample.children_cpu), top: percent(top) }));
 }
 
 function draw(id, names, caption) {

@@ -1,11 +1,17 @@
 // The page of a running daemon: listens to its events, and asks for changes.
 
+import { wireAdding } from "./adding.js";
 import { ask, listen } from "./api.js";
+import { wireDetails } from "./details.js";
 import { byId, make, setText } from "./dom.js";
 import { rate } from "./format.js";
 import * as graphs from "./graphs.js";
 import * as pool from "./pool.js";
-import * as torrents from "./torrents.js";
+import { act } from "./say.js";
+import * as settings from "./settings.js";
+import * as table from "./table.js";
+import { wireTabs } from "./tabs.js";
+import { LANGUAGES, language, t, translate } from "./texts.js";
 
 const MAX_HAPPENINGS = 200;
 let isFirst = true;
@@ -14,24 +20,25 @@ function showState(state) {
   const { status } = state;
   setText(byId("down"), rate(status.down_bytes_per_s));
   setText(byId("up"), rate(status.up_bytes_per_s));
-  setText(byId("circuits-ready"), `${status.circuits_ready} ready`);
+  setText(byId("circuits-ready"), t("circuits.ready", { count: status.circuits_ready }));
   setText(byId("candidates"), String(status.candidates));
   setText(byId("exits"), String(status.exits));
   setText(byId("way-out"), status.way_out);
   setText(byId("version"), `tunnel-pool ${status.version}`);
-  pool.show(state);
-  graphs.add(state.sample);
+  if (!byId("panel-pool").hidden) pool.show(state);
+  graphs.add(state.sample, !byId("panel-pool").hidden);
 }
 
 function showHappening({ kind, what, now }) {
   const list = byId("happenings");
   const name = kind === "torrent" ? what.slice(0, 8) : what;
-  list.prepend(make("li", {}, `${new Date().toLocaleTimeString()} ${kind} ${name}: ${now.toLowerCase()}`));
+  list.prepend(make("li", {}, `${new Date().toLocaleTimeString(language)} ${kind} ${name}: ${now.toLowerCase()}`));
   while (list.children.length > MAX_HAPPENINGS) list.lastChild.remove();
 }
 
 function onConnection(isThere) {
-  setText(byId("connection"), isThere ? "" : "The daemon does not answer; what is shown is old.");
+  setText(byId("connection"), isThere ? "" : t("connection.lost"));
+  document.body.classList.toggle("stale", !isThere);
   isFirst = true; // the first of its events tells all
 }
 
@@ -46,15 +53,33 @@ function wireTheme() {
   });
 }
 
+function wireLanguage() {
+  for (const [name, [itself]] of Object.entries(LANGUAGES)) {
+    byId("language").append(make("option", { value: name, lang: name }, itself));
+  }
+  byId("language").value = language;
+  byId("language").addEventListener("change", () => {
+    localStorage.setItem("language", byId("language").value);
+    location.reload();
+  });
+}
+
+translate(document);
 wireTheme();
-torrents.wireAdding();
+wireLanguage();
+wireAdding();
+table.wireTable();
+wireDetails();
 pool.wireScaling();
-await torrents.act(async () => graphs.begin(await ask("GET", "api/history")));
+settings.wireSettings();
+wireTabs((name) => name === "settings" && act(settings.fill));
+await act(async () => graphs.begin(await ask("GET", "api/history")));
+await act(settings.look);
 listen({
   state: showState,
   happening: showHappening,
   torrents: (data) => {
-    torrents.change(data, isFirst);
+    table.change(data, isFirst);
     isFirst = false;
   },
 }, onConnection);

@@ -2,8 +2,9 @@
 
 import { ask } from "./api.js";
 import { byId, follow, make, setText } from "./dom.js";
-import { bytes, percent, plural, rate } from "./format.js";
-import { act } from "./torrents.js";
+import { bytes, percent, rate } from "./format.js";
+import { act } from "./say.js";
+import { t } from "./texts.js";
 
 const boxes = new Map();
 let before = new Map(); // bytes of each circuit, and when
@@ -50,11 +51,11 @@ function speedsOf(circuits, now) {
 }
 
 function makeBox(slot) {
-  const title = make("h3", {}, slot === "null" ? "main process" : `child ${slot}`);
+  const title = make("h3", {}, slot === "null" ? t("pool.main") : t("pool.child", { slot }));
   const facts = make("span");
   const drain = make("button", { type: "button", onclick: () => act(() => ask("POST", `api/pool/children/${slot}/drain`)) });
-  drain.textContent = "Drain";
-  drain.setAttribute("aria-label", `Drain child ${slot}`);
+  drain.textContent = t("pool.drain");
+  drain.setAttribute("aria-label", t("pool.drain.child", { slot }));
   const bar = make("span");
   const list = make("ul", { class: "circuits" });
   const lines = new Map();
@@ -62,8 +63,8 @@ function makeBox(slot) {
   const element = make("li", {}, head, make("div", { class: "bar", "aria-hidden": "true" }, bar), list);
 
   function showBox(child, circuits, speeds) {
-    const count = child.circuits ? `, ${plural(child.circuits, "circuit")}` : "";
-    const restarts = child.restarts ? `, ${plural(child.restarts, "restart")}` : "";
+    const count = child.circuits ? `, ${t("pool.circuits", { count: child.circuits })}` : "";
+    const restarts = child.restarts ? `, ${t("pool.restarts", { count: child.restarts })}` : "";
     setText(facts, `${child.state}, ${percent(child.cpu)} CPU, ${bytes(child.rss_bytes)}${count}${restarts}`);
     bar.style.width = `${Math.min(100, 100 * child.cpu)}%`;
     drain.disabled = child.state !== "running";
@@ -86,8 +87,8 @@ function makeLine() {
     const text = hops.map((hop) => hop.textContent).join(" → ");
     if (path.textContent !== text) path.replaceChildren(...hops.flatMap((hop, place) => (place ? [" → ", hop] : [hop])));
     const type = circuit.state === "READY" ? circuit.type.toLowerCase().replaceAll("_", " ") : circuit.state.toLowerCase();
-    const streams = circuit.streams ? `, ${plural(circuit.streams, "stream")}` : "";
-    setText(kind, type + streams + (circuit.found_at ? `, others find us at ${circuit.found_at}` : ""));
+    const streams = circuit.streams ? `, ${t("pool.streams", { count: circuit.streams })}` : "";
+    setText(kind, type + streams + (circuit.found_at ? `, ${t("pool.found", { place: circuit.found_at })}` : ""));
     kind.className = circuit.state === "CLOSING" ? "closing" : "";
     setText(speed, rate(perSecond));
   }

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.storage.settings import MAX_KB_PER_S, Settings
+from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
+from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.torrent.session_settings import Encryption
 
 NO_LIMIT = -1

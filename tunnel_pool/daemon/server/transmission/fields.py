@@ -201,7 +201,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "file_count": lambda t: len(t.file_indexes()),
     "files": _files,
     "file_stats": _file_stats,
-    "group": lambda t: "",
+    "group": lambda t: t.record.group,
     "hash_string": hash_string,
     "have_unchecked": lambda t: 0,
     "have_valid": lambda t: t.status.total_done,

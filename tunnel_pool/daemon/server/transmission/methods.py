@@ -3,55 +3,40 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-import libtorrent as lt
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.rules.hops import checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.hops import other_labels
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.rows import Rows
-from tunnel_pool.daemon.server.transmission import session, trackers
+from tunnel_pool.daemon.server.transmission import groups, session, trackers
+from tunnel_pool.daemon.server.transmission.arguments import (
+    FILES,
+    Arguments,
+    fields_of,
+    flag,
+    highest_hops,
+    hops_of,
+    parameters_of,
+    peers_of,
+    priorities_of,
+    typed,
+)
 from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS, MADE_ANEW
 from tunnel_pool.daemon.server.transmission.names import snake
-from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.storage.disk import real_files
-from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
-from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count, Settings, Speed
-from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, refused
+from tunnel_pool.daemon.storage.settings import Settings
+from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.overlay.serving.destinations import is_address
-from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
 
 RECENTLY_ACTIVE = "recently_active"
-MAX_FILES = 1 << 20
 MAX_CLIENTS = 8  # kinds of clients that are remembered, each with fields of its own
-# Fields of a record by keys of torrent-set.
-SETTABLE = {
-    "bandwidth_priority": "bandwidth_priority",
-    "download_limit": "download_limit_kb",
-    "download_limited": "download_limited",
-    "honors_session_limits": "honors_session_limits",
-    "name": "name",  # neither this nor the two of seeding time are Transmission's
-    "peer_limit": "peer_limit",
-    "seed_idle_limit": "idle_limit_min",
-    "seed_idle_mode": "idle_mode",
-    "seed_ratio_limit": "ratio_limit",
-    "seed_ratio_mode": "ratio_mode",
-    "seeding_time_limit": "seeding_limit_min",
-    "seeding_time_mode": "seeding_mode",
-    "sequential_download": "sequential",
-    "upload_limit": "upload_limit_kb",
-    "upload_limited": "upload_limited",
-}
 _ADD_ALSO = ("bandwidth_priority", "peer_limit", "sequential_download")
-_FILES = {"files_unwanted": UNWANTED, "priority_low": LOW, "priority_normal": NORMAL, "priority_high": HIGH}
-
-Arguments = dict[str, Any]
 
 
 class Methods:
@@ -67,6 +52,8 @@ class Methods:
         self._methods: dict[str, Callable[[Arguments], Awaitable[Arguments | None]]] = {
             "blocklist_update": self._blocklist_update,
             "free_space": self._free_space,
+            "group_get": self._group_get,
+            "group_set": self._group_set,
             "port_test": self._port_test,
             "queue_move_bottom": lambda a: self._queue_move(a, "bottom"),
             "queue_move_down": lambda a: self._queue_move(a, "down"),
@@ -126,7 +113,7 @@ class Methods:
     # Torrents
 
     async def _torrent_get(self, arguments: Arguments) -> Arguments:
-        names = _typed(arguments.get("fields", []), list[str], "fields")
+        names = typed(arguments.get("fields", []), list[str], "fields")
         keys = tuple(name for name in names if snake(name) in FIELDS)
         is_table = arguments.get("format") == "table"
         result: Arguments = {"torrents": self._torrent_rows(self._chosen(arguments), keys, is_table)}
@@ -156,16 +143,16 @@ class Methods:
         return msgspec.Raw(b"[" + head + whole + b"]")
 
     async def _torrent_add(self, arguments: Arguments) -> Arguments:
-        parameters = _parameters(arguments)
-        parameters.peers = [*parameters.peers, *_peers(arguments)]
+        parameters = parameters_of(arguments)
+        parameters.peers = [*parameters.peers, *peers_of(arguments)]
         files = real_files(parameters.ti.layout()) if parameters.ti is not None else None
         wish = AddRequest(
-            folder=_typed(arguments.get("download_dir"), str | None, "download_dir") or None,
-            hops=_hops(arguments.get("hops", arguments.get("anon_hops"))),
-            labels=_typed(arguments.get("labels", []), list[str], "labels"),
-            stopped=_flag(arguments, "paused", None),
-            file_priorities=_priorities([], files, arguments),
-            others=_fields({key: arguments[key] for key in _ADD_ALSO if key in arguments}),
+            folder=typed(arguments.get("download_dir"), str | None, "download_dir") or None,
+            hops=hops_of(arguments.get("hops", arguments.get("anon_hops"))),
+            labels=typed(arguments.get("labels", []), list[str], "labels"),
+            stopped=flag(arguments, "paused", None),
+            file_priorities=priorities_of([], files, arguments),
+            others=fields_of({key: arguments[key] for key in _ADD_ALSO if key in arguments}),
         )
         torrent, was_there = await self._changes.add(parameters, wish)
         record = torrent.record
@@ -174,21 +161,21 @@ class Methods:
 
     async def _torrent_set(self, arguments: Arguments) -> Arguments:
         """Set Transmission's arguments, `hops` and `confirm_fewer_hops`; `notice` says what others know already."""
-        fields = _fields(arguments)
-        labels = _typed(arguments.get("labels"), list[str] | None, "labels")
+        fields = fields_of(arguments)
+        labels = typed(arguments.get("labels"), list[str] | None, "labels")
         if labels is not None:
             fields["labels"] = other_labels(labels)
-        asked = _hops(arguments.get("hops", arguments.get("anon_hops")))
-        said = _highest(labels or ())
-        confirmed = _flag(arguments, "confirm_fewer_hops", False)
+        asked = hops_of(arguments.get("hops", arguments.get("anon_hops")))
+        said = highest_hops(labels or ())
+        confirmed = flag(arguments, "confirm_fewer_hops", False)
         chosen = self._chosen(arguments)
         notices = {""}
 
         def priorities(torrent: Torrent) -> list[int]:
             files = torrent.file_indexes() if torrent.layout is not None else None
-            return _priorities(torrent.record.file_priorities, files, arguments)
+            return priorities_of(torrent.record.file_priorities, files, arguments)
 
-        names_files = not arguments.keys().isdisjoint(("files_wanted", *_FILES))
+        names_files = not arguments.keys().isdisjoint(("files_wanted", *FILES))
         for torrent in chosen if names_files else ():
             priorities(torrent)  # an error here leaves all torrents as they are
         for torrent in chosen:
@@ -201,20 +188,20 @@ class Methods:
     async def _set_more(self, torrent: Torrent, arguments: Arguments) -> None:
         """Set what is no field of the torrent's record."""
         if "tracker_list" in arguments:
-            tiers = _typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
+            tiers = typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
             await self._changes.set_trackers(torrent, trackers.checked([tier.split() for tier in tiers], torrent))
         elif not arguments.keys().isdisjoint(trackers.EDITS):
             tiers = trackers.edited(trackers.tiers_of(torrent), arguments)
             await self._changes.set_trackers(torrent, trackers.checked(tiers, torrent))
         if "queue_position" in arguments:
-            await self._changes.queue_to(torrent, _typed(arguments["queue_position"], int, "queue_position"))
+            await self._changes.queue_to(torrent, typed(arguments["queue_position"], int, "queue_position"))
         if "location" in arguments:
-            await self._changes.moves.move([torrent], _typed(arguments["location"], str, "location"), True)
+            await self._changes.moves.move([torrent], typed(arguments["location"], str, "location"), True)
 
     async def _torrent_remove(self, arguments: Arguments) -> None:
         """Remove the torrents that are named; when none is, remove nothing, as Transmission does."""
         if arguments.get("ids") not in (None, []):
-            with_files = _flag(arguments, "delete_local_data", False)
+            with_files = flag(arguments, "delete_local_data", False)
             await self._changes.remove(self._chosen(arguments), with_files)
 
     async def _torrent_start(self, arguments: Arguments) -> None:
@@ -233,16 +220,16 @@ class Methods:
         self._changes.reannounce(self._chosen(arguments))
 
     async def _torrent_set_location(self, arguments: Arguments) -> None:
-        location = _typed(arguments.get("location"), str, "location")
-        with_files = _flag(arguments, "move", False)
+        location = typed(arguments.get("location"), str, "location")
+        with_files = flag(arguments, "move", False)
         await self._changes.moves.move(self._chosen(arguments), location, with_files)
 
     async def _torrent_rename_path(self, arguments: Arguments) -> Arguments:
         torrents = self._chosen(arguments)
         if len(torrents) != 1:
             raise RequestError("torrent-rename-path requires 1 torrent")
-        path = _typed(arguments.get("path"), str, "path")
-        name = _typed(arguments.get("name"), str, "name")
+        path = typed(arguments.get("path"), str, "path")
+        name = typed(arguments.get("name"), str, "name")
         await self._changes.rename(torrents[0], path, name)
         return {"id": torrents[0].record.number, "path": path, "name": name}
 
@@ -257,7 +244,7 @@ class Methods:
         shown = await asyncio.to_thread(session.shown, self._library.records.settings, self._session_id, port, blocked)
         if "fields" not in arguments:
             return shown
-        names = {snake(name) for name in _typed(arguments["fields"], list[str], "fields")}
+        names = {snake(name) for name in typed(arguments["fields"], list[str], "fields")}
         return {name: value for name, value in shown.items() if name in names}
 
     async def _session_set(self, arguments: Arguments) -> None:
@@ -293,12 +280,18 @@ class Methods:
         self._stop()
 
     async def _free_space(self, arguments: Arguments) -> Arguments:
-        path = _typed(arguments.get("path"), str, "path")
+        path = typed(arguments.get("path"), str, "path")
         try:
             usage = await asyncio.to_thread(shutil.disk_usage, absolute(path))
         except OSError as error:
             raise RequestError(f"no such folder: {error.strerror}") from None
         return {"path": path, "size_bytes": usage.free, "total_size": usage.total}
+
+    async def _group_get(self, arguments: Arguments) -> Arguments:
+        return {"group": groups.shown(self._library.records.settings, arguments.get("group"))}
+
+    async def _group_set(self, arguments: Arguments) -> None:
+        await self._changes.edit_settings(lambda settings: groups.changed(settings, arguments))
 
     async def _port_test(self, arguments: Arguments) -> Arguments:
         """Say that the port is not known to be open; asking somebody would tell who we are."""
@@ -309,110 +302,8 @@ class Methods:
         return {"blocklist_size": len(self._library.sessions.blocked.ranges)}
 
 
-def _typed(value: Any, kind: Any, name: str) -> Any:
-    """Raises RequestError."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"invalid argument: {name}: {error}") from None
-
-
 def _shown(getter: Callable[[Torrent], Any], torrent: Torrent) -> Any:
     try:
         return getter(torrent)
     except RuntimeError:  # the torrent goes from one session to another
         return None
-
-
-def _flag(arguments: Arguments, name: str, otherwise: bool | None) -> Any:
-    """Read true or false, which old clients write as 1 and 0. Raises RequestError."""
-    value = arguments.get(name, otherwise)
-    return bool(value) if value in (0, 1) else _typed(value, bool | None, name)
-
-
-def _hops(value: object) -> int | None:
-    with refused():
-        return checked_hops(value) if value is not None else None
-
-
-def _highest(labels: Sequence[str]) -> int | None:
-    """Return the highest hop count of labels, as clients send old ones with the new. Raises RequestError."""
-    with refused():
-        said = [hops_of_labels([label]) for label in labels]
-    return max((hops for hops in said if hops is not None), default=None)
-
-
-def _peers(arguments: Arguments) -> list[tuple[str, int]]:
-    """Return the peers of our own argument `peers`, each an IP address and a port. Raises RequestError."""
-    texts = _typed(arguments.get("peers", []), list[str], "peers")
-    if len(texts) > MAX_LINK_PEERS:
-        raise RequestError(f"invalid argument: peers: {MAX_LINK_PEERS} are the most")
-    peers = []
-    for text in texts:
-        host, _, port = text.rpartition(":")
-        host = host.strip("[]")
-        if not is_address(host) or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
-            raise RequestError("invalid argument: peers: each is an IP address and a port, like 192.0.2.1:6881")
-        peers.append((host, int(port)))
-    return peers
-
-
-class _Fields(msgspec.Struct):
-    bandwidth_priority: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
-    download_limit: Speed = 0
-    download_limited: bool = False
-    honors_session_limits: bool = True
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] = ""
-    peer_limit: Count = 0
-    seed_idle_limit: Count = 0
-    seed_idle_mode: LimitMode = LimitMode.GLOBAL
-    seed_ratio_limit: Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)] = 0.0
-    seed_ratio_mode: LimitMode = LimitMode.GLOBAL
-    seeding_time_limit: Count = 0
-    seeding_time_mode: LimitMode = LimitMode.GLOBAL
-    sequential_download: bool = False
-    upload_limit: Speed = 0
-    upload_limited: bool = False
-
-
-def _fields(arguments: Arguments) -> Arguments:
-    """Return the fields of a record that the arguments set. Raises msgspec.ValidationError."""
-    given = {key: arguments[key] for key in SETTABLE if key in arguments}
-    checked = msgspec.convert(given, _Fields, strict=False)
-    return {SETTABLE[key]: getattr(checked, key) for key in given}
-
-
-def _priorities(before: Iterable[int], files: Sequence[int] | None, arguments: Arguments) -> list[int]:
-    """Return libtorrent's priorities of files as changed; an empty list of files means all of them.
-
-    `files` are libtorrent's numbers of those that clients see, None while they are not known. Raises RequestError.
-    """
-    priorities = list(before)
-    for key, priority in (("files_wanted", NORMAL), *_FILES.items()):
-        if key not in arguments:
-            continue
-        seen = files if files is not None else range(len(priorities))
-        chosen = _typed(arguments[key], list[int], key) or list(range(len(seen)))
-        if any(not 0 <= index < (len(seen) if files is not None else MAX_FILES) for index in chosen):
-            raise RequestError(f"invalid argument: {key}: there is no such file")
-        indexes = [files[index] if files is not None else index for index in chosen]
-        priorities += [NORMAL] * (max(indexes, default=-1) + 1 - len(priorities))
-        for index in indexes:
-            was_unwanted = priorities[index] == UNWANTED
-            if key == "files_wanted" and not was_unwanted:
-                continue  # the file keeps its priority
-            if key.startswith("priority_") and was_unwanted:
-                continue  # a priority does not make the file wanted
-            priorities[index] = priority
-    return priorities
-
-
-def _parameters(arguments: Arguments) -> lt.add_torrent_params:
-    """Return libtorrent's parameters for torrent-add. Raises RequestError."""
-    metainfo = _typed(arguments.get("metainfo"), str | None, "metainfo")
-    filename = _typed(arguments.get("filename"), str | None, "filename")
-    if metainfo:
-        return of_metainfo(metainfo)
-    if not filename:
-        raise RequestError("no filename or metainfo specified")
-    return of_source(filename, files=True)

@@ -63,7 +63,7 @@ INSTEAD = {
 }
 """What to do in place of setting these."""
 
-NOT_OURS = ("categories", "tags", "seeding_time_limit", "seeding_time_limited")
+NOT_OURS = ("categories", "groups", "tags", "seeding_time_limit", "seeding_time_limited")
 """Settings that Transmission does not know."""
 
 
