@@ -1,6 +1,8 @@
 """tunnel-pool private-network: the configuration of a network of one's own."""
 
 import argparse
+import ipaddress
+import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -69,8 +71,12 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     relays = max(0, least + MORE_NODES - arguments.exits) if arguments.relays is None else arguments.relays
     if relays + arguments.exits < least:
         raise UsageError(f"{arguments.hops} hops need {least} nodes: --relays {least - arguments.exits}, or more exits")
+    if not ipaddress.ip_address(arguments.rpc.host).is_loopback:
+        raise UsageError(f"--rpc {arguments.rpc}: a daemon that listens beyond this machine needs a password file")
     folder: Path = arguments.folder.absolute()
     nodes = nodes_of(arguments.hosts, arguments.port, relays, arguments.exits)
+    if max(node.address.port for node in nodes) > options.MAX_PORT:
+        raise UsageError(f"--port {arguments.port} leaves no ports for so many nodes on one machine")
     community_id = secrets.token_hex(len(TRIBLER_COMMUNITY_ID))
     files = files_of(nodes, community_id, arguments.hops, str(folder), arguments.rpc)
     try:
@@ -78,10 +84,16 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if any((folder / name).exists() for name in files):
             raise UserError(f"there is a network in {folder} already: name another folder")
         for name, content in files.items():
-            (folder / name).write_text(content)
+            _write(folder / name, content)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from None
     return {"ok": True, "folder": str(folder), "nodes": len(nodes), "hops": arguments.hops, "files": sorted(files)}
+
+
+def _write(path: Path, content: str) -> None:
+    """Write a new file, which its owner alone may read. Raises OSError."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(content)
 
 
 def describe(report: dict[str, Any]) -> str:

@@ -196,6 +196,8 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(library.save)
         await library.back_up()
         await sessions.resumed()
+        for torrent in library.torrents.values():
+            library.tell_done(torrent)  # of what was done before, and not told
         daemon = Daemon(options, tunnels, library)
         loop_meter = LoopMeter()
         stack.callback(loop_meter.stop)

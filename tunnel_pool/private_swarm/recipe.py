@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from shlex import quote
 from typing import Any, NamedTuple
 
 from tunnel_pool.overlay.config import HostPort
 
 MORE_NODES = 2  # that may be away
+ALLOWED = ("Where to the exit sends: add the addresses, or networks like 10.0.0.0/24, of peers and trackers.",)
 
 
 class Node(NamedTuple):
@@ -57,7 +59,8 @@ def files_of(nodes: Sequence[Node], community_id: str, hops: int, folder: str, r
             **exit_of,
         }
         about = [f"{node.name} of a private network; start it on {node.address.host}: tunnel-pool node --config FILE"]
-        files[f"{node.name}.toml"] = _toml("node", options, about)
+        limits = _toml("exit", {"allow_networks": sorted({each.address.host for each in nodes})}, ALLOWED)
+        files[f"{node.name}.toml"] = _toml("node", options, about) + (f"\n{limits}" if node.is_exit else "")
     options = {
         **network,
         "hops": hops,
@@ -70,7 +73,7 @@ def files_of(nodes: Sequence[Node], community_id: str, hops: int, folder: str, r
     about = ["A daemon of a private network: tunnel-pool daemon --config FILE"]
     files["daemon.toml"] = _toml("daemon", options, about)
     seed = (
-        f"tunnel-pool seed FILE --hops {hops} --workers 1 --allow-private --state {folder}/state/seeder "
+        f"tunnel-pool seed FILE --hops {hops} --workers 1 --allow-private --state {quote(folder)}/state/seeder "
         f"--community-id {community_id} --bootstrap {bootstrap}"
     )
     files["README"] = _readme(nodes, hops, folder, seed, rpc)
@@ -80,20 +83,21 @@ def files_of(nodes: Sequence[Node], community_id: str, hops: int, folder: str, r
 def _readme(nodes: Sequence[Node], hops: int, folder: str, seed: str, rpc: HostPort) -> str:
     lines = [
         f"A private network of {len(nodes)} nodes, for torrents of up to {hops} hops, which need {least_nodes(hops)}.",
-        "Nobody else is in it.",
+        "Nobody else is in it who has not got its community id, which is in these files and in each packet.",
         "",
         "Start each node on its machine, the seeder where FILE is, and the daemon where it is to be downloaded:",
         "",
-        *(f"  {node.address.host:16}tunnel-pool node --config {folder}/{node.name}.toml" for node in nodes),
+        *(f"  {node.address.host:16}tunnel-pool node --config {quote(folder)}/{node.name}.toml" for node in nodes),
         f"  {'':16}{seed}",
-        f"  {'':16}tunnel-pool daemon --config {folder}/daemon.toml",
+        f"  {'':16}tunnel-pool daemon --config {quote(folder)}/daemon.toml",
         "",
         "The seeder prints a magnet link. Give it to the daemon:",
         "",
         f"  tunnel-pool add 'LINK' --rpc {rpc}",
         "",
-        "It finds the seeder in the network: no tracker is asked, and no exit, which are for peers outside of it. With",
-        "allow-private, exits send to private addresses, too: do not take these files for the public network.",
+        "It finds the seeder in the network: no tracker is asked, and no exit, which are for peers outside of it.",
+        "Exits send to the machines of this network alone (allow_networks), whatever their addresses are: do not take",
+        "these files for the public network.",
         "",
     ]
     return "\n".join(lines)

@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import libtorrent as lt
 import pytest
-from aiohttp import web
 from qbittorrentapi import Client
 
 from tests.network import until, unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
+from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.running import Rpc, daemon_here, make_torrent
 from tunnel_pool.daemon import done_webhook
 from tunnel_pool.daemon.done_webhook import checked_url
 from tunnel_pool.daemon.torrents.changes import AddRequest
-from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.torrent.blocklist import parse
 from tunnel_pool.torrent.metainfo import parse_torrent
 
@@ -44,22 +42,6 @@ async def test_a_blocked_address_is_no_peer_until_the_list_changes(seeder, tmp_p
         here.apply(replace(here.options, blocked=parse(["203.0.113.0/24"])))
         other, _ = await here.changes.add(parse_torrent(seeder.link_to("u", SIZES)), AddRequest(hops=0))
         await until(lambda: other.is_finished)
-
-
-@contextlib.asynccontextmanager
-async def owners_program(answer):
-    """Run a program that answers with the status that `answer` says, and yield its URL and what it was told."""
-    told = []
-
-    async def done(request):
-        told.append((request.path, await request.json()))
-        status = answer(len(told))
-        return web.Response(status=status, headers={"Location": "/elsewhere"} if status == 307 else {})
-
-    app = web.Application()
-    app.router.add_post("/{name}", done)
-    async with serving_app(app, HostPort(unused_host(), 0), "cannot listen on") as address:
-        yield f"http://{address}/done", told
 
 
 async def test_the_owners_program_is_told_once_of_what_was_downloaded(seeder, tmp_path, monkeypatch):

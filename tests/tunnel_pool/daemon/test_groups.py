@@ -53,9 +53,10 @@ async def test_two_downloads_of_a_group_together_keep_its_limit(seeder, tmp_path
 async def test_groups_are_shown_and_kept_and_wrong_ones_refused(tmp_path):
     async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
         assert (await rpc.call("group_get"))["group"] == []
-        await rpc.call("group_set", {"name": "slow", **SLOW, "honors_session_limits": False})
+        await rpc.call("group_set", {"name": "slow", **SLOW})
         await rpc.call("group_set", {"name": "fast", "speed_limit_up": 5})
-        for wrong in ({}, {"name": ""}, {"name": "x" * 300}, {"name": "a", "speed_limit_up": -1}):
+        wrong_ones = ({}, {"name": ""}, {"name": "x" * 300}, {"name": "a", "speed_limit_up": -1})
+        for wrong in (*wrong_ones, {"name": "a", "honors_session_limits": False}):
             _, answer = await rpc.post({"jsonrpc": "2.0", "method": "group_set", "params": wrong, "id": 1})
             assert "error" in answer
     async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
@@ -63,7 +64,7 @@ async def test_groups_are_shown_and_kept_and_wrong_ones_refused(tmp_path):
         assert shown == [
             {
                 "name": "slow",
-                "honors_session_limits": False,
+                "honors_session_limits": True,
                 **SLOW,
                 "speed_limit_up": 0,
                 "speed_limit_up_enabled": False,

@@ -3,11 +3,14 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import msgspec
 from qbittorrentapi import Client
 
 from tests.network import until
+from tests.tunnel_pool.daemon.owner import Seeder
+from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
@@ -28,7 +31,10 @@ async def test_a_torrent_comes_to_the_folder_for_incomplete_ones_and_goes_to_its
         await set_aside(here, aside)
         link = parse_torrent(seeder.link_to("t", SIZES))
         torrent, _ = await here.changes.add(link, AddRequest(hops=0, folder=str(tmp_path / "own")))
-        assert (torrent.record.folder, torrent.record.final_folder) == (str(aside), str(tmp_path / "own"))
+        assert (torrent.record.folder, torrent.record.final_folder) == (
+            str(aside / torrent.record.infohash),
+            str(tmp_path / "own"),
+        )
         async with Rpc(here.address) as rpc:
             (shown,) = (await rpc.call("torrent_get", {"fields": ["download_dir"]}))["torrents"]
             assert shown["download_dir"] == str(tmp_path / "own")
@@ -54,7 +60,7 @@ async def test_a_kill_between_the_last_piece_and_the_move_costs_nothing(seeder, 
     async with daemon(tmp_path, "--workers=0", "--hops=0") as (running, address), Rpc(address) as rpc:
         await rpc.call("session_set", {"incomplete_dir": str(tmp_path / "aside"), "incomplete_dir_enabled": True})
         await rpc.call("torrent_add", {"filename": seeder.link_to("t", SIZES)})
-        await until(lambda: (tmp_path / "aside" / "t" / "a").exists() or (own / "t" / "a").exists())
+        await until(lambda: list((tmp_path / "aside").glob("*/t/a")) or (own / "t" / "a").exists())
         running.process.send_signal(signal.SIGKILL)
         await running.process.wait()
     async with daemon(tmp_path, "--workers=0", "--hops=0") as (_, address), Rpc(address) as rpc:
@@ -78,3 +84,41 @@ async def test_it_is_set_by_both_apis_and_a_folder_that_is_none_is_refused(tmp_p
         assert (shown.temp_path, shown.temp_path_enabled) == ("/aside", True)
         await asyncio.to_thread(lambda: client.app_set_preferences({"temp_path_enabled": False}))
         assert (await rpc.call("session_get"))["incomplete_dir_enabled"] is False
+
+
+async def test_two_torrents_with_files_of_one_name_do_not_meet_there(seeder, tmp_path_factory, tmp_path):
+    other = Seeder(tmp_path_factory.mktemp("others"))
+    async with daemon_here(tmp_path) as here:
+        await set_aside(here, tmp_path / "aside")
+        torrents = []
+        for source, own in ((seeder, "one"), (other, "two")):
+            link = parse_torrent(source.link_to("t", SIZES))
+            torrents.append((await here.changes.add(link, AddRequest(hops=0, folder=str(tmp_path / own))))[0])
+        await until(lambda: all(torrent.record.folder_when_done == "" and torrent.is_finished for torrent in torrents))
+        for source, own in ((seeder, "one"), (other, "two")):
+            assert (tmp_path / own / "t" / "a").read_bytes() == (source.folder / "t" / "a").read_bytes()
+        await until(lambda: not list((tmp_path / "aside").iterdir()))
+
+
+async def test_what_was_not_told_before_the_end_is_told_at_the_next_start(seeder, tmp_path):
+    async with owners_program(lambda number: 200) as (url, told):
+        async with daemon_here(tmp_path, webhook_done=url) as here:
+            torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
+            await until(lambda: told)
+            async with here.library.records.changing:  # as it is kept while its files are moved
+                await here.library.records.put(torrent, is_to_be_told=True)
+        async with daemon_here(tmp_path, webhook_done=url) as here:
+            await until(lambda: len(told) == 2)
+            assert not next(iter(here.library.torrents.values())).record.is_to_be_told
+
+
+async def test_a_torrent_that_is_removed_with_its_files_leaves_nothing_there(tmp_path):
+    async with daemon_here(tmp_path) as here:
+        await set_aside(here, tmp_path / "aside")
+        content = make_torrent(tmp_path / "elsewhere", "t", SIZES)
+        torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(tmp_path / "own")))
+        part = Path(torrent.record.folder) / "t" / "a"
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"some of it")
+        await here.changes.remove([torrent], delete_files=True)
+        await until(lambda: not list((tmp_path / "aside").iterdir()))

@@ -22,8 +22,8 @@ from tunnel_pool.daemon.server.guard import (
     is_own_page,
     may_listen,
 )
+from tunnel_pool.daemon.server.transmission.arguments import priorities_of
 from tunnel_pool.daemon.server.transmission.fields import FIELDS
-from tunnel_pool.daemon.server.transmission.methods import _priorities
 from tunnel_pool.daemon.server.transmission.names import camel, kebab, snake
 from tunnel_pool.daemon.storage.record import LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
@@ -233,12 +233,12 @@ def test_no_field_is_lost_by_its_old_name():
 
 def test_files_are_counted_as_clients_see_them():
     """Files that only pad are not shown to clients."""
-    assert _priorities([], [0, 2], {"files_unwanted": [1]}) == [4, 4, 0]
-    assert _priorities([4, 4, 0], [0, 2], {"priority_high": []}) == [7, 4, 0]
-    assert _priorities([4, 4, 0], [0, 2], {"files_wanted": [1], "priority_low": [1]}) == [4, 4, 1]
-    assert _priorities([], None, {"files_unwanted": [3]}) == [4, 4, 4, 0]
+    assert priorities_of([], [0, 2], {"files_unwanted": [1]}) == [4, 4, 0]
+    assert priorities_of([4, 4, 0], [0, 2], {"priority_high": []}) == [7, 4, 0]
+    assert priorities_of([4, 4, 0], [0, 2], {"files_wanted": [1], "priority_low": [1]}) == [4, 4, 1]
+    assert priorities_of([], None, {"files_unwanted": [3]}) == [4, 4, 4, 0]
     with pytest.raises(RequestError, match="no such file"):
-        _priorities([], [0, 2], {"files_unwanted": [2]})
+        priorities_of([], [0, 2], {"files_unwanted": [2]})
 
 
 def basic(text):

@@ -15,7 +15,7 @@ Speed = Annotated[int, msgspec.Meta(ge=0, le=MAX_KB_PER_S)]
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of a group in kilobytes a second, each of which holds where it is enabled."""
 
-    honors_session_limits: bool = True
+    honors_session_limits: bool = True  # always
     speed_limit_down: Speed = 0
     speed_limit_down_enabled: bool = False
     speed_limit_up: Speed = 0

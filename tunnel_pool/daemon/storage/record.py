@@ -61,6 +61,7 @@ class Record(msgspec.Struct):
     tracker_key: int = 0  # by which private trackers know it (torrent/announces/account.py); 0: none was chosen yet
     uploaded_bytes: int = 0  # in all, as its trackers were told last, or when the daemon ended
     downloaded_bytes: int = 0
+    is_to_be_told: bool = False  # whether its owner's programs have yet to be told that it was downloaded
     moving_to: str = ""  # where its files are being moved; empty when they are not
     folder_when_done: str = ""  # where its files go once it is whole; empty where they stay
 

@@ -102,8 +102,8 @@ class AlertReader:
         async with self._library.records.changing:  # its name may be kept just now
             if torrent.record.done_s:
                 return
-            await self._library.records.put(torrent, done_s=time.time())
-        torrent.is_to_be_told = torrent.totals.downloaded > 0
+            is_news = torrent.totals.downloaded > 0
+            await self._library.records.put(torrent, done_s=time.time(), is_to_be_told=is_news)
         self._library.tell_done(torrent)
         await self._library.records.save_resume([torrent])
 

@@ -335,4 +335,9 @@ def torrent_files(torrent: Torrent) -> list[Deletion]:
     names = [torrent.file_path(index) for index in torrent.file_indexes()]
     names.append(disk.parts_name(torrent.status.info_hashes))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
-    return [file for folder in folders for file in disk.files_in(folder, names)]
+    found = [file for folder in folders for file in disk.files_in(folder, names)]
+    own = torrent.record.folder
+    if not torrent.record.folder_when_done:
+        return found
+    # Of an incomplete torrent, its own folder goes as well.
+    return [Deletion(file.path, os.path.dirname(own)) if file.root == own else file for file in found]

@@ -1,6 +1,9 @@
 """Torrents that come to a folder for incomplete ones, and go to their own once they are whole."""
 
+import asyncio
 import logging
+import os
+import shutil
 import time
 
 from tunnel_pool.daemon.errors import RequestError
@@ -9,6 +12,7 @@ from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 AGAIN_AFTER_S = 60.0  # a move that failed is tried again
+ROOM_BYTES = 64 << 20  # that are left on the disk of the torrent's own folder
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +35,28 @@ class Incomplete:
     def _may_go(self, torrent: Torrent, now_s: float) -> bool:
         if not torrent.is_finished or torrent.is_moving or torrent.is_missing or torrent.is_between_sessions:
             return False
+        if self._library.places.is_gone(torrent.record.folder_when_done):
+            return False
         return now_s >= self._tried_s.get(torrent.record.number, float("-inf")) + AGAIN_AFTER_S
 
     async def _bring(self, torrent: Torrent) -> None:
+        record = torrent.record
+        size = torrent.summary.total_done
+        if not await asyncio.to_thread(_has_room, record.folder, record.folder_when_done, size):
+            logger.warning("A torrent that is whole stays in the folder for incomplete ones until there is room for it")
+            return
         try:
-            await self._moves.move([torrent], torrent.record.folder_when_done, True)
+            await self._moves.move([torrent], record.folder_when_done, True)
         except RequestError as error:
             logger.warning("A torrent that is whole stays in the folder for incomplete ones: %s", error)
+
+
+def _has_room(before: str, after: str, size: int) -> bool:
+    """Return whether so many bytes can go from one folder to another, which may not be there yet."""
+    while not os.path.isdir(after) and after != os.path.dirname(after):
+        after = os.path.dirname(after)
+    try:
+        is_same_disk = os.stat(before).st_dev == os.stat(after).st_dev
+        return is_same_disk or shutil.disk_usage(after).free >= size + ROOM_BYTES
+    except OSError:
+        return True  # the move says why it fails

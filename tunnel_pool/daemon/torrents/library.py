@@ -185,10 +185,16 @@ class Library:
 
     def tell_done(self, torrent: Torrent) -> None:
         """Tell that a torrent was downloaded, once its files are where they are to be."""
-        if torrent.is_to_be_told and not torrent.record.folder_when_done:
-            torrent.is_to_be_told = False
-            for tell in self.on_done:
-                tell(torrent)
+        if torrent.record.is_to_be_told and not torrent.record.folder_when_done:
+            self.background.spawn(self._tell_done(torrent))
+
+    async def _tell_done(self, torrent: Torrent) -> None:
+        async with self.records.changing:
+            if not torrent.record.is_to_be_told:
+                return
+            await self.records.put(torrent, is_to_be_told=False)
+        for tell in self.on_done:
+            tell(torrent)
 
     def find_by_hashes(self, hashes: lt.info_hash_t) -> Torrent | None:
         """Return the torrent of these infohashes; a hybrid's is found by either of its two."""

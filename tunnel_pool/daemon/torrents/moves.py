@@ -1,6 +1,7 @@
 """Where files of torrents are, and how they get elsewhere. Once a method returns, its change survives `kill -9`."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -24,14 +25,19 @@ class Moves:
         self._library = library
 
     async def put_aside(self, record: Record, parameters: lt.add_torrent_params) -> None:
-        """Have the torrent come to the folder for incomplete ones, unless something of it is where it is to be."""
+        """Have the torrent come to the folder for incomplete ones, unless something of it is where it is to be.
+
+        There it has a folder of its own: others may have files of the same names.
+        """
         settings = self._library.records.settings
-        aside = settings.incomplete_dir if settings.incomplete_dir_enabled else ""
-        if not aside or aside == record.folder:
+        if not settings.incomplete_dir_enabled or any(parameters.have_pieces):
+            return
+        if self._library.places.is_gone(record.folder):  # and what is in it can't be seen
             return
         names = disk.names_of(parameters) if parameters.ti is not None else []
         places = [os.path.join(record.folder, name) for name in names]
         if not await asyncio.to_thread(lambda: any(map(os.path.exists, places))):
+            aside = os.path.join(settings.incomplete_dir, record.infohash)
             record.folder, record.folder_when_done = aside, record.folder
 
     async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
@@ -54,6 +60,7 @@ class Moves:
     async def _move_files(self, torrent: Torrent, folder: str) -> None:
         library = self._library
         torrent.moved = asyncio.get_running_loop().create_future()
+        before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
         try:
             torrent.handle.move_storage(folder, lt.move_flags_t.always_replace_files)
@@ -64,6 +71,8 @@ class Moves:
                 fields = {"moving_to": ""}
             async with library.records.changing:
                 await library.records.put_with_resume(torrent, **fields)
+            if was_aside and torrent.record.folder != before:
+                await asyncio.to_thread(_leave, before)
             library.tell_done(torrent)
         except StoreError as error:
             torrent.error = f"where it was moved to is not kept: {error}; move it again"
@@ -82,9 +91,16 @@ class Moves:
         if torrent.info is not None:
             torrent.recheck()
         await self._library.records.put_with_resume(torrent, folder=folder, folder_when_done="")
+        self._library.tell_done(torrent)
 
     def _is_here(self, torrent: Torrent) -> bool:
         return self._library.records.has(torrent) and not torrent.is_between_sessions
+
+
+def _leave(folder: str) -> None:
+    """Remove the folder that an incomplete torrent had, if nothing is left in it."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def absolute(folder: str) -> str:

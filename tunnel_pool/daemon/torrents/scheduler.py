@@ -231,7 +231,7 @@ class Scheduler:
         if not groups and not self._has_shares:
             return
         here = [each for each in self._torrents.values() if not each.is_between_sessions]
-        running = (each for each in here if each.activity is Activity.RUNNING)
+        running = (each for each in here if each.activity is Activity.RUNNING and not each.is_paused)
         members = (Member(each.record.number, each.record.group, each.down_rate, each.up_rate) for each in running)
         found = shares(members, groups)
         for torrent in here:

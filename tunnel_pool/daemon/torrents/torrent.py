@@ -143,7 +143,6 @@ class Torrent:
     is_verifying: bool = False  # whether its files are being checked on request; this goes on while it is stopped
     try_again_s: float = float("inf")  # monotonic, when it is started again that a file's error has stopped
     is_cautious: bool = False  # whether it comes slowly, as its size is not known yet and its disk is nearly full
-    is_to_be_told: bool = False  # whether its owner has yet to be told that it was downloaded
     is_missing: bool = False  # whether its files are gone, for which it stands still
     saved: tuple[int, ...] = ()  # what `kept` was when it was saved last
     saved_s: float = 0.0  # monotonic

@@ -18,26 +18,43 @@ export function wireAdding() {
     addEventListener(name, () => document.body.classList.remove("dropping"));
   }
   addEventListener("drop", (event) => {
+    if (event.target.closest?.("input, textarea") && !event.dataTransfer.files.length) return; // text for that field
     event.preventDefault();
-    act(() => addAll(event.dataTransfer.getData("text").split(/\s+/), event.dataTransfer.files));
+    const links = event.dataTransfer.getData("text").split(/\s+/);
+    act(() => addAll(links, event.dataTransfer.files, byId("hops").value));
   });
 }
 
 async function addFromForm() {
-  await addAll(byId("source").value.split(/\s+/), byId("files").files);
-  byId("add").reset();
+  const links = byId("source").value.split(/\s+/);
+  const files = [...byId("files").files];
+  const hops = byId("hops").value;
+  const isSomething = links.some((link) => link) || files.length;
+  if (isSomething) byId("add").reset();
+  try {
+    await addAll(links, files, hops);
+  } catch (error) {
+    if (!byId("source").value) byId("source").value = links.join(" ");
+    throw error;
+  }
 }
 
-async function addAll(links, files) {
-  const chosen = byId("hops").value;
-  const wish = chosen === "" ? {} : { hops: Number(chosen) };
+/** Adds each, whatever becomes of the others; throws what failed. */
+async function addAll(links, files, hops) {
+  const wish = hops === "" ? {} : { hops: Number(hops) };
   const bodies = links.filter((link) => link).map((source) => ({ source, ...wish }));
   for (const file of files) bodies.push({ metainfo: await inBase64(file), ...wish });
   if (!bodies.length) throw new Error(t("add.nothing"));
+  const failed = [];
   for (const body of bodies) {
-    const added = await ask("POST", "api/torrents", body);
-    say(t(added.new ? "add.done" : "add.there", { name: added.torrent.name }));
+    try {
+      const added = await ask("POST", "api/torrents", body);
+      say(t(added.new ? "add.done" : "add.there", { name: added.torrent.name }));
+    } catch (error) {
+      failed.push(error.message);
+    }
   }
+  if (failed.length) throw new Error(failed.join("; "));
 }
 
 async function inBase64(file) {

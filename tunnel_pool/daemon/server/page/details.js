@@ -13,20 +13,30 @@ const SINGLE = 1;
 const PRIORITIES = ["off", "low", "normal", "high"];
 const SET_BY = { low: "priority_low", normal: "priority_normal", high: "priority_high" };
 const FIELDS = [
-  "download_limit", "download_limited", "file_stats", "files", "peers", "seed_ratio_limit", "seed_ratio_mode",
-  "tracker_stats", "upload_limit", "upload_limited",
+  "download_dir", "download_limit", "download_limited", "file_stats", "files", "hops", "labels", "peers",
+  "seed_ratio_limit", "seed_ratio_mode", "tracker_stats", "upload_limit", "upload_limited",
 ];
+
+const STEP = 250; // so many files are shown at first, and more when asked for
 
 const files = new Map();
 let opened = null; // the infohash
 let before = null; // what the form was filled with
+let indexes = []; // of the files, as the daemon streams them
+let most = STEP;
+let isLooking = false;
+let saves = 0; // what was asked for before the last of them tells of the time before
 let known = new Map();
 
 export function open(infohash) {
   opened = infohash;
   before = null;
+  indexes = [];
+  most = STEP;
   files.clear();
-  byId("files-of").replaceChildren();
+  for (const id of ["files-of", "trackers-of", "peers-of"]) byId(id).replaceChildren();
+  byId("change").reset();
+  enable(false); // until it is filled
   byId("details").hidden = false;
   show();
   byId("details-title").focus();
@@ -34,8 +44,14 @@ export function open(infohash) {
 }
 
 function close() {
+  const opener = document.querySelector(`[data-name="${opened}"]`);
   opened = null;
   byId("details").hidden = true;
+  (opener ?? byId("downloads-title")).focus();
+}
+
+function enable(isEnabled) {
+  byId("change-fields").disabled = !isEnabled;
 }
 
 /** Shows what has changed of the download that is open. */
@@ -57,39 +73,60 @@ export function wireDetails() {
     event.preventDefault();
     act(save);
   });
-  setInterval(() => opened && document.visibilityState === "visible" && look().catch(() => {}), AGAIN_MS);
+  byId("more-files").addEventListener("click", () => {
+    most += STEP;
+    act(look);
+  });
+  setInterval(() => opened && !isLooking && document.visibilityState === "visible" && look().catch(() => {}), AGAIN_MS);
 }
 
 async function look() {
-  const infohash = opened;
+  isLooking = true;
+  try {
+    await lookAt(opened);
+  } finally {
+    isLooking = false;
+  }
+}
+
+async function lookAt(infohash) {
+  const savesBefore = saves;
   const [torrent] = (await rpc("torrent_get", { ids: [infohash], fields: FIELDS })).torrents;
-  if (!torrent || opened !== infohash) return;
-  if (!before) fill(torrent);
+  if (torrent?.files?.length && !indexes.length) {
+    indexes = (await ask("GET", `api/torrents/${infohash}/files`)).map((file) => file.index);
+  }
+  if (!torrent?.files || opened !== infohash) return; // gone, or on its way to another session
+  if (saves === savesBefore) fill(torrent);
   showFiles(infohash, torrent);
-  showRows("trackers-of", torrent.tracker_stats, (tracker) => [
+  showRows("trackers-of", torrent.tracker_stats ?? [], (tracker) => [
     tracker.announce, tracker.last_announce_result, String(tracker.last_announce_peer_count),
   ]);
-  showRows("peers-of", torrent.peers, (peer) => [
+  showRows("peers-of", torrent.peers ?? [], (peer) => [
     `${peer.address}:${peer.port}`, peer.client_name, percent(peer.progress),
     peer.rate_to_client ? rate(peer.rate_to_client) : "", peer.rate_to_peer ? rate(peer.rate_to_peer) : "",
   ]);
 }
 
 function showRows(id, entries, textsOf) {
-  const rows = entries.map((entry) => make("tr", {}, ...textsOf(entry).map((text) => make("td", {}, text))));
-  const span = byId(id).closest("table").querySelectorAll("th").length;
-  byId(id).replaceChildren(...(rows.length ? rows : [make("tr", {}, make("td", { colspan: span }, t("details.none")))]));
+  const body = byId(id);
+  const span = body.closest("table").querySelectorAll("th").length;
+  const rows = entries.length ? entries.map(textsOf) : [[t("details.none"), ...Array(span - 1).fill("")]];
+  while (body.rows.length > rows.length) body.lastElementChild.remove();
+  while (body.rows.length < rows.length) body.append(make("tr", {}, ...rows[0].map(() => make("td"))));
+  rows.forEach((texts, place) => texts.forEach((text, column) => setText(body.rows[place].cells[column], text)));
 }
 
 function showFiles(infohash, torrent) {
-  const keys = torrent.files.map((_, place) => place);
+  const keys = torrent.files.map((_, place) => place).slice(0, most);
   follow(byId("files-of"), keys, files, (place) => makeFile(infohash, place));
   for (const place of keys) files.get(place).show(torrent.files[place], torrent.file_stats[place]);
   byId("files-unknown").hidden = keys.length > 0;
+  byId("more-files").hidden = torrent.files.length <= most;
+  setText(byId("more-files"), t("downloads.more", { count: Math.min(STEP, torrent.files.length - most) }));
 }
 
 function makeFile(infohash, place) {
-  const link = make("a", { href: `stream/${infohash}/${place}` });
+  const link = make("a", { href: `stream/${infohash}/${indexes[place]}` });
   const done = make("td", { class: "number" });
   const options = PRIORITIES.map((value) => make("option", { value }, t(`priority.${value}`)));
   const priority = make("select", { onchange: () => act(() => prioritize(infohash, place, priority.value)) }, ...options);
@@ -112,30 +149,52 @@ async function prioritize(infohash, place, value) {
   await rpc("torrent_set", { ids: [infohash], ...change });
 }
 
+/** Fills in what the owner has not changed. */
 function fill(torrent) {
-  const row = known.get(opened);
-  before = {
-    hops: String(row.hops),
-    labels: row.labels.join(", "),
-    folder: row.folder,
+  const now = {
+    hops: String(torrent.hops),
+    labels: torrent.labels.filter((label) => !/^hops:/i.test(label)).join(", "),
+    folder: torrent.download_dir,
     down: torrent.download_limited ? String(torrent.download_limit) : "",
     up: torrent.upload_limited ? String(torrent.upload_limit) : "",
     ratio: torrent.seed_ratio_mode === SINGLE ? String(torrent.seed_ratio_limit) : "",
   };
-  for (const [name, value] of Object.entries(before)) byId("change").elements[name].value = value;
+  const form = byId("change").elements;
+  const isFirst = before === null;
+  for (const [name, value] of Object.entries(now)) {
+    if (isFirst || (form[name].value === before[name] && document.activeElement !== form[name])) form[name].value = value;
+    else now[name] = before[name];
+  }
+  before = now;
+  if (isFirst) enable(true);
 }
 
 async function save() {
   const infohash = opened;
+  const was = before;
   const form = byId("change").elements;
-  const now = Object.fromEntries(Object.keys(before).map((name) => [name, form[name].value.trim()]));
-  const has = (name) => now[name] !== before[name];
-  let notice = "";
+  const now = Object.fromEntries(Object.keys(was).map((name) => [name, form[name].value.trim()]));
+  const has = (name) => now[name] !== was[name];
+  let wish = null;
   if (has("hops")) {
-    const wish = await wishFor(Number(now.hops), Number(before.hops));
+    wish = await wishFor(Number(now.hops), Number(was.hops));
     if (!wish) return;
-    notice = (await ask("PATCH", `api/torrents/${infohash}`, wish)).notice;
   }
+  enable(false);
+  saves += 1;
+  try {
+    const notice = await send(infohash, now, has, wish);
+    if (opened === infohash) before = now;
+    say([t("saved"), notice].filter((text) => text).join(" "));
+  } finally {
+    saves += 1;
+    enable(true);
+  }
+}
+
+async function send(infohash, now, has, wish) {
+  let notice = "";
+  if (wish) notice = (await ask("PATCH", `api/torrents/${infohash}`, wish)).notice;
   if (has("labels")) {
     const labels = now.labels.split(",").map((label) => label.trim()).filter((label) => label);
     await ask("PATCH", `api/torrents/${infohash}`, { labels });
@@ -149,8 +208,7 @@ async function save() {
   }
   if (Object.keys(limits).length) await rpc("torrent_set", { ids: [infohash], ...limits });
   if (has("folder")) await rpc("torrent_set_location", { ids: [infohash], location: now.folder, move: true });
-  before = now;
-  say([t("saved"), notice].filter((text) => text).join(" "));
+  return notice;
 }
 
 function limited(kind, text) {

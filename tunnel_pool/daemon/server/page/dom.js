@@ -26,6 +26,7 @@ export function follow(list, keys, made, makeItem) {
       made.delete(key);
     }
   }
+  const focused = document.activeElement;
   let next = list.firstElementChild;
   for (const key of keys) {
     if (!made.has(key)) made.set(key, makeItem(key));
@@ -33,4 +34,5 @@ export function follow(list, keys, made, makeItem) {
     if (element === next) next = next.nextElementSibling;
     else list.insertBefore(element, next);
   }
+  if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
 }

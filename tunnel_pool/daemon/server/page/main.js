@@ -39,6 +39,7 @@ function showHappening({ kind, what, now }) {
 function onConnection(isThere) {
   setText(byId("connection"), isThere ? "" : t("connection.lost"));
   document.body.classList.toggle("stale", !isThere);
+  if (isThere) act(async () => graphs.begin(await ask("GET", "api/history")));
   isFirst = true; // the first of its events tells all
 }
 
@@ -73,7 +74,6 @@ wireDetails();
 pool.wireScaling();
 settings.wireSettings();
 wireTabs((name) => name === "settings" && act(settings.fill));
-await act(async () => graphs.begin(await ask("GET", "api/history")));
 await act(settings.look);
 listen({
   state: showState,

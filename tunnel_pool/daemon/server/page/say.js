@@ -8,6 +8,7 @@ export function say(text) {
 
 /** Does it, and says why when it can't be done. */
 export async function act(work) {
+  say(""); // so that the same words are news again
   try {
     await work();
   } catch (error) {

@@ -15,6 +15,7 @@ const LIMITS = {
   ratio: ["seed_ratio_limit", "seed_ratio_limited"],
   aside: ["incomplete_dir", "incomplete_dir_enabled"],
 };
+let before = null; // what the form was filled with
 const PLAIN = { folder: "download_dir", slow_down: "alt_speed_down", slow_up: "alt_speed_up" };
 
 export function wireSettings() {
@@ -34,24 +35,33 @@ export async function look() {
   byId("slow").checked = shown.alt_speed_enabled;
 }
 
+/** Fills in what holds, unless the owner has begun to change it. */
 export async function fill() {
-  const shown = await rpc("session_get");
   const form = byId("settings").elements;
-  for (const [name, [field, enabled]] of Object.entries(LIMITS)) form[name].value = shown[enabled] ? shown[field] : "";
-  for (const [name, field] of Object.entries(PLAIN)) form[name].value = shown[field];
+  if (before && Object.keys(before).some((name) => form[name].value !== before[name])) return;
+  const shown = await rpc("session_get");
+  const now = {};
+  for (const [name, [field, enabled]] of Object.entries(LIMITS)) now[name] = shown[enabled] ? String(shown[field]) : "";
+  for (const [name, field] of Object.entries(PLAIN)) now[name] = String(shown[field]);
+  for (const [name, value] of Object.entries(now)) form[name].value = value;
+  before = now;
 }
 
 async function save() {
   const form = byId("settings").elements;
   const wanted = {};
-  for (const [name, [field, enabled]] of Object.entries(LIMITS)) {
-    const text = form[name].value.trim();
-    wanted[enabled] = text !== "";
-    if (text !== "") wanted[field] = form[name].type === "number" ? Number(text) : text;
-  }
-  for (const [name, field] of Object.entries(PLAIN)) {
-    wanted[field] = form[name].type === "number" ? Number(form[name].value) : form[name].value.trim();
+  const typed = (name) => (form[name].type === "number" ? Number(form[name].value) : form[name].value.trim());
+  for (const name of Object.keys(before)) {
+    if (form[name].value === before[name]) continue; // others may have changed it meanwhile
+    if (name in PLAIN) wanted[PLAIN[name]] = typed(name);
+    else {
+      const [field, enabled] = LIMITS[name];
+      wanted[enabled] = form[name].value.trim() !== "";
+      if (wanted[enabled]) wanted[field] = typed(name);
+    }
   }
   await rpc("session_set", wanted);
+  before = null;
+  await fill();
   say(t("saved"));
 }

@@ -24,7 +24,6 @@ export function change({ changed, removed }, isFirst) {
   if (isFirst) torrents.clear();
   for (const infohash of removed) torrents.delete(infohash);
   for (const torrent of changed) torrents.set(torrent.infohash, torrent);
-  for (const infohash of selected) if (!torrents.has(infohash)) selected.delete(infohash);
   show();
   details.change(torrents);
 }
@@ -33,6 +32,8 @@ function show() {
   const all = [...torrents.values()];
   const found = chosen(all, filter, order);
   shown = found.slice(0, most).map((torrent) => torrent.infohash);
+  const matching = new Set(found.map((torrent) => torrent.infohash));
+  for (const infohash of selected) if (!matching.has(infohash)) selected.delete(infohash); // nothing unseen is changed
   follow(byId("torrents"), shown, rows, makeRow);
   for (const infohash of shown) rows.get(infohash).show(torrents.get(infohash));
   byId("table").hidden = !found.length;
@@ -62,7 +63,7 @@ function offer(select, values) {
 
 function makeRow(infohash) {
   const check = make("input", { type: "checkbox", onchange: () => select(infohash, check.checked) });
-  const name = make("button", { type: "button", class: "name", onclick: () => details.open(infohash) });
+  const name = make("button", { type: "button", class: "name", "data-name": infohash, onclick: () => details.open(infohash) });
   const why = make("span", { class: "why" });
   const bar = make("progress", { max: 1 });
   const state = make("span");
@@ -141,8 +142,14 @@ function sortBy(button) {
 
 const stop = (infohash, stopped) => ask("PATCH", `api/torrents/${infohash}`, { stopped });
 
+/** Does it for each of those that are selected, and says at the end what failed. */
 async function each(work) {
-  for (const infohash of [...selected]) await work(infohash);
+  const failed = [];
+  for (const infohash of [...selected]) {
+    const { name } = torrents.get(infohash) ?? { name: infohash };
+    await work(infohash).catch((error) => failed.push(`${name}: ${error.message}`));
+  }
+  if (failed.length) throw new Error(failed.slice(0, 5).join("; ") + (failed.length > 5 ? " …" : ""));
 }
 
 async function verify() {
@@ -156,7 +163,8 @@ async function remove() {
   const names = [...selected].slice(0, 10).map((infohash) => make("li", {}, torrents.get(infohash).name));
   byId("removing-names").replaceChildren(...names, ...(selected.size > 10 ? [make("li", {}, "…")] : []));
   byId("removing-files").checked = false;
-  if (await answer(dialog) === "remove") {
-    await each((infohash) => ask("DELETE", `api/torrents/${infohash}?files=${byId("removing-files").checked}`));
-  }
+  const isMeant = await answer(dialog) === "remove";
+  const withFiles = byId("removing-files").checked;
+  if (isMeant) await each((infohash) => ask("DELETE", `api/torrents/${infohash}?files=${withFiles}`));
+  byId("downloads-title").focus();
 }

@@ -7,6 +7,7 @@ export function wireTabs(onShown) {
   NAMES.forEach((name, place) => {
     tabOf(name).addEventListener("click", () => show(name, onShown));
     tabOf(name).addEventListener("keydown", (event) => {
+      if (event.altKey || event.ctrlKey || event.metaKey) return;
       const step = { ArrowRight: 1, ArrowLeft: NAMES.length - 1 }[event.key];
       if (!step) return;
       const next = NAMES[(place + step) % NAMES.length];

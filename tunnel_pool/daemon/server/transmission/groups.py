@@ -33,6 +33,8 @@ def changed(settings: Settings, arguments: dict[str, Any]) -> Settings:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise RequestError("invalid argument: name: a group has a name")
     before = settings.groups.get(name, Group())
+    if arguments.get("honors_session_limits", True) is not True:
+        raise RequestError("invalid argument: honors_session_limits: the limits of all torrents hold for groups, too")
     given = {key: value for key, value in arguments.items() if key in Group.__struct_fields__}
     group = msgspec.convert({**msgspec.to_builtins(before), **given}, Group, strict=False)
     groups = {**settings.groups, name: group}
