@@ -90,6 +90,7 @@ async def test_a_torrent_whose_folder_is_gone_waits_until_it_is_back(seeder, big
     assert is_right(seeder, folder)
 
 
+@pytest.mark.slow
 async def test_a_disk_is_unmounted_in_mid_download(seeder, big, mount, state, tmp_path):
     (tmp_path / "behind").mkdir()
     disk = mount("disk", "--bind", tmp_path / "behind")
@@ -138,6 +139,7 @@ async def test_a_file_that_was_cut_short_while_the_daemon_was_away_is_downloaded
     assert is_right(seeder, tmp_path, "two/b.bin")
 
 
+@pytest.mark.slow
 async def test_so_much_stays_free_as_is_asked_for(seeder, big, mount, state):
     disk = mount("disk", *TMPFS, "size=40m")
     least = shutil.disk_usage(disk).free

@@ -86,6 +86,7 @@ async def test_files_that_were_unwanted_before_a_kill_are_so_after_it(metainfo, 
         assert torrent.size_when_done < wanted + 2 * PIECE_BYTES * (len(FILES) - len(unwanted))
 
 
+@pytest.mark.slow
 async def test_the_rest_of_a_finished_part_is_downloaded_when_it_is_wanted(link, arguments, tmp_path):
     """All of its peers are seeders that libtorrent let go when the part was finished."""
     async with daemon(tmp_path, *arguments) as (_, address), Rpc(address) as rpc:

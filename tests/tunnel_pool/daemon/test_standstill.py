@@ -44,6 +44,7 @@ async def test_a_torrent_that_is_opened_anew_goes_on_where_it_was(seeder, link, 
     assert same_bytes(seeder.folder / "big/a.bin", tmp_path / "big/a.bin")
 
 
+@pytest.mark.slow
 async def test_the_watchdog_gets_a_download_going_that_libtorrent_forgot(seeder, monkeypatch, tmp_path):
     """libtorrent counts nobody as a candidate after its first part was finished."""
     monkeypatch.setattr(standstill, "FIRST_S", 0.5)
