@@ -10,7 +10,7 @@ import pytest
 from tests.commands import command
 from tests.network import until, unused_host
 from tests.test_cli import fails
-from tunnel_pool.private_swarm.recipe import least_nodes, nodes_of
+from tunnel_pool.private_swarm.recipe import least_nodes, networks_of, nodes_of
 from tunnel_pool.private_swarm.swarm import make_random_file, same_bytes
 
 
@@ -49,6 +49,8 @@ def test_nodes_are_spread_over_the_machines_and_have_ports_of_their_own():
         "10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.1:7001", "10.0.0.2:7001", "10.0.0.1:7002",
     ]  # fmt: skip
     assert [node.is_exit for node in nodes] == [False] * 3 + [True] * 2
+    assert networks_of(nodes) == ["10.0.0.0/24"]
+    assert networks_of(nodes_of(["127.3.2.1"], 7000, 1, 1)) == ["127.0.0.0/8"]
 
 
 async def test_what_is_written_is_right_and_too_few_nodes_and_a_second_network_are_refused(tmp_path):

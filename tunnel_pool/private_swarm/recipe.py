@@ -1,5 +1,6 @@
 """The configuration of a private network: which nodes it needs, and what each of them is told. Pure."""
 
+import ipaddress
 import json
 from collections.abc import Iterable, Sequence
 from shlex import quote
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 from tunnel_pool.overlay.config import HostPort
 
 MORE_NODES = 2  # that may be away
-ALLOWED = ("Where to the exit sends: add the addresses, or networks like 10.0.0.0/24, of peers and trackers.",)
+ALLOWED = ("Where to the exit sends: the networks of the nodes. Add those of seeders, daemons and trackers elsewhere.",)
 
 
 class Node(NamedTuple):
@@ -39,6 +40,12 @@ def nodes_of(hosts: Sequence[str], port: int, relays: int, exits: int) -> list[N
     return nodes
 
 
+def networks_of(nodes: Iterable[Node]) -> list[str]:
+    """Return the networks that the nodes' machines are in: this machine, or the 256 addresses around each."""
+    hosts = {ipaddress.ip_address(node.address.host) for node in nodes}
+    return sorted({str(ipaddress.ip_network((host, 8 if host.is_loopback else 24), strict=False)) for host in hosts})
+
+
 def _toml(table: str, options: dict[str, Any], about: Iterable[str]) -> str:
     lines = [*(f"# {line}" for line in about), "", f"[{table}]"]
     return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in options.items())]) + "\n"
@@ -59,7 +66,7 @@ def files_of(nodes: Sequence[Node], community_id: str, hops: int, folder: str, r
             **exit_of,
         }
         about = [f"{node.name} of a private network; start it on {node.address.host}: tunnel-pool node --config FILE"]
-        limits = _toml("exit", {"allow_networks": sorted({each.address.host for each in nodes})}, ALLOWED)
+        limits = _toml("exit", {"allow_networks": networks_of(nodes)}, ALLOWED)
         files[f"{node.name}.toml"] = _toml("node", options, about) + (f"\n{limits}" if node.is_exit else "")
     options = {
         **network,
@@ -96,8 +103,8 @@ def _readme(nodes: Sequence[Node], hops: int, folder: str, seed: str, rpc: HostP
         f"  tunnel-pool add 'LINK' --rpc {rpc}",
         "",
         "It finds the seeder in the network: no tracker is asked, and no exit, which are for peers outside of it.",
-        "Exits send to the machines of this network alone (allow_networks), whatever their addresses are: do not take",
-        "these files for the public network.",
+        "Exits send to the networks of these machines alone (allow_networks), private ones among them: do not take",
+        "these files for the public network. A seeder or daemon in another network has to be added there.",
         "",
     ]
     return "\n".join(lines)
