@@ -22,7 +22,7 @@ SIZES = {"a": 100_000}
 
 
 async def test_a_blocked_address_is_no_peer_until_the_list_changes(seeder, tmp_path):
-    """Of two seeders, the fast one is blocked: all comes from the slow one."""
+    """The list blocks the faster of two seeders, so that the whole file comes from the slower one."""
     content = make_torrent(seeder.folder, "t", {"a": 400_000})
     slow = Seeder(seeder.folder, speed=400_000)
     for each in (seeder, slow):

@@ -214,7 +214,7 @@ async def test_a_torrent_is_not_looked_for_where_nothing_of_it_is(big, state, tm
 async def test_where_libtorrent_found_no_room_it_is_left_alone_for_a_while(
     is_quota, again_s, quota_again_s, monkeypatch
 ):
-    """What is free says nothing of a quota, and some file systems do not tell all of it."""
+    """The free space of a folder does not show a quota, so that libtorrent's error decides for a while."""
     monkeypatch.setattr(disk_module, "free_spaces", lambda folders: {"/a": FreeSpace(1, 1 << 40)})
     watched = Room(0)
     watched.found_none("/a", is_quota)

@@ -234,17 +234,14 @@ class Changes:
     def verify(self, torrents: Iterable[Torrent]) -> None:
         """Check the files of those torrents whose metadata is known, and that stay where they are."""
         for torrent in torrents:
-            if torrent.info is not None and not torrent.record.moving_to and self._is_here(torrent):
+            if torrent.info is not None and not torrent.record.moving_to and self._library.records.is_here(torrent):
                 torrent.recheck()
         self._library.scheduler.tick()
 
     def reannounce(self, torrents: Iterable[Torrent]) -> None:
-        for torrent in filter(self._is_here, torrents):
+        for torrent in filter(self._library.records.is_here, torrents):
             torrent.handle.force_reannounce()
             torrent.handle.force_dht_announce()
-
-    def _is_here(self, torrent: Torrent) -> bool:
-        return self._library.records.has(torrent) and not torrent.is_between_sessions
 
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
         """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
@@ -274,7 +271,7 @@ class Changes:
             raise RequestError("that can't be the name of a file")
         library = self._library
         async with library.records.changing:
-            if torrent.record.moving_to or not self._is_here(torrent):
+            if torrent.record.moving_to or not library.records.is_here(torrent):
                 raise RequestError("the torrent is being moved")
             paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
             renames = renames_of(paths, path, name)

@@ -63,7 +63,7 @@ class HopChanges:
         library = self._library
         async with library.records.changing:
             is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
-            if not is_in_place and library.records.has(torrent) and not torrent.is_between_sessions:
+            if not is_in_place and library.records.is_here(torrent):
                 self._check_movable(torrent, torrent.record.hops)
                 await self._move(torrent, torrent.record.hops, labels, False)
         library.scheduler.tick()
@@ -78,7 +78,7 @@ class HopChanges:
     async def _open_anew(self, torrent: Torrent) -> None:
         library = self._library
         async with library.records.changing:
-            if library.records.has(torrent) and not torrent.is_between_sessions:
+            if library.records.is_here(torrent):
                 self._check_movable(torrent, torrent.record.hops)
                 await self._move(torrent, torrent.record.hops, torrent.record.labels, False)
         library.scheduler.tick()

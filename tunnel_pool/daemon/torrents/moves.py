@@ -44,7 +44,7 @@ class Moves:
         """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError."""
         folder, library = absolute(location), self._library
         async with library.records.changing:
-            for torrent in filter(self._is_here, torrents):
+            for torrent in filter(library.records.is_here, torrents):
                 if torrent.is_moving:
                     raise RequestError("the torrent is being moved already")
                 if with_files and torrent.is_missing:
@@ -92,9 +92,6 @@ class Moves:
             torrent.recheck()
         await self._library.records.put_with_resume(torrent, folder=folder, folder_when_done="")
         self._library.tell_done(torrent)
-
-    def _is_here(self, torrent: Torrent) -> bool:
-        return self._library.records.has(torrent) and not torrent.is_between_sessions
 
 
 def _leave(folder: str) -> None:

@@ -102,6 +102,10 @@ class Records:
         """Return whether the torrent is still there, and was not removed meanwhile."""
         return self.torrents.get(torrent.record.infohash) is torrent
 
+    def is_here(self, torrent: Torrent) -> bool:
+        """Return whether the torrent is still there and a session has it, so that its handle can be asked."""
+        return self.has(torrent) and not torrent.is_between_sessions
+
     # Changes of records
 
     async def put(self, torrent: Torrent, **changes: Any) -> None:

@@ -53,7 +53,7 @@ class Watchdog:
         """Ask its known peers, its trackers and the DHT again. Raises StoreError."""
         library = self._library
         peers = lt.read_resume_data(await library.records.resume_data(torrent)).peers
-        if not library.records.has(torrent) or torrent.is_between_sessions:
+        if not library.records.is_here(torrent):
             return
         library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)
         for peer in dict.fromkeys([*peers, *torrent.record.peers]):

@@ -53,7 +53,7 @@ class Adding:
         wish = await self._wish(words)
         added: list[str] = []
         errors: list[RequestError] = []
-        sources: list[str | bytes] = [*_links(words), *_torrents(words)]
+        sources: list[str | lt.add_torrent_params] = [*_links(words), *_torrents(words)]
         for source in sources:
             try:
                 added.append(hash_string(await self._add_one(source, wish, words)))
@@ -87,9 +87,9 @@ class Adding:
             others=others,
         )
 
-    async def _add_one(self, source: str | bytes, wish: AddRequest, words: Words) -> Torrent:
+    async def _add_one(self, source: str | lt.add_torrent_params, wish: AddRequest, words: Words) -> Torrent:
         """Raises RequestError."""
-        parameters = _parameters(source)
+        parameters = of_source(source, files=False) if isinstance(source, str) else source
         _lay_out(parameters, words.text("contentLayout", ORIGINAL) or ORIGINAL)
         if "filePriorities" in words and parameters.ti is not None:
             wish = _with_priorities(wish, parameters.ti, words.several("filePriorities", ","))
@@ -107,19 +107,15 @@ def _links(words: Words) -> list[str]:
     return words.several("urls", "\n") if "urls" in words else []
 
 
-def _torrents(words: Words) -> list[bytes]:
+def _torrents(words: Words) -> list[lt.add_torrent_params]:
     """Raises BadTorrentError: nothing is added then."""
+    torrents = []
     for name, content in words.files.items():
         try:
-            read_metainfo(content)
+            torrents.append(read_metainfo(content))
         except (RuntimeError, ValueError):
             raise BadTorrentError(f"Error: '{name[:100]}' is not a valid torrent file.") from None
-    return list(words.files.values())
-
-
-def _parameters(source: str | bytes) -> lt.add_torrent_params:
-    """Raises RequestError."""
-    return of_source(source, files=False) if isinstance(source, str) else read_metainfo(source)
+    return torrents
 
 
 def _lay_out(parameters: lt.add_torrent_params, layout: str) -> None:
