@@ -169,7 +169,7 @@ async def test_swarm_pictures_follow_the_child():
         known = [address_of(node) for node in nodes]
         async with (
             tunnels("plain", known, allow_private=True, flags=frozenset()) as seeder,
-            tunnels("pooled", known, workers=1) as pooled,
+            tunnels("pooled", known, workers=1, allow_private=True) as pooled,
         ):
             seeder.join_swarm(INFOHASH, 1, seeding=True)
             linked = asyncio.get_running_loop().create_future()
