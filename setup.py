@@ -29,13 +29,16 @@ EMBEDDED = [
 TRIBLER = ["libtorrent>=2.0.13,<3"]  # beyond that, what Tribler itself needs
 # What the command `tunnel-pool` needs besides.
 CLI = [
-    "aiohttp>=3.9,<4",
+    "aiohttp>=3.10,<4",
+    "aiohttp-socks>=0.10,<1",
+    "defusedxml>=0.7.1,<1",
     "ipv8-rust-tunnels>=0.1.51,<0.2",
     "libtorrent>=2.1.1,<3",  # whose settings were judged, one by one
     "maxminddb>=2.6,<4",
     "msgspec>=0.19,<1",
     "platformdirs>=4,<5",
     "prometheus-client>=0.20,<1",
+    "regex>=2024.4",
     "rich>=14.3,<16",
     "Twisted>=24.7",
 ]
@@ -148,6 +151,8 @@ setup(
             "pytest-xdist>=3.6,<4",
             "qbittorrent-api>=2026.8,<2028",
             "ruff>=0.6,<1",
+            "types-defusedxml",
+            "types-regex",
             "schemathesis>=4,<5",
             "selenium>=4.20,<5",
             "setuptools-rust>=1.10,<2",

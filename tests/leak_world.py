@@ -1,6 +1,8 @@
 """Run a client in a network namespace of its own, and record where the packets that leave it go.
 
-leak_world.py SOURCE FOLDER [kill|daemon|change|restart] [OPTION...]     SOURCE: http, udp, dht, hostile, plain-dht
+leak_world.py SOURCE FOLDER [kill|daemon|change|restart] [OPTION...]
+
+SOURCE is one of http, udp, dht, hostile, plain-dht and feed.
 
 Runs in a network namespace that `unshare` made. The client runs in another, whose
 name server does not exist; only a veth pair joins the two. All frames that leave
@@ -27,6 +29,8 @@ from pathlib import Path
 import libtorrent as lt
 
 from tests.commands import MODULE, ROOT, command
+from tests.feed_server import feed_of, feed_server
+from tests.https import HTTPS_PORT, authority
 from tests.network import until
 from tests.swarms import OPENTRACKER, announce, dht_nodes, http_tracker, opentracker
 from tunnel_pool.private_swarm.swarm import EXIT_NET, RELAY_NET, LocalSwarm, same_bytes
@@ -38,6 +42,7 @@ WORLD_6, CLIENT_6, OUTSIDE_6 = "2a44:7::1", "2a44:7::2", "2a45::80"
 NAME_SERVER = "45.0.0.53"  # past the gateway, so that a question is a packet and no ARP request
 TRACKER, DHT = f"{NET}.4.1", [f"{NET}.5.{number}" for number in range(1, 5)]
 SEEDER = f"{NET}.6.1"  # hidden
+FEED, FEED_NAME = f"{NET}.7.1", "feed.example"
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
 ICMPV6, HOP_BY_HOP = 58, 0
 TCP, TCP_RESET = 6, 4  # RFC 9293, 3.1
@@ -200,6 +205,8 @@ async def find_seeder(source, swarm, stack):
             tracker = await stack.enter_async_context(opentracker(TRACKER, infohash))
         await announce(tracker, infohash, swarm.seeders[0])
         return f"{link}&tr={source}://{TRACKERS_NAME}:{tracker[1]}/announce", []
+    if source == "feed":
+        return await hostile_feed(swarm, infohash, stack), []
     sessions, places = await stack.enter_async_context(dht_nodes(DHT))
     if source == "plain-dht":
         # A tracker that never answers, besides.
@@ -239,6 +246,29 @@ async def hostile_torrent(swarm, infohash, stack):
     return str(path)
 
 
+async def hostile_feed(swarm, infohash, stack):
+    """A feed that names the swarm's torrent, and before it whatever its reader might ask past the tunnels."""
+    tracker, _ = await stack.enter_async_context(http_tracker(TRACKER))
+    await announce(tracker, infohash, swarm.seeders[0])
+    trusted, tls = authority(swarm.torrent.parent, FEED_NAME)
+    server = await stack.enter_async_context(feed_server(FEED, HTTPS_PORT, tls))
+    outside = (
+        f"{OUTSIDE}:{OUTSIDE_PORT}",
+        f"[{OUTSIDE_6}]:{OUTSIDE_PORT}",
+        "x.example",
+        WORLD,
+        "192.168.7.1",
+        "127.0.0.1:9",
+    )
+    urls = [f"{scheme}://{place}/x.torrent" for place in outside for scheme in ("http", "https", "ftp", "file")]
+    urls += [f"//{OUTSIDE}:{OUTSIDE_PORT}/x.torrent", f"https://{FEED_NAME}/moved"]
+    server.pages["/moved"] = f"http://{OUTSIDE}:{OUTSIDE_PORT}/x.torrent"
+    server.pages["/get"] = f"magnet:?xt=urn:btih:{infohash.hex()}&tr=http://{TRACKERS_NAME}:{tracker[1]}/announce"
+    server.pages["/rss"] = feed_of(*((url, url) for url in urls), ("the one", "/get"))
+    server.trusted = trusted
+    return server
+
+
 async def seed_in_dht(sessions, places, swarm, infohash):
     seeding = lt.load_torrent_file(str(swarm.torrent))
     seeding.save_path = str(swarm.file.parent)
@@ -271,10 +301,11 @@ async def scenario(source, folder, how, options):
         await until(client.join, what="the client's namespace")
         run("ip", "link", "set", "lo", "up")
         hosts = [f"{NET}.{part}.{number}" for part in (1, 2, 3) for number in range(1, 5)]
-        for host in [*hosts, TRACKER, *DHT, SEEDER]:
+        for host in [*hosts, TRACKER, *DHT, SEEDER, FEED]:
             run("ip", "addr", "add", f"{host}/32", "dev", "world")  # libtorrent has no DHT on loopback devices
         # Exits know names that the client's name server would not tell.
-        (folder / "world-hosts").write_text(f"127.0.0.1 localhost\n{TRACKER} {TRACKERS_NAME}\n{DHT[0]} {DHT_NAME}\n")
+        names = {"127.0.0.1": "localhost", TRACKER: TRACKERS_NAME, DHT[0]: DHT_NAME, FEED: FEED_NAME}
+        (folder / "world-hosts").write_text("".join(f"{host} {name}\n" for host, name in names.items()))
         run("mount", "--bind", str(folder / "world-hosts"), "/etc/hosts")
         async with AsyncExitStack() as stack:
             return await downloaded(source, folder, client, how, options=options, stack=stack)
@@ -304,11 +335,16 @@ async def downloaded(source, folder, client, how, *, options, stack):
             await asyncio.sleep(after_s)
             os.kill(killed.pid, signal.SIGKILL)
             await killed.process.wait()
-    download = await stack.enter_async_context(command(name, *arguments, program=[*client.enter, *MODULE]))
+    environment = {"SSL_CERT_FILE": str(link.trusted)} if source == "feed" else None
+    download = await stack.enter_async_context(
+        command(name, *arguments, program=[*client.enter, *MODULE], environment=environment)
+    )
     silence = None
     if how == "kill":
         await download.until_downloaded(4)
         silence = await kill_all_children(download, wire)
+    elif source == "feed":
+        await download_by_feed(download, client, link)
     elif how in ("daemon", "restart"):
         await download_by_daemon(download, link if how == "daemon" else None, client)
     elif how == "change":
@@ -327,6 +363,8 @@ async def downloaded(source, folder, client, how, *, options, stack):
         "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
         "while_childless": silence,
         "unseen": wire.dropped(),
+        "exits": [exit_.host for exit_ in swarm.exits],
+        "asked": link.asked if source == "feed" else None,
         "lines": lines[-3:],
     }
 
@@ -364,10 +402,26 @@ async def download_by_daemon(daemon, link, client):
     if link is not None:
         await ask("torrent_add", added_by(link))
     async with asyncio.timeout(60):
-        done = [{"percent_done": 1.0}]
-        while (await ask("torrent_get", {"fields": ["percent_done"]}))["torrents"] != done:  # noqa: ASYNC110
+        while not await is_done(ask):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
     await ask("session_close", {})
+
+
+async def download_by_feed(daemon, client, server):
+    """Add a feed and a rule, wait until its torrent is downloaded and all else was asked for, and end the daemon."""
+    ask = await asking(daemon, client)
+    rpc = f"--rpc={daemon.lines[-1].split('/')[2]}"
+    url = f"https://{FEED_NAME}/rss"
+    for words in (("rules", "set", "all"), ("feeds", "add", url, "--hops=2")):
+        await asyncio.to_thread(run, *client.enter, "env", f"PYTHONPATH={ROOT}", *MODULE, *words, rpc)
+    async with asyncio.timeout(120):
+        while not await is_done(ask):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    await ask("session_close", {})
+
+
+async def is_done(ask):
+    return (await ask("torrent_get", {"fields": ["percent_done"]}))["torrents"] == [{"percent_done": 1.0}]
 
 
 async def change_hops(daemon, link, client, wire, swarm):

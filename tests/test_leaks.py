@@ -73,6 +73,17 @@ async def test_what_the_owner_is_told_of_a_download_goes_nowhere_else_and_a_bloc
     assert ran.exists()
 
 
+async def test_a_hostile_feed_is_read_through_the_tunnels_and_what_it_names_is_not_reached_past_them(tmp_path):
+    """It names places by HTTP, by other ports and protocols, in private networks, and by redirecting there."""
+    result = await told_by("tests.leak_world", "feed", tmp_path, "daemon")
+    assert result["code"] == 0, result
+    assert result["verified"]
+    assert [path for path, _ in result["asked"]] == ["/rss", "/moved", "/get"]
+    assert {remote for _, remote in result["asked"]} <= set(result["exits"]), "the exits ask, and not the client"
+    assert set(result["elsewhere"]) <= HARMLESS
+    assert result["unseen"] == 0
+
+
 @pytest.mark.parametrize("lockdown", ["off", "on"])
 @pytest.mark.parametrize("how", ["", "daemon", "restart"])
 async def test_what_a_hostile_torrent_and_tracker_name_is_not_reached_past_the_tunnels(how, lockdown, tmp_path):

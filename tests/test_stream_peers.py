@@ -1,22 +1,16 @@
 """Downloads from what speaks TCP alone: peers of other programs, HTTPS trackers and web seeds; and hidden peers."""
 
 import asyncio
-import datetime
-import ipaddress
 import shutil
 import socket
-import ssl
 from contextlib import asynccontextmanager, suppress
 
 import libtorrent as lt
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests.commands import command
+from tests.https import HTTPS_PORT, authority, needs_https
 from tests.network import until, unused_host
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.seeder import seeder_settings
@@ -25,20 +19,11 @@ from tunnel_pool.torrent.libtorrent_session import open_session
 from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 
 SIZE_BYTES = 2 << 20
-HTTPS_PORT = 443
 HOPS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="only the native engine carries streams")
 
 
-def _may_serve_https():
-    with socket.socket() as sock, suppress(OSError):
-        sock.bind((unused_host(), HTTPS_PORT))
-        return True
-    return False
-
-
-needs_https = pytest.mark.skipif(not _may_serve_https(), reason="only root may listen on port 443")
 needs_aria2 = pytest.mark.skipif(shutil.which("aria2c") is None, reason="apt-get install aria2")
 
 
@@ -145,32 +130,6 @@ async def test_a_peer_of_another_program(hops, tmp_path):
     async with swarm(hops) as opened, aria2(opened, tmp_path) as (peer, torrent):
         report = await downloads(opened, tmp_path, torrent, hops, f"--peer={peer}")
         assert streams(report) > 0
-
-
-def authority(folder, host):
-    """Make a certificate for an address, signed by an authority; return where that is, and a server's context."""
-    now = datetime.datetime.now(datetime.UTC)
-
-    def certificate(name, key, issuer, issuer_key, extension):
-        builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number()).add_extension(extension, critical=True)
-        builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
-        return builder.sign(issuer_key, hashes.SHA256())
-
-    ours, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("an authority", host)]
-    of_authority = certificate(names[0], ours, names[0], ours, x509.BasicConstraints(ca=True, path_length=None))
-    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-    of_server = certificate(names[1], key, names[0], ours, addresses)
-    trusted, chain = folder / "authority.pem", folder / "server.pem"
-    trusted.write_bytes(of_authority.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    chain.write_bytes(of_server.public_bytes(serialization.Encoding.PEM) + private)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(chain)
-    return trusted, context
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ class Lane(NamedTuple):
     group: int = 0
 
     def pack(self) -> int:
-        """Return the number that the packet engine knows the lane by."""
+        """Return the number of 32 bits that the packet engine knows the lane by."""
         return self.group << 8 | self.hops
 
     @classmethod

@@ -49,6 +49,8 @@ GROUPS = {
         "set": "change hop counts, labels and limits of torrents",
         "move": "move torrents to another folder",
         "verify": "check the files of torrents",
+        "feeds": "lists of torrents on the web (RSS) that a daemon reads",
+        "rules": "which torrents of its feeds a daemon adds",
     },
     "to serve the network": {
         "node": "relay, and exit where asked, until told to stop",
@@ -66,17 +68,21 @@ MODULES = {
     **dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote"),
     **dict.fromkeys(("set", "move", "verify"), "edits"),
     **dict.fromkeys(("info", "files", "peers"), "details"),
+    **dict.fromkeys(("feeds", "rules"), "feeds"),
     "import": "importing",
     "private-network": "private_network",
 }
 # What a program that embeds the pool need not have installed (setup.py).
 OF_THE_COMMAND = {
     "aiohttp",
+    "aiohttp_socks",
+    "defusedxml",
     "libtorrent",
     "maxminddb",
     "msgspec",
     "platformdirs",
     "prometheus_client",
+    "regex",
     "rich",
     "twisted",
 }

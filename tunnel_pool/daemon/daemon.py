@@ -17,11 +17,14 @@ from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.done_script import DoneScript
 from tunnel_pool.daemon.done_webhook import DoneWebhook
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.feeds.client import FeedClient
+from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.network_watch import NetworkWatch
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.daemon.rules.hops import HopRules
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.server.api.events import Events
+from tunnel_pool.daemon.server.api.feeds import FeedsApi
 from tunnel_pool.daemon.server.api.operations import Api
 from tunnel_pool.daemon.server.api.server import add_api
 from tunnel_pool.daemon.server.api.watcher import Watcher
@@ -84,7 +87,7 @@ class DaemonOptions:
 class Daemon:
     """A running daemon: `running` opens it; `until_stopped` ends when it is told to, or can't go on."""
 
-    def __init__(self, options: DaemonOptions, tunnels: Tunnels, library: Library) -> None:
+    def __init__(self, options: DaemonOptions, tunnels: Tunnels, library: Library, store: Store) -> None:
         self.tunnels = tunnels
         self.library = library
         self.options = options
@@ -93,9 +96,15 @@ class Daemon:
         self.incomplete = Incomplete(library, self.changes.moves)
         self.network = NetworkWatch(lambda: way_out_in_words(tunnels))
         self.pool = PoolControl(tunnels)
+        client = FeedClient(tunnels, tunnel_all_tls=options.sessions.private)
+        self.feeds = Feeds(store, client, self.changes, self.usual_hops)
         self.stopping = asyncio.Event()
         self.events: Events
         self.address: HostPort
+
+    def usual_hops(self) -> int:
+        """Return the hop count of a torrent of which nothing else is said."""
+        return self.changes.rules.hops(None, (), self.library.records.settings.folder)
 
     def apply(self, options: DaemonOptions) -> list[str]:
         """Apply these options from now on; return the names of changed ones that need a restart.
@@ -198,7 +207,12 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         await sessions.resumed()
         for torrent in library.torrents.values():
             library.tell_done(torrent)  # of what was done before, and not told
-        daemon = Daemon(options, tunnels, library)
+        daemon = Daemon(options, tunnels, library, store)
+        stack.push_async_callback(daemon.feeds.close)
+        try:
+            await daemon.feeds.start()
+        except StoreError as error:
+            raise UserError(f"cannot read the feeds that were kept: {error}") from None
         loop_meter = LoopMeter()
         stack.callback(loop_meter.stop)
         app = _app(daemon, loop_meter)
@@ -231,13 +245,14 @@ def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:
     add_metrics(app, DaemonCollector(library, daemon.tunnels, loop_meter))
     watcher = Watcher(library, daemon.tunnels, daemon.pool)
     daemon.events = Events(watcher)
-    add_api(app, Api(watcher, changes, lambda: daemon.options.config), daemon.events)
+    add_api(app, Api(watcher, changes, lambda: daemon.options.config), FeedsApi(daemon.feeds), daemon.events)
     add_tribler(app, library, changes)
     add_qbittorrent(
         app,
         library,
         changes,
         daemon.tunnels,
+        daemon.feeds,
         entrance=entrance,
         credentials=lambda: daemon.options.web.credentials,
         stop=daemon.stopping.set,

@@ -1,7 +1,6 @@
 """A request to a program of the owner's on this machine or its network, when a torrent was downloaded."""
 
 import asyncio
-import ipaddress
 import logging
 import time
 from typing import Any
@@ -9,19 +8,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from tunnel_pool.daemon.private_urls import address_of, is_private
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 TIMEOUT_S = 10.0
 AGAIN_AFTER_S = (5.0, 60.0)
 MAX_WAITING = 1000
-# This machine, and private networks: RFC 1918, 3927, 4193, 4291 and 6598.
-ALLOWED = [
-    ipaddress.ip_network(text)
-    for text in (
-        "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "::1/128",
-        "fc00::/7", "fe80::/10",
-    )
-]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +27,10 @@ def checked_url(text: str) -> str:
     host, port = parts.hostname or "", parts.port
     if parts.scheme not in ("http", "https") or not host or port == 0 or "@" in parts.netloc:
         raise ValueError("not like http://192.168.1.5:8123/api/webhook/done")
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        raise ValueError("it has to name an IP address, as names are not looked up") from None
-    if not any(address in network for network in ALLOWED if network.version == address.version):
+    address = address_of(host)
+    if address is None:
+        raise ValueError("it has to name an IP address, as names are not looked up")
+    if not is_private(address):
         raise ValueError("it is not in a private network: others would see what you have downloaded")
     place = f"[{address}]" if address.version == 6 else str(address)
     return urlunsplit(parts._replace(netloc=place if port is None else f"{place}:{port}"))

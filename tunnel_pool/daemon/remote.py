@@ -67,22 +67,33 @@ class Remote:
 
     async def add(self, torrent: dict[str, Any]) -> dict[str, Any]:
         """Add a torrent by our own API, and return its answer. Raises UserError."""
-        return json.loads(await self._posted("/api/torrents", json=torrent))  # type: ignore[no-any-return]
+        return await self.api("POST", "/api/torrents", torrent)  # type: ignore[no-any-return]
 
     async def make_category(self, name: str, folder: str) -> None:
         """Make a category with its folder, unless there is one of this name. Raises UserError."""
         form = {"category": name, "savePath": folder}
         await self._posted("/api/v2/torrents/createCategory", CATEGORY_IS_THERE.encode(), data=form)
 
+    async def api(self, method: str, path: str, body: object = None) -> Any:
+        """Call an operation of our own API, and return its answer, None for an empty one. Raises UserError."""
+        more: dict[str, Any] = {} if body is None else {"json": body}
+        answer = await self._asked(method, path, **more)
+        return json.loads(answer) if answer else None
+
     async def _posted(self, path: str, passed_over: bytes = b"\0", **body: Any) -> bytes:
         """Return the body of an answer. Raises UserError for an error, but for one with the body `passed_over`."""
+        return await self._asked("POST", path, passed_over, **body)
+
+    async def _asked(self, method: str, path: str, passed_over: bytes = b"\0", **body: Any) -> bytes:
         try:
-            async with self._http.post(f"http://{self._address}{path}", **body) as response:
+            async with self._http.request(method, f"http://{self._address}{path}", **body) as response:
                 answer, status = await response.read(), response.status
         except TimeoutError:
             raise UserError(f"the daemon at {self._address} takes longer than {TIMEOUT_S:.0f} s") from None
         except (aiohttp.ClientError, OSError):
             raise UserError(NO_DAEMON.format(self._address)) from None
+        if status == 401:
+            raise UserError(OTHER_PASSWORD)
         if status >= 400 and answer != passed_over:
             raise UserError(_why(answer))
         return answer

@@ -278,15 +278,18 @@ def serve_session(
     secret: Secret | None = None,
     lockdown: Lockdown | None = None,
     announced: bool = False,
+    may_speak_tls: bool = False,
 ) -> tuple[Dispatcher, Socks5Server]:
-    """Make what a libtorrent session of this lane needs: a server to `listen`, a dispatcher to `connect`.
+    """Make what a client of this lane needs, such as a libtorrent session: a server to `listen`, a dispatcher.
+
+    A client with datagrams needs the dispatcher to be connected (`connect`); streams alone come without that.
 
     Without a `secret`, any process of this machine is served. In a `lockdown`, the server is reached from
     there alone. With `announced`, questions to trackers and DHT nodes come to the dispatcher, whose `announcer` is to
     be set.
     """
     carrier = tunnels.carrier(lane, on_lost, announced=announced) if steering else None
-    dispatcher = Dispatcher(tunnels, lane, on_lost, carrier, may_speak_tls=lockdown is not None)
+    dispatcher = Dispatcher(tunnels, lane, on_lost, carrier, may_speak_tls=may_speak_tls or lockdown is not None)
     open_in = open_here if lockdown is None else lockdown.call
     return dispatcher, Socks5Server(own_network(), dispatcher, steering, secret, open_in)
 

@@ -134,6 +134,9 @@ class Store:
     async def set_setting(self, name: str, value: bytes) -> None:
         await self._run(lambda: self._sql("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value)))
 
+    async def remove_setting(self, name: str) -> None:
+        await self._run(lambda: self._sql("DELETE FROM settings WHERE name = ?", (name,)))
+
     async def end_run(self) -> None:
         """Note that every torrent's resume data was written and its files closed."""
         await self.set_setting(ENDED, b"1")

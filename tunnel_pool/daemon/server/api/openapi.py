@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tunnel_pool import __version__
+from tunnel_pool.daemon.feeds.model import MAX_NAME
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.server.api.operations import Operation
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S
@@ -21,6 +22,8 @@ _WORDS: dict[str, dict[str, Any]] = {
     "slot": {"type": "integer", "minimum": 0, "maximum": MAX_SLOTS - 1},
     "circuit_id": {"type": "integer", "minimum": 0, "maximum": 0xFFFFFFFF},
     "index": {"type": "integer", "minimum": 0, "maximum": 0xFFFFFFFF},
+    "number": {"type": "integer", "minimum": 1, "maximum": 0x7FFFFFFF},
+    "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
     "files": {"type": "string", "enum": ["true", "false"]},
     "seconds": {"type": "integer", "minimum": 1, "maximum": HISTORY_S},
 }

@@ -11,13 +11,14 @@ from aiohttp.typedefs import Handler
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.server.api import model, openapi
 from tunnel_pool.daemon.server.api.events import Events
+from tunnel_pool.daemon.server.api.feeds import FeedsApi
 from tunnel_pool.daemon.server.api.openapi import JSON
 from tunnel_pool.daemon.server.api.operations import Api, Call, NotFoundError, Operation
 from tunnel_pool.daemon.storage.store import StoreError
 
 
-def add_api(app: web.Application, api: Api, events: Events) -> None:
-    operations = api.operations()
+def add_api(app: web.Application, api: Api, feeds: FeedsApi, events: Events) -> None:
+    operations = api.operations() + feeds.operations()
     whole = msgspec.json.encode(openapi.document(operations))
 
     async def document(request: web.Request) -> web.Response:

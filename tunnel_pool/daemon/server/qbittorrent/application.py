@@ -52,8 +52,6 @@ class Application:
             "app/webapiVersion": self._text(API_VERSION),
             "log/main": self._nothing,
             "log/peers": self._nothing,
-            "rss/items": self._no_names,
-            "rss/rules": self._no_names,
             "search/plugins": self._nothing,
             "sync/maindata": self._main_data,
             "transfer/downloadLimit": self._download_limit,
@@ -85,9 +83,6 @@ class Application:
 
     async def _nothing(self, words: Words) -> list[Any]:
         return []
-
-    async def _no_names(self, words: Words) -> dict[str, Any]:
-        return {}
 
     async def _build_info(self, words: Words) -> dict[str, Any]:
         versions = {"qt": "", "libtorrent": lt.__version__, "boost": "", "openssl": "", "zlib": ""}

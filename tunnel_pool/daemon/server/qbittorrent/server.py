@@ -9,6 +9,7 @@ from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.server.api.operations import NotFoundError
 from tunnel_pool.daemon.server.entrance import Entrance
 from tunnel_pool.daemon.server.guard import Credentials
@@ -18,6 +19,7 @@ from tunnel_pool.daemon.server.qbittorrent.editing import Editing
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.paths import LOGIN, LOGOUT, ROOT, cookie_of
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
+from tunnel_pool.daemon.server.qbittorrent.rss import Rss
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
 from tunnel_pool.daemon.storage.store import StoreError
@@ -34,6 +36,7 @@ def add_qbittorrent(
     library: Library,
     changes: Changes,
     tunnels: Tunnels,
+    feeds: Feeds,
     *,
     entrance: Entrance,
     credentials: Callable[[], Credentials | None],
@@ -43,9 +46,11 @@ def add_qbittorrent(
     reading = Reading(shown)
     labels = Labels(library, changes, reading)
     application = Application(shown, tunnels, entrance.logins, stop)
-    safe = {**application.reading(), **reading.calls()}
+    rss = Rss(feeds, changes)
+    safe = {**application.reading(), **reading.calls(), **rss.reading()}
     editing = Editing(library, changes, reading)
-    posted = {**application.changing(), **editing.calls(), **labels.calls(), **Adding(changes, labels).calls()}
+    adding = Adding(changes, labels)
+    posted = {**application.changing(), **editing.calls(), **labels.calls(), **adding.calls(), **rss.changing()}
     doors = _Doors(entrance, credentials)
     app.router.add_post(LOGIN, doors.log_in)
     app.router.add_post(LOGOUT, doors.log_out)

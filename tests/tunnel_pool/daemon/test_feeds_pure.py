@@ -1,0 +1,174 @@
+"""What a feed says, where it may lead, and what rules take of it."""
+
+import pytest
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.feeds import matching
+from tunnel_pool.daemon.feeds.feeds import merged
+from tunnel_pool.daemon.feeds.model import Article, Rule
+from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, MAX_TITLE, read_feed
+from tunnel_pool.daemon.feeds.urls import FeedError, Way, place_of
+
+RSS = """<?xml version="1.0" encoding="utf-8"?>
+<rss version="2.0" xmlns:torrent="http://xmlns.ezrss.it/0.1/" xmlns:torznab="http://torznab.com/schemas/2015/feed">
+ <channel><title>A tracker</title>
+  <item><title>By an enclosure</title><link>https://t.example/1</link><guid>1</guid><category>TV</category>
+   <pubDate>Thu, 26 Nov 2026 20:00:00 GMT</pubDate><description>&lt;b&gt;bold&lt;/b&gt;</description>
+   <enclosure url="https://t.example/1.torrent" length="700" type="application/x-bittorrent"/></item>
+  <item><title>By a link</title><link>https://t.example/2.torrent</link></item>
+  <item><title>Of ezRSS</title><link>https://t.example/3</link><torrent:contentLength>900</torrent:contentLength>
+   <torrent:magnetURI><![CDATA[magnet:?xt=urn:btih:abc]]></torrent:magnetURI></item>
+  <item><title>Of Torznab</title><guid>https://t.example/4</guid><torznab:attr name="size" value="800"/>
+   <torznab:attr name="magneturl" value="magnet:?xt=urn:btih:def"/><enclosure url="https://t.example/4.torrent"/></item>
+  <item><title>Of nothing</title></item>
+  <item><title>Again</title><guid>1</guid><link>https://t.example/5</link></item>
+ </channel></rss>"""
+ATOM = """<feed xmlns="http://www.w3.org/2005/Atom"><title>Another</title>
+ <entry><title>An entry</title><id>urn:uuid:1</id><updated>2026-11-26T20:00:00Z</updated>
+  <link href="https://t.example/page"/><link rel="enclosure" href="https://t.example/1.torrent"/></entry></feed>"""
+
+
+def test_rss_with_what_trackers_add_to_it():
+    title, articles = read_feed(RSS.encode())
+    assert title == "A tracker"
+    assert [(each.title, each.torrent_url, each.size_bytes) for each in articles] == [
+        ("By an enclosure", "https://t.example/1.torrent", 700),
+        ("By a link", "https://t.example/2.torrent", 0),
+        ("Of ezRSS", "magnet:?xt=urn:btih:abc", 900),
+        ("Of Torznab", "magnet:?xt=urn:btih:def", 800),
+    ]
+    first = articles[0]
+    assert (first.uid, first.link, first.category) == ("1", "https://t.example/1", "TV")
+    assert (first.published_s, first.description) == (1795723200, "<b>bold</b>")
+
+
+def test_atom():
+    title, (entry,) = read_feed(ATOM.encode())
+    assert (title, entry.title, entry.uid) == ("Another", "An entry", "urn:uuid:1")
+    assert (entry.torrent_url, entry.link) == ("https://t.example/1.torrent", "https://t.example/page")
+    assert entry.published_s == 1795723200
+
+
+def test_what_a_feed_says_is_cut_and_made_to_print():
+    items = "".join(f"<item><title>\u202e{'x' * 9999}</title><link>l{n}</link></item>" for n in range(MAX_ARTICLES + 9))
+    _, articles = read_feed(f"<rss><channel>{items}</channel></rss>".encode())
+    assert len(articles) == MAX_ARTICLES
+    assert articles[0].title == "x" * MAX_TITLE
+    items = (
+        f"<item><title>of a long URL</title><link>{'l' * 9000}</link></item><item><title>c</title><link>m</link></item>"
+    )
+    assert [each.title for each in read_feed(f"<rss><channel>{items}</channel></rss>".encode())[1]] == ["c"]
+
+
+@pytest.mark.parametrize("date", ["", "soon", "Thu, 99 Nov 2026 20:00:00 GMT", "9" * 400])
+def test_a_date_that_means_nothing_is_none(date):
+    item = f"<item><title>a</title><link>b</link><pubDate>{date}</pubDate></item>"
+    assert read_feed(f"<rss><channel>{item}</channel></rss>".encode())[1][0].published_s == 0
+
+
+def test_articles_stay_as_they_are_known_and_the_newest_come_first():
+    known = [Article(uid=uid, title=uid, torrent_url="x", published_s=5, is_read=True) for uid in "ab"]
+    found = [Article(uid=uid, title=uid, torrent_url="x") for uid in "cb"]
+    now = merged(known, found, 9.0)
+    assert [(each.uid, each.is_read, each.published_s) for each in now] == [
+        ("c", False, 9.0),
+        ("b", True, 5),
+        ("a", True, 5),
+    ]
+
+
+# Where it may lead
+
+
+@pytest.mark.parametrize(
+    ("url", "way", "is_at"),
+    [
+        ("https://Tracker.example/rss?a=b#c", Way.TUNNELS, "https://tracker.example/rss?a=b"),
+        ("https://93.184.216.34:443/", Way.TUNNELS, "https://93.184.216.34/"),
+        ("http://127.0.0.1:9117/jackett", Way.DIRECT, "http://127.0.0.1:9117/jackett"),
+        ("http://localhost:9117/", Way.DIRECT, "http://localhost:9117/"),
+        ("https://[fd00::5]/rss", Way.DIRECT, "https://[fd00::5]/rss"),
+    ],
+)
+def test_which_way_a_feed_is_fetched(url, way, is_at):
+    place = place_of(url)
+    assert (place.way, str(place.url)) == (way, is_at)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "rss", "http://", "http://tracker.example/", "ftp://127.0.0.1/", "https://tracker.example:444/",
+        "https://user:password@tracker.example/", "https://prowlarr/", "https://nas.local/", "https://a.onion/",
+        "https://8.8.8.8:80/", "http://8.8.8.8/", "http://[::ffff:8.8.8.8]/", "https://x.example:99999/", "https://[/",
+        "https://tracker.example/" + "a" * 3000, "http://127.0.0.1:0/", "javascript:alert(1)", "//tracker.example/",
+    ],
+)  # fmt: skip
+def test_what_is_not_fetched(url):
+    with pytest.raises(FeedError):
+        place_of(url)
+
+
+def test_a_feed_from_elsewhere_leads_into_no_private_network():
+    elsewhere, own = place_of("https://tracker.example/rss"), place_of("http://127.0.0.1:9117/rss")
+    assert place_of("/x", elsewhere).url.path == "/x"
+    assert place_of("/x", own).way is Way.DIRECT
+    assert place_of("https://tracker.example/x", own).way is Way.TUNNELS
+    for url in ("http://127.0.0.1:9117/rss", "http://[::1]/", "https://10.0.0.1/", "http://[::ffff:127.0.0.1]/"):
+        with pytest.raises(FeedError):
+            place_of(url, elsewhere)
+    for url in ("http://127.0.0.1:9091/transmission/rpc", "http://127.0.0.2:9117/", "https://127.0.0.1:9117/"):
+        with pytest.raises(FeedError):
+            place_of(url, own)
+
+
+def test_a_private_networks_https_goes_through_its_tunnels():
+    assert place_of("https://10.0.0.1/", tunnel_all_tls=True).way is Way.TUNNELS
+    assert place_of("http://10.0.0.1/", tunnel_all_tls=True).way is Way.DIRECT
+
+
+# Rules
+
+
+def takes(title, now_s=0.0, **rule):
+    article = Article(uid="1", title=title, torrent_url="x")
+    return matching.takes(Rule(name="r", **rule), article, "https://t.example/", now_s)
+
+
+@pytest.mark.parametrize(
+    ("rule", "taken", "left"),
+    [
+        ({}, ["anything"], []),
+        ({"must": "some show"}, ["Some.Show", "show: some"], ["some", "awe"]),
+        ({"must": "s*w 10?0p"}, ["show 1080p"], ["show 100p"]),
+        ({"must": "one|two three"}, ["ONE", "three two"], ["two"]),
+        ({"must": "(x)+[y]"}, ["a (x)+[y]"], ["xy"]),
+        ({"must_not": "cam|ts"}, ["film"], ["film CAM", "film.ts"]),
+        ({"must": "^show s\\d+$", "is_regex": True}, ["Show S01"], ["a show s01"]),
+        ({"must": "   ", "must_not": " | "}, ["anything"], []),
+        ({"episodes": "1x2;8-15;30-;"}, ["a S01E02", "a 1x08", "a s1.ep15", "a 1x31", "a 2x01"],
+         ["a 1x1", "a S01E16", "a", "a S00E30"]),
+        ({"feeds": []}, [], ["anything"]),
+        ({"feeds": ["https://t.example/"]}, ["anything"], []),
+        ({"enabled": False}, [], ["anything"]),
+        ({"once": True, "seen": ["1x2", "2026-11-26"]}, ["a 1x3", "a 1x2 REPACK", "a"], ["a S01E02", "2026.11.26"]),
+        ({"ignore_days": 2, "matched_s": -86_400.0}, [], ["anything"]),
+        ({"ignore_days": 1, "matched_s": -86_400.0}, ["anything"], []),
+    ],
+)  # fmt: skip
+def test_what_a_rule_takes(rule, taken, left):
+    assert [title for title in (*taken, *left) if takes(title, **rule)] == taken
+
+
+@pytest.mark.parametrize(
+    "rule", [{"must": "(", "is_regex": True}, {"episodes": "2"}, {"episodes": "1x"}, {"episodes": "1xa;"}]
+)
+def test_a_rule_that_means_nothing_is_refused(rule):
+    with pytest.raises(RequestError):
+        matching.check(Rule(name="r", **rule))
+    matching.check(Rule(name="r", must="(", episodes="1x2"))
+
+
+def test_a_pattern_that_takes_too_long_is_given_up():
+    with pytest.raises(matching.TooSlowError):
+        takes("a" * 400 + "!", must="(a|a|aa)+$", is_regex=True)

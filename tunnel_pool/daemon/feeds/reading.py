@@ -1,0 +1,137 @@
+"""What a feed says: RSS 2.0 with what trackers add to it (ezRSS, Torznab), and Atom. Pure.
+
+A feed is a stranger's. XML that declares entities is refused, which could grow to any size; texts are cut.
+"""
+
+import datetime
+import email.utils
+import hashlib
+import itertools
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml import ElementTree as SafeTree
+
+from tunnel_pool.daemon.feeds.model import Article
+from tunnel_pool.daemon.feeds.urls import MAX_URL_CHARACTERS, FeedError
+
+MAX_ARTICLES = 500
+MAX_UID, MAX_TITLE, MAX_TEXT, MAX_DESCRIPTION = 200, 500, 200, 1000
+MAX_MAGNET_CHARACTERS = 8192
+MOST_BYTES = 2**53
+
+_TORZNAB = "{http://torznab.com/schemas/2015/feed}attr"
+
+
+def read_feed(document: bytes) -> tuple[str, list[Article]]:
+    """Return a feed's own title, and its articles in its order, no more than MAX_ARTICLES. Raises FeedError."""
+    try:
+        root = SafeTree.fromstring(document)
+    except DefusedXmlException:
+        raise FeedError("it declares entities, which feeds have no need of") from None
+    except (ParseError, ValueError, LookupError) as error:
+        what = "a web page" if document[:512].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "no XML"
+        raise FeedError(f"it is {what} ({str(error)[:100]})") from None
+    kind = _local(root.tag)
+    if kind == "rss":
+        parent = next(iter(_children(root, "channel")), None)
+        found = _children(parent, "item") if parent is not None else iter(())
+    elif kind == "feed":
+        parent, found = root, _children(root, "entry")
+    elif kind == "error":  # Torznab
+        raise FeedError(f"it says: {_cut(root.get('description', 'error'), MAX_TEXT)}")
+    else:
+        parent = None
+    if parent is None:
+        raise FeedError("it is neither RSS 2.0 nor Atom")
+    articles: dict[str, Article] = {}
+    for item in itertools.islice(found, MAX_ARTICLES):
+        article = _article_of(item)
+        if article.torrent_url:
+            articles.setdefault(article.uid, article)
+    return _text(parent, "title", MAX_TITLE), list(articles.values())
+
+
+def _local(tag: object) -> str:
+    return str(tag).rpartition("}")[2].lower()
+
+
+def _children(element: Element, name: str) -> Iterator[Element]:
+    return (child for child in element if _local(child.tag) == name)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text on one line, without what can't be printed, and with no more than `most` characters."""
+    printable = "".join(character if character.isprintable() else " " for character in text[: 4 * most])
+    return " ".join(printable.split())[:most]
+
+
+def _text(element: Element, name: str, most: int) -> str:
+    """Return the text of the first child of this name that has one, empty where there is none."""
+    texts = (_cut("".join(itertools.islice(child.itertext(), 1000)), most) for child in _children(element, name))
+    return next(filter(None, texts), "")
+
+
+def _article_of(item: Element) -> Article:
+    link = _text(item, "link", MAX_URL_CHARACTERS + 1) or _atom_link(item, "alternate")
+    attributes = {child.get("name", "").lower(): child.get("value", "") for child in item if child.tag == _TORZNAB}
+    enclosure = next(iter(_children(item, "enclosure")), None)
+    torrent_url = _torrent_url(item, enclosure, attributes.get("magneturl", ""), link)
+    title = _text(item, "title", MAX_TITLE)
+    uid = _text(item, "guid", MAX_URL_CHARACTERS) or _text(item, "id", MAX_URL_CHARACTERS) or torrent_url or title
+    sizes = (
+        enclosure.get("length", "") if enclosure is not None else "",
+        _text(item, "contentlength", MAX_TEXT),
+        attributes.get("size", ""),
+    )
+    return Article(
+        uid=uid if len(uid) <= MAX_UID else hashlib.sha256(uid.encode(errors="replace")).hexdigest(),
+        title=title,
+        torrent_url=torrent_url,
+        link=link if link.startswith(("https://", "http://")) else "",
+        description=_text(item, "description", MAX_DESCRIPTION) or _text(item, "summary", MAX_DESCRIPTION),
+        author=_text(item, "author", MAX_TEXT),
+        category=_text(item, "category", MAX_TEXT),
+        published_s=_date(item),
+        size_bytes=next(filter(None, map(_size, sizes)), 0),
+    )
+
+
+def _torrent_url(item: Element, enclosure: Element | None, magnet: str, link: str) -> str:
+    """Return where the torrent is: a magnet link where there is one, as nobody has to be asked for that."""
+    enclosed = enclosure.get("url", "") if enclosure is not None else _atom_link(item, "enclosure")
+    named = (magnet, _text(item, "magneturi", MAX_MAGNET_CHARACTERS), enclosed, link)
+    candidates = [text.strip() for text in named if text.strip()]
+    magnets = [text for text in candidates if is_magnet(text) and len(text) <= MAX_MAGNET_CHARACTERS]
+    others = [text for text in candidates if not is_magnet(text) and len(text) <= MAX_URL_CHARACTERS]
+    return next(iter(magnets + others), "")
+
+
+def is_magnet(text: str) -> bool:
+    return text[:8].lower() == "magnet:?"
+
+
+def _atom_link(item: Element, relation: str) -> str:
+    links = (child for child in _children(item, "link") if child.get("rel", "alternate") == relation)
+    return next((child.get("href", "").strip() for child in links), "")
+
+
+def _date(item: Element) -> float:
+    """Return when it was published, in seconds since the epoch, 0 where the feed does not say."""
+    for name, read in (
+        ("pubdate", email.utils.parsedate_to_datetime),
+        ("published", datetime.datetime.fromisoformat),
+        ("updated", datetime.datetime.fromisoformat),
+    ):
+        if text := _text(item, name, MAX_TEXT):
+            try:
+                return read(text).timestamp()
+            except (ValueError, OverflowError, TypeError, IndexError):
+                continue
+    return 0.0
+
+
+def _size(text: str) -> int:
+    text = text.strip()
+    return min(int(text), MOST_BYTES) if text.isascii() and text.isdigit() and len(text) < 20 else 0
