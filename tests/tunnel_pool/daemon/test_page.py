@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.feed_server import feed_of, feed_server
+from tests.network import unused_host
 from tests.tunnel_pool.daemon.browser import browser, needs_chromium
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
@@ -67,6 +69,8 @@ def change_one(page):
     """Look at one download, and change all that the page lets one change of it."""
     page.click("#torrents .name")
     page.until_text("#files-of", "random.bin")
+    page.until_text("#pieces figcaption", "pieces are there")
+    page.until(lambda: page.all("#pieces rect"), "the picture of the pieces")
     choose(page, "#files-of select", "high")
     page.click("#details-title")
     page.until(lambda: page.one("#files-of select").get_property("value") == "high", "the priority")
@@ -109,6 +113,16 @@ def choose_several(page, torrent):
     page.until(lambda: "other" in rows(page)[0].text, "the order")
     page.click("#table thead [data-by=name]")
     page.until(lambda: "other" in rows(page)[1].text, "the other order")
+    page.click("#table thead [data-by=name]")  # back to the order of the queue
+    page.until(lambda: "random" in rows(page)[0].text, "the order of the queue")
+    for row in rows(page):  # the other one is selected now, and not the first
+        row.find_element("css selector", "input").send_keys(Keys.SPACE)
+    page.click("#queue-top")
+    page.until(lambda: "other" in rows(page)[0].text, "the other at the top")
+    page.click("#queue-down")
+    page.until(lambda: "other" in rows(page)[1].text, "the other at the bottom")
+    page.click("#table thead [data-by=name]")
+    page.click("#table thead [data-by=name]")
     page.one("#search").send_keys("OTH")
     page.until(lambda: len(rows(page)) == 1, "what is searched for")
     page.until_text("#count", "1 of 2")
@@ -150,12 +164,59 @@ def set_all(page):
     page.until_text("#tab-settings", "Settings")
 
 
-def drive(address, profile, magnet, torrent):
+def read_feeds(page, url):
+    page.click("#tab-feeds")
+    page.until_text("#feeds-none", "none yet")
+    assert page.serious() == []
+    write(page, "#feed [name=url]", "http://tracker.example/rss")
+    page.click("#feed button")
+    said(page, "only https:// is fetched")
+    write(page, "#feed [name=url]", url)
+    write(page, "#feed [name=name]", "mine")
+    page.click("#feed button")
+    said(page, "Added: mine")
+    page.until_text("#feeds-of", "2, 2 new")
+    page.click("#feeds-of .name")
+    page.until_text("#articles-of", "<b>A show</b> S01E01")
+    page.until(lambda: len(page.all("#rule [name=feeds] option")) == 1, "the feed to choose")
+    write(page, "#rule [name=name]", "shows")
+    write(page, "#rule [name=must]", "show")
+    choose(page, "#rule [name=feeds]", 1)
+    choose(page, "#rule [name=hops]", 3)
+    write(page, "#rule [name=labels]", "tv, new")
+    page.click("#rule [name=once]")
+    page.click("#rule button")
+    said(page, "Saved.")
+    page.until_text("#articles-of", "taken")
+    page.until_text("#feeds-of", "2, 1 new")
+    page.screenshot("page-feeds.png")
+    assert page.serious() == []
+    page.click("#rules-of .name")
+    page.until(lambda: page.one("#rule [name=hops]").get_property("value") == "3", "the rule in the form")
+    page.click("#rule [name=enabled]")
+    page.click("#rule button")
+    said(page, "Saved.")
+    page.until_text("#rules-of", "off")
+    page.click("#articles-close")
+    for table in ("#rules-of", "#feeds-of"):
+        page.click(f"{table} td:last-child button[aria-label^=Remove]")
+        page.until(lambda: page.one("#forgetting").is_displayed(), "the question")
+        assert page.driver.switch_to.active_element.text == "Keep"
+        page.click("#forgetting button[value=remove]")
+        page.until(lambda table=table: not page.all(f"{table} > tr"), "nothing left")
+    page.click("#tab-downloads")
+    page.until(lambda: len(rows(page)) == 2, "what the rule has added")
+    page.until(lambda: [row for row in rows(page) if "ab" * 20 in row.text], "its name")
+    assert page.serious() == []
+
+
+def drive(address, profile, magnet, torrent, feed):
     with browser(profile) as page:
         page.driver.get(f"http://{address}/")
         add_and_watch(page, magnet)
         change_one(page)
         choose_several(page, torrent)
+        read_feeds(page, feed)
         set_all(page)
         page.click("#tab-downloads")
         page.one("#source").send_keys("no link")
@@ -170,14 +231,15 @@ def drive(address, profile, magnet, torrent):
         page.until_text("#pool > li:last-child", "running")
         assert page.serious() == []
         # But for the RPC's session id, and for the link that was none.
-        refused = f"http://{address}/api/torrents - Failed to load resource"
-        assert [each for each in page.complaints() if "409 (Conflict)" not in each and refused not in each] == []
+        refused = [f"http://{address}/api/{what} - Failed to load resource" for what in ("torrents", "feeds")]
+        complaints = [each for each in page.complaints() if "409 (Conflict)" not in each]
+        assert [each for each in complaints if not any(known in each for known in refused)] == []
         page.click("#tab-downloads")
         page.click("#theme")
         assert page.serious() == []
         page.screenshot("page-dark.png")
         page.driver.set_window_size(400, 1500)
-        for name in ("pool", "settings", "downloads"):
+        for name in ("feeds", "pool", "settings", "downloads"):
             page.click(f"#tab-{name}")
             assert page.script(TOO_WIDE) == []
             assert page.serious() == []
@@ -188,9 +250,12 @@ async def test_the_page_adds_watches_and_removes(tmp_path):
     other = make_torrent(tmp_path / "elsewhere", "other", {"a.bin": 50_000})
     async with (
         LocalSwarm(60 << 20, seeders=2, exits=3, relays=3, log_level="error", seeder_speed=2_000_000) as swarm,
+        feed_server(unused_host()) as feeds,
         daemon(tmp_path, "--hops=1", "--workers=1", *network_of(swarm)) as (running, address),
     ):
-        await asyncio.to_thread(drive, address, tmp_path / "profile", magnet_of(swarm), other)
+        feeds.pages["/rss"] = feed_of(("<b>A show</b> S01E01", f"magnet:?xt=urn:btih:{'ab' * 20}"), ("Other", "/x"))
+        feed = "http://{}:{}/rss".format(*feeds.address)
+        await asyncio.to_thread(drive, address, tmp_path / "profile", magnet_of(swarm), other, feed)
         assert same_bytes(swarm.file, tmp_path / "downloads" / swarm.file.name)
         (saw, also_saw) = await swarm.peers_of_seeders()
         assert {*saw, *also_saw} <= {node.host for node in swarm.exits}

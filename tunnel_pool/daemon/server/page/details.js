@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { byId, follow, make, setText } from "./dom.js";
 import { bytes, percent, rate } from "./format.js";
+import * as pieces from "./pieces.js";
 import { rpc } from "./rpc.js";
 import { act, answer, say } from "./say.js";
 import { t } from "./texts.js";
@@ -14,7 +15,7 @@ const PRIORITIES = ["off", "low", "normal", "high"];
 const SET_BY = { low: "priority_low", normal: "priority_normal", high: "priority_high" };
 const FIELDS = [
   "download_dir", "download_limit", "download_limited", "file_stats", "files", "hops", "labels", "peers",
-  "seed_ratio_limit", "seed_ratio_mode", "tracker_stats", "upload_limit", "upload_limited",
+  "piece_count", "pieces", "seed_ratio_limit", "seed_ratio_mode", "tracker_stats", "upload_limit", "upload_limited",
 ];
 
 const STEP = 250; // so many files are shown at first, and more when asked for
@@ -34,6 +35,7 @@ export function open(infohash) {
   indexes = [];
   most = STEP;
   files.clear();
+  byId("pieces").hidden = true;
   for (const id of ["files-of", "trackers-of", "peers-of"]) byId(id).replaceChildren();
   byId("change").reset();
   enable(false); // until it is filled
@@ -97,6 +99,7 @@ async function lookAt(infohash) {
   }
   if (!torrent?.files || opened !== infohash) return; // gone, or on its way to another session
   if (saves === savesBefore) fill(torrent);
+  pieces.show(byId("pieces"), torrent.pieces, torrent.piece_count);
   showFiles(infohash, torrent);
   showRows("trackers-of", torrent.tracker_stats ?? [], (tracker) => [
     tracker.announce, tracker.last_announce_result, String(tracker.last_announce_peer_count),

@@ -4,6 +4,7 @@ import { wireAdding } from "./adding.js";
 import { ask, listen } from "./api.js";
 import { wireDetails } from "./details.js";
 import { byId, make, setText } from "./dom.js";
+import * as feeds from "./feeds.js";
 import { rate } from "./format.js";
 import * as graphs from "./graphs.js";
 import * as pool from "./pool.js";
@@ -73,7 +74,9 @@ table.wireTable();
 wireDetails();
 pool.wireScaling();
 settings.wireSettings();
-wireTabs((name) => name === "settings" && act(settings.fill));
+feeds.wireFeeds();
+const onShown = { settings: settings.fill, feeds: feeds.look };
+wireTabs((name) => onShown[name] && act(onShown[name]));
 await act(settings.look);
 listen({
   state: showState,

@@ -128,6 +128,9 @@ export function wireTable() {
   byId("stop").addEventListener("click", () => act(() => each((infohash) => stop(infohash, true))));
   byId("verify").addEventListener("click", () => act(verify));
   byId("remove").addEventListener("click", () => act(remove));
+  for (const where of ["top", "up", "down", "bottom"]) {
+    byId(`queue-${where}`).addEventListener("click", () => act(() => rpc(`queue_move_${where}`, { ids: [...selected] })));
+  }
 }
 
 function sortBy(button) {

@@ -1,6 +1,6 @@
 // The parts of the page, one at a time (w3.org/WAI/ARIA/apg/patterns/tabs).
 
-const NAMES = ["downloads", "pool", "settings"];
+const NAMES = ["downloads", "feeds", "pool", "settings"];
 const tabOf = (name) => document.getElementById(`tab-${name}`);
 
 export function wireTabs(onShown) {
