@@ -10,6 +10,7 @@ from tests.network import unused_host
 from tests.tunnel_pool.daemon.browser import browser, needs_chromium
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
+from tunnel_pool.daemon.storage.presence import not_found
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), needs_chromium]
@@ -160,6 +161,12 @@ def set_all(page):
     page.click("#slow")
     choose(page, "#language", "de")
     page.until_text("#tab-settings", "Einstellungen")
+    heard = "return import('/page/texts.js').then((texts) => texts.heard(arguments[0]))"
+    assert page.script(heard, not_found("/mnt/a: b")).startswith("in /mnt/a: b sind keine Daten: ")
+    assert page.script(heard, "1 node and 2 exits are known, but no circuit is ready yet").startswith(
+        "1 Knoten und 2 Exits"
+    )
+    assert page.script(heard, "something else") == "something else"
     choose(page, "#language", "en")
     page.until_text("#tab-settings", "Settings")
 

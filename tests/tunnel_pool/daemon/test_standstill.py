@@ -76,7 +76,7 @@ def test_any_byte_ends_a_standstill():
     still = Standstill(0.0)
     still.look(0, (7, 0))
     assert still.look(31, (7, 0)) is Step.ASK_AGAIN
-    assert still.sentence(31, 0, True) == "nothing has come for 31 s: no peer is found; they were asked again once"
+    assert still.sentence(31, 0, True) == "nothing has come for 31 s: no peer is found (asked again: 1)"
     assert still.look(40, (7, 1)) is None
     assert still.sentence(40, 0, True) == ""
     assert still.look(69, (7, 1)) is None

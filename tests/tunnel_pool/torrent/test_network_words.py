@@ -27,19 +27,19 @@ class Tunnels:
         return {Lane(1): self._wanted}
 
 
-@pytest.mark.parametrize(
-    ("tunnels", "said"),
-    [
-        (Tunnels(wanted=0), ""),
-        (Tunnels(), NOBODY),
-        (Tunnels(1), "1 node answered, and no exit: relays are asked for those that they know"),
-        (Tunnels(12, 1), "12 nodes and 1 exit are known, but no circuit is ready yet"),
-        (Tunnels(12, 3, [0, 0]), ""),
-        (
-            Tunnels(12, 3, [1, 1, 0]),
-            "12 nodes and 3 exits are known, and no exit answers from here: 2 circuits of 3 lead through a relay more",
-        ),
-    ],
-)
+CASES = [
+    (Tunnels(wanted=0), ""),
+    (Tunnels(), NOBODY),
+    (Tunnels(1), "1 node answered, and no exit: relays are asked for those that they know"),
+    (Tunnels(12, 1), "12 nodes and 1 exit are known, but no circuit is ready yet"),
+    (Tunnels(12, 3, [0, 0]), ""),
+    (
+        Tunnels(12, 3, [1, 1, 0]),
+        "12 nodes and 3 exits are known, and no exit answers from here: 2 circuits of 3 lead through a relay more",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tunnels", "said"), CASES)
 def test_what_is_said(tunnels, said):
     assert way_out_in_words(tunnels) == said

@@ -50,5 +50,4 @@ class Standstill:
         if not self.attempts:
             return ""
         why = "no circuit is up" if not is_reachable else f"{peers} peers send nothing" if peers else "no peer is found"
-        times = "once" if self.attempts == 1 else f"{self.attempts} times"
-        return f"nothing has come for {now_s - self.since_s:.0f} s: {why}; they were asked again {times}"
+        return f"nothing has come for {now_s - self.since_s:.0f} s: {why} (asked again: {self.attempts})"

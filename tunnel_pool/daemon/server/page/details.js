@@ -6,7 +6,7 @@ import { bytes, percent, rate } from "./format.js";
 import * as pieces from "./pieces.js";
 import { rpc } from "./rpc.js";
 import { act, answer, say } from "./say.js";
-import { t } from "./texts.js";
+import { heard, t } from "./texts.js";
 
 const AGAIN_MS = 2000;
 const GLOBAL = 0;
@@ -66,7 +66,7 @@ export function change(torrents) {
 function show() {
   const torrent = known.get(opened);
   setText(byId("details-title"), t("details", { name: torrent.name }));
-  setText(byId("details-why"), torrent.error || torrent.standstill);
+  setText(byId("details-why"), heard(torrent.error || torrent.standstill));
 }
 
 export function wireDetails() {

@@ -12,7 +12,7 @@ import { act } from "./say.js";
 import * as settings from "./settings.js";
 import * as table from "./table.js";
 import { wireTabs } from "./tabs.js";
-import { LANGUAGES, language, t, translate } from "./texts.js";
+import { LANGUAGES, heard, language, t, translate } from "./texts.js";
 
 const MAX_HAPPENINGS = 200;
 let isFirst = true;
@@ -24,7 +24,7 @@ function showState(state) {
   setText(byId("circuits-ready"), t("circuits.ready", { count: status.circuits_ready }));
   setText(byId("candidates"), String(status.candidates));
   setText(byId("exits"), String(status.exits));
-  setText(byId("way-out"), status.way_out);
+  setText(byId("way-out"), heard(status.way_out));
   setText(byId("version"), `tunnel-pool ${status.version}`);
   if (!byId("panel-pool").hidden) pool.show(state);
   graphs.add(state.sample, !byId("panel-pool").hidden);
@@ -33,7 +33,9 @@ function showState(state) {
 function showHappening({ kind, what, now }) {
   const list = byId("happenings");
   const name = kind === "torrent" ? what.slice(0, 8) : what;
-  list.prepend(make("li", {}, `${new Date().toLocaleTimeString(language)} ${kind} ${name}: ${now.toLowerCase()}`));
+  const state = { gone: t("happened.gone") }[now] ?? (kind === "torrent" ? t(`state.${now}`) : now.toLowerCase());
+  const time = new Date().toLocaleTimeString(language);
+  list.prepend(make("li", {}, `${time} ${t(`happened.${kind}`)} ${name}: ${state}`));
   while (list.children.length > MAX_HAPPENINGS) list.lastChild.remove();
 }
 

@@ -6,7 +6,7 @@ import { byId, follow, make, setText } from "./dom.js";
 import { bytes, duration, percent, rate } from "./format.js";
 import { rpc } from "./rpc.js";
 import { act, answer, say } from "./say.js";
-import { t } from "./texts.js";
+import { heard, t } from "./texts.js";
 import { chosen, labelsOf, ratio } from "./view.js";
 
 const STEP = 250; // so many rows are made at first, and more when asked for
@@ -77,7 +77,7 @@ function makeRow(infohash) {
     if (torrent === last) return;
     last = torrent;
     setText(name, torrent.name);
-    setText(why, torrent.error || torrent.standstill);
+    setText(why, heard(torrent.error || torrent.standstill));
     check.setAttribute("aria-label", t("select", { name: torrent.name }));
     bar.value = torrent.progress;
     bar.setAttribute("aria-label", `${torrent.name}: ${percent(torrent.progress)}`);
