@@ -20,7 +20,7 @@ def is_built() -> bool:
     return find_spec("tunnel_pool.packet_engine._native") is not None
 
 
-SLOW = "the packet engine is the slow one, in Python: install Rust (https://rustup.rs) and install tunnel-pool again"
+SLOW = "The packet engine is the slow one, in Python: install Rust (https://rustup.rs) and install tunnel-pool again"
 
 
 def choose(choice: EngineChoice) -> EngineChoice:

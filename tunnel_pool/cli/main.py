@@ -113,7 +113,7 @@ def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         epilog=_grouped(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    engine = "its packet engine is the native one" if is_built() else SLOW
+    engine = "its packet engine is the native one" if is_built() else SLOW[:1].lower() + SLOW[1:]
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}; {engine}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="One of those below.")
     parsers = {name: commands.add_parser(name) for name in COMMANDS}

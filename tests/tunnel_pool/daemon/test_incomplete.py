@@ -12,6 +12,7 @@ from tests.network import until
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tunnel_pool.daemon.torrents import incomplete
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
@@ -44,6 +45,26 @@ async def test_a_torrent_comes_to_the_folder_for_incomplete_ones_and_goes_to_its
         assert torrent.record.folder_when_done == ""
         await until(lambda: told)
         assert told == [(str(tmp_path / "own"), ["t"])]  # nobody was told before it was there
+
+
+async def test_a_torrent_whose_way_home_is_blocked_goes_on_seeding_and_goes_home_later(
+    seeder, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(incomplete, "AGAIN_AFTER_S", 0.3)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "t").write_text("a file where a folder has to be")
+    async with daemon_here(tmp_path) as here:
+        await set_aside(here, tmp_path / "aside")
+        link = parse_torrent(seeder.link_to("t", SIZES))
+        torrent, _ = await here.changes.add(link, AddRequest(hops=0, folder=str(own)))
+        await until(lambda: "can't be moved" in caplog.text)
+        await until(lambda: not torrent.is_moving)
+        here.library.scheduler.tick()
+        assert (torrent.error, torrent.record.final_folder) == ("", str(own))
+        await until(lambda: not torrent.is_paused)
+        (own / "t").unlink()
+        await until(lambda: torrent.record.folder == str(own))
 
 
 async def test_a_torrent_that_is_there_already_stays_where_it_is(tmp_path):

@@ -15,7 +15,7 @@ from tunnel_pool.daemon.server.api.model import Hops, Text, TorrentState
 from tunnel_pool.daemon.server.api.operations import NotFoundError
 from tunnel_pool.daemon.server.api.server import answered, json_response
 from tunnel_pool.daemon.server.api.views import files_view, state_of
-from tunnel_pool.daemon.server.transmission.fields import NO_ROOM, ratio
+from tunnel_pool.daemon.server.shown import NO_ROOM, ratio
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,11 @@ class Changes:
         if known.info is not None or parameters.ti is None or known.is_between_sessions:
             return
         known.handle.set_metadata(parameters.ti.info_section())
-        tiers = [[url] for url in parameters.trackers]
+        numbers = list(parameters.tracker_tiers) + [0] * len(parameters.trackers)
+        by_number: dict[int, list[str]] = {}
+        for number, url in sorted(zip(numbers, parameters.trackers, strict=False), key=itemgetter(0)):
+            by_number.setdefault(number, []).append(url)
+        tiers = list(by_number.values())
         if known.record.hops != PLAIN:
             tiers = allowed_trackers(tiers, self._library.sessions.schemes)
         for tier, urls in enumerate(tiers):

@@ -46,7 +46,7 @@ class Incomplete:
             logger.warning("A torrent that is whole stays in the folder for incomplete ones until there is room for it")
             return
         try:
-            await self._moves.move([torrent], record.folder_when_done, True)
+            await self._moves.move([torrent], record.folder_when_done, True, is_tried_again=True)
         except RequestError as error:
             logger.warning("A torrent that is whole stays in the folder for incomplete ones: %s", error)
 

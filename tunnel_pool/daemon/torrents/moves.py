@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +19,8 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 ANSWER_TIMEOUT_S = 30.0
+
+logger = logging.getLogger(__name__)
 
 
 class Moves:
@@ -40,8 +43,13 @@ class Moves:
             aside = os.path.join(settings.incomplete_dir, record.infohash)
             record.folder, record.folder_when_done = aside, record.folder
 
-    async def move(self, torrents: Iterable[Torrent], location: str, with_files: bool) -> None:
-        """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError."""
+    async def move(
+        self, torrents: Iterable[Torrent], location: str, with_files: bool, *, is_tried_again: bool = False
+    ) -> None:
+        """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError.
+
+        A move that fails has its torrent stand still with the error, unless it `is_tried_again` by itself.
+        """
         folder, library = absolute(location), self._library
         async with library.records.changing:
             for torrent in filter(library.records.is_here, torrents):
@@ -52,12 +60,12 @@ class Moves:
                 if with_files and folder != torrent.record.folder:
                     await library.records.put(torrent, moving_to=folder)
                     torrent.is_moving, torrent.error = True, ""
-                    library.background.spawn(self._move_files(torrent, folder))
+                    library.background.spawn(self._move_files(torrent, folder, is_tried_again))
                 elif not with_files:
                     await self._look_in(torrent, folder)
         library.scheduler.tick()
 
-    async def _move_files(self, torrent: Torrent, folder: str) -> None:
+    async def _move_files(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
         library = self._library
         torrent.moved = asyncio.get_running_loop().create_future()
         before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
@@ -67,7 +75,9 @@ class Moves:
             try:
                 await torrent.moved
             except OSError as error:
-                torrent.error = f"it can't be moved: {error.strerror}"
+                logger.warning("A torrent can't be moved: %s", error.strerror)
+                if not is_tried_again:
+                    torrent.error = f"it can't be moved: {error.strerror}"
                 fields = {"moving_to": ""}
             async with library.records.changing:
                 await library.records.put_with_resume(torrent, **fields)

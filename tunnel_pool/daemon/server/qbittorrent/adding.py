@@ -11,7 +11,7 @@ from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_li
 from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.words import BadTorrentError, Call, ConflictError, Words
-from tunnel_pool.daemon.server.transmission.fields import hash_string
+from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import NORMAL

@@ -9,7 +9,7 @@ from tunnel_pool.daemon.server.qbittorrent.fields import GLOBAL_LIMIT, NO_LIMIT,
 from tunnel_pool.daemon.server.qbittorrent.preferences import speed_fields
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, Words
-from tunnel_pool.daemon.server.transmission import trackers
+from tunnel_pool.daemon.server.tiers import checked, tiers_of
 from tunnel_pool.daemon.storage.record import NORMAL, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.daemon.torrents.changes import Changes
@@ -174,16 +174,16 @@ class Editing:
         text = words.text("urls").replace("\r", "")
         added = [tier.split() for tier in text.split("\n\n")]
         for torrent in self._reading.several(words, "hash"):
-            tiers = trackers.tiers_of(torrent)
+            tiers = tiers_of(torrent)
             known = {url for tier in tiers for url in tier}
             more = [[url for url in dict.fromkeys(tier) if url not in known] for tier in added]
-            await self._changes.set_trackers(torrent, trackers.checked([*tiers, *more], torrent))
+            await self._changes.set_trackers(torrent, checked([*tiers, *more], torrent))
 
     async def _edit_tracker(self, words: Words) -> None:
         torrent = self._reading.one(words)
         old = words.text("url", words.given.get("origUrl"))  # its name until 2.13
         new, tier = words.text("newUrl", old), words.number("tier", -1)
-        tiers = trackers.tiers_of(torrent)
+        tiers = tiers_of(torrent)
         known = {url for urls in tiers for url in urls}
         if old not in known:
             raise ConflictError("Tracker not found")
@@ -195,15 +195,15 @@ class Editing:
             tiers = [[url for url in urls if url != old] for urls in tiers]
             place = min(tier, len(tiers))
             tiers[place : place + 1] = [[*(tiers[place] if place < len(tiers) else ()), new]]
-        await self._changes.set_trackers(torrent, trackers.checked(tiers, torrent))
+        await self._changes.set_trackers(torrent, checked(tiers, torrent))
 
     async def _remove_trackers(self, words: Words) -> None:
         gone = set(words.urls("urls"))
         for torrent in self._reading.several(words, "hash"):
-            tiers = trackers.tiers_of(torrent)
+            tiers = tiers_of(torrent)
             left = [[url for url in urls if url not in gone] for urls in tiers]
             if left != tiers:
-                await self._changes.set_trackers(torrent, trackers.checked(left, torrent))
+                await self._changes.set_trackers(torrent, checked(left, torrent))
 
 
 def speed_limit(kind: str, limit: int) -> dict[str, Any]:

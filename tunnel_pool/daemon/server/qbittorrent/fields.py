@@ -9,7 +9,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
-from tunnel_pool.daemon.server.transmission.fields import UTP_SOCKET, hash_string, ratio
+from tunnel_pool.daemon.server.shown import UTP_SOCKET, hash_string, ratio
 from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.torrent import Torrent

@@ -9,7 +9,7 @@ from tunnel_pool.daemon.server.api.operations import NotFoundError
 from tunnel_pool.daemon.server.qbittorrent import categories, fields, listing, trackers
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, FileAnswer, Words
-from tunnel_pool.daemon.server.transmission.fields import hash_string
+from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 ALL = ("all", "*")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent import fields
 from tunnel_pool.daemon.server.qbittorrent.categories import known_tags
-from tunnel_pool.daemon.server.transmission.fields import hash_string
+from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes

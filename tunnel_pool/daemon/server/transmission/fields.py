@@ -9,6 +9,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
+from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, hash_string, ratio
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -16,9 +17,6 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)
 ETA_NOT_AVAILABLE, ETA_UNKNOWN = -1, -2
 LOCAL_ERROR = 3
-RATIO_NOT_AVAILABLE = -1
-UTP_SOCKET = 1 << 17  # libtorrent's peer_info.hpp; its Python has no name for it
-NO_ROOM = "there is too little room on the disk: it goes on when there is more"
 
 
 def status_of(torrent: Torrent) -> int:
@@ -49,11 +47,6 @@ def _error(torrent: Torrent) -> tuple[int, str]:
     if torrent.activity is Activity.NO_ROOM:
         return LOCAL_ERROR, NO_ROOM
     return 0, ""
-
-
-def ratio(torrent: Torrent) -> float:
-    base = torrent.totals.downloaded or torrent.status.total_wanted_done
-    return torrent.totals.uploaded / base if base else RATIO_NOT_AVAILABLE
 
 
 def _files(torrent: Torrent) -> list[dict[str, Any]]:
@@ -161,12 +154,6 @@ def labels_of(torrent: Torrent) -> list[str]:
 
 def hops_label(torrent: Torrent) -> str:
     return f"hops:{torrent.record.hops}"
-
-
-def hash_string(torrent: Torrent) -> str:
-    """Return the v1 hash if there is one, as most clients know a torrent that has both by it."""
-    hashes = torrent.status.info_hashes
-    return str(hashes.v1) if hashes.has_v1() else torrent.record.infohash
 
 
 def _activity_date(torrent: Torrent) -> int:

@@ -12,6 +12,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import other_labels
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.rows import Rows
+from tunnel_pool.daemon.server.tiers import checked, tiers_of
 from tunnel_pool.daemon.server.transmission import groups, session, trackers
 from tunnel_pool.daemon.server.transmission.arguments import (
     FILES,
@@ -189,10 +190,10 @@ class Methods:
         """Set what is no field of the torrent's record."""
         if "tracker_list" in arguments:
             tiers = typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
-            await self._changes.set_trackers(torrent, trackers.checked([tier.split() for tier in tiers], torrent))
+            await self._changes.set_trackers(torrent, checked([tier.split() for tier in tiers], torrent))
         elif not arguments.keys().isdisjoint(trackers.EDITS):
-            tiers = trackers.edited(trackers.tiers_of(torrent), arguments)
-            await self._changes.set_trackers(torrent, trackers.checked(tiers, torrent))
+            tiers = trackers.edited(tiers_of(torrent), arguments)
+            await self._changes.set_trackers(torrent, checked(tiers, torrent))
         if "queue_position" in arguments:
             await self._changes.queue_to(torrent, typed(arguments["queue_position"], int, "queue_position"))
         if "location" in arguments:

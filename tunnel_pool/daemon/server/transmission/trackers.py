@@ -3,20 +3,18 @@
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.server.tiers import split_url, tiers_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.metainfo import MAX_TRACKERS
 from tunnel_pool.torrent.trackers import trackers_of
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
-SCHEMES = ("http", "https", "udp")
 
 
 def _tracker(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     url = entry["url"]
-    host = _split(url).hostname or ""
+    host = split_url(url).hostname or ""
     scrape = "/scrape".join(url.rsplit("/announce", 1)) if "/announce" in url else ""
     return {"id": number, "announce": url, "scrape": scrape, "tier": entry["tier"], "sitename": host.split(".")[-2:][0]}
 
@@ -29,7 +27,7 @@ def stats(torrent: Torrent) -> list[dict[str, Any]]:
     """Return what is known of each tracker's answers; nobody is scraped."""
     all_stats, now_s = [], int(time.time())
     for number, entry in enumerate(trackers_of(torrent.handle)):
-        parts = _split(entry["url"])
+        parts = split_url(entry["url"])
         failed, heard = entry["fails"] > 0, torrent.trackers.get(entry["url"])
         next_s: Any = entry["next_announce"]  # seconds since the epoch, which libtorrent's stubs don't know
         all_stats.append(
@@ -67,13 +65,6 @@ def text(torrent: Torrent) -> str:
     return "\n\n".join("\n".join(urls) for urls in tiers_of(torrent))
 
 
-def tiers_of(torrent: Torrent) -> list[list[str]]:
-    tiers: dict[int, list[str]] = {}
-    for entry in trackers_of(torrent.handle):
-        tiers.setdefault(entry["tier"], []).append(entry["url"])
-    return [urls for _, urls in sorted(tiers.items())]
-
-
 def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> list[list[str]]:
     """Apply changes as made before Transmission 4.0, which name trackers by their number. Raises RequestError."""
     flat = [(number, url) for number, urls in enumerate(tiers) for url in urls]
@@ -90,28 +81,3 @@ def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> list[li
         if number not in remove and url not in remove:
             kept.setdefault(tier, []).append(url)
     return [*kept.values(), *([url] for url in add)]
-
-
-def checked(tiers: Sequence[Sequence[str]], torrent: Torrent) -> list[list[str]]:
-    """Return the tiers that are not empty; those that the torrent has already may be of any kind.
-
-    Raises RequestError.
-    """
-    urls = [url for urls in tiers for url in urls]
-    known = {entry["url"] for entry in trackers_of(torrent.handle)}
-    if len(urls) > max(MAX_TRACKERS, len(known)):
-        raise RequestError(f"invalid argument: {MAX_TRACKERS} trackers are the most")
-    for url in urls:
-        if isinstance(url, str) and url in known:
-            continue
-        parts = _split(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in SCHEMES or not parts.hostname:
-            raise RequestError(f"invalid argument: a tracker's URL begins with one of {', '.join(SCHEMES)}")
-    return [list(urls) for urls in tiers if urls]
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        return urlsplit(url)
-    except ValueError:
-        return urlsplit("")
