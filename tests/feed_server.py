@@ -23,11 +23,15 @@ class FeedServer:
         self.address = address
         self.pages = {}
         self.asked = []
+        self.told = []  # what is posted to it
         self.headers = []
 
     async def answer(self, request):
         self.asked.append((request.path_qs, request.remote))
         self.headers.append(dict(request.headers))
+        if request.method == "POST":
+            self.told.append(await request.json())
+            return web.Response()
         page = self.pages.get(request.path)
         if page is None:
             raise web.HTTPNotFound
@@ -42,7 +46,7 @@ class FeedServer:
 async def feed_server(host, port=0, tls=None):
     app = web.Application()
     server = FeedServer((host, port))
-    app.router.add_get("/{path:.*}", server.answer)
+    app.router.add_route("*", "/{path:.*}", server.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:

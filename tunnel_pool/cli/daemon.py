@@ -96,8 +96,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--webhook-done",
         type=_webhook,
         metavar="URL",
-        help="Address of this machine or of a private network, like http://192.168.1.5:8123/done, to which JSON is "
-        "posted when a torrent was downloaded.",
+        help="URL to which JSON is posted when a torrent was downloaded: at an address of this machine or of a private "
+        "network, like http://192.168.1.5:8123/done, or by https:// anywhere else, through the tunnels.",
     )
     parser.add_argument(
         "--blocklist",

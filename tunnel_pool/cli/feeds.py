@@ -138,7 +138,10 @@ async def _ask_rules(remote: Remote, arguments: argparse.Namespace) -> dict[str,
     if arguments.action == "list":
         feeds = {feed["number"]: feed["name"] for feed in await remote.api("GET", "/api/feeds")}
         rules = await remote.api("GET", "/api/rules")
-        return {"rules": [{**rule, "feeds": [feeds.get(each, "?") for each in rule["feeds"]]} for rule in rules]}
+        for rule in rules:
+            if rule["feeds"] is not None:
+                rule["feeds"] = [feeds.get(number, "?") for number in rule["feeds"]]
+        return {"rules": rules}
     path = f"/api/rules/{quote(arguments.name, safe='')}"
     if arguments.action == "remove":
         await remote.api("DELETE", path)
@@ -151,7 +154,7 @@ async def _ask_rules(remote: Remote, arguments: argparse.Namespace) -> dict[str,
         "is_regex": arguments.regex,
         "episodes": arguments.episodes,
         "once": arguments.once,
-        "feeds": [_named(feeds, name)["number"] for name in arguments.feed],
+        "feeds": [_named(feeds, name)["number"] for name in arguments.feed] or None,
         "labels": arguments.label,
         "folder": str(arguments.to.absolute()) if arguments.to is not None else None,
         "hops": arguments.hops,
@@ -223,7 +226,7 @@ def _rules_shown(rules: list[dict[str, Any]]) -> str:
             "on" if rule["enabled"] else "off",
             rule["must"] or "everything",
             rule["must_not"],
-            ", ".join(rule["feeds"]) or "all",
+            "all" if rule["feeds"] is None else ", ".join(rule["feeds"]) or "none",
             _when(rule["matched_s"]),
         ]
         for rule in rules

@@ -17,9 +17,9 @@ from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.done_script import DoneScript
 from tunnel_pool.daemon.done_webhook import DoneWebhook
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.feeds.client import FeedClient
 from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.network_watch import NetworkWatch
+from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.daemon.rules.hops import HopRules
 from tunnel_pool.daemon.server.api import model
@@ -87,7 +87,9 @@ class DaemonOptions:
 class Daemon:
     """A running daemon: `running` opens it; `until_stopped` ends when it is told to, or can't go on."""
 
-    def __init__(self, options: DaemonOptions, tunnels: Tunnels, library: Library, store: Store) -> None:
+    def __init__(
+        self, options: DaemonOptions, tunnels: Tunnels, library: Library, store: Store, client: WebClient
+    ) -> None:
         self.tunnels = tunnels
         self.library = library
         self.options = options
@@ -96,15 +98,10 @@ class Daemon:
         self.incomplete = Incomplete(library, self.changes.moves)
         self.network = NetworkWatch(lambda: way_out_in_words(tunnels))
         self.pool = PoolControl(tunnels)
-        client = FeedClient(tunnels, tunnel_all_tls=options.sessions.private)
-        self.feeds = Feeds(store, client, self.changes, self.usual_hops)
+        self.feeds = Feeds(store, client, self.changes, lambda: hops_outside(self.changes.rules, library))
         self.stopping = asyncio.Event()
         self.events: Events
         self.address: HostPort
-
-    def usual_hops(self) -> int:
-        """Return the hop count of a torrent of which nothing else is said."""
-        return self.changes.rules.hops(None, (), self.library.records.settings.folder)
 
     def apply(self, options: DaemonOptions) -> list[str]:
         """Apply these options from now on; return the names of changed ones that need a restart.
@@ -159,6 +156,11 @@ class Daemon:
                     await self.stopping.wait()
 
 
+def hops_outside(rules: HopRules, library: Library) -> int:
+    """Return over how many hops the daemon asks the web: those of a torrent of which nothing else is said, or one."""
+    return max(1, rules.hops(None, (), library.records.settings.folder))
+
+
 def _block(sessions: Sessions, blocked: Blocklist) -> None:
     sessions.block(blocked)
     if blocked.ranges:
@@ -185,12 +187,13 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             settle_s=options.settle_s,
             isolation=options.sessions.isolation,
         )
+        client = WebClient(tunnels, tunnel_all_tls=options.sessions.private)
         if options.script_done is not None:
             script = DoneScript(options.script_done, options.script_limit_s)
             library.on_done.append(script.run_for)
             stack.push_async_callback(script.close)
         if options.webhook_done is not None:
-            webhook = DoneWebhook(options.webhook_done)
+            webhook = DoneWebhook(options.webhook_done, client, lambda: hops_outside(options.rules, library))
             library.on_done.append(webhook.run_for)
             stack.push_async_callback(webhook.close)
         _block(sessions, options.blocked)
@@ -207,7 +210,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         await sessions.resumed()
         for torrent in library.torrents.values():
             library.tell_done(torrent)  # of what was done before, and not told
-        daemon = Daemon(options, tunnels, library, store)
+        daemon = Daemon(options, tunnels, library, store, client)
         stack.push_async_callback(daemon.feeds.close)
         try:
             await daemon.feeds.start()

@@ -66,7 +66,7 @@ async def test_a_redirection_is_not_followed(seeder, tmp_path, monkeypatch, capl
     async with owners_program(lambda number: 307) as (url, told), daemon_here(tmp_path, webhook_done=url) as here:
         await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
         await until(lambda: len(told) == 3)
-        await until(lambda: sum("it answers 307" in line for line in caplog.messages) == 3)
+        await until(lambda: sum("the server answers 307" in line for line in caplog.messages) == 3)
         assert {path for path, _ in told} == {"/done"}
 
 
@@ -95,9 +95,10 @@ async def test_a_program_that_never_answers_keeps_nobody_from_stopping(seeder, t
         "https://192.168.1.5:8123/a?b=c",
         "http://[fd00::1]/",
         "http://100.64.0.1/",
+        "https://ntfy.example/done",
     ],
 )
-def test_addresses_of_this_machine_and_of_private_networks_are_told(url):
+def test_private_networks_are_told_and_others_by_https(url):
     assert checked_url(url) == url.replace("localhost", "127.0.0.1")
 
 
@@ -107,6 +108,7 @@ def test_addresses_of_this_machine_and_of_private_networks_are_told(url):
         "http://8.8.8.8/", "http://[::ffff:8.8.8.8]/", "http://example.org/", "http://localhost.example.org/", "ftp://127.0.0.1/",
         "127.0.0.1:1", "", "http://", "http://0.0.0.0/", "http://[2001:4860:4860::8888]/", "http://127.0.0.1:99999/",
         "http://224.0.0.1/", "http://2130706433/", "http://127.1/", "http://127.0.0.1@8.8.8.8/", "http://[::1/",
+        "https://example.org:8443/",
     ],
 )  # fmt: skip
 def test_nobody_else_is(url):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import zlib
 
 import aiohttp
@@ -15,7 +16,10 @@ from tests.https import HTTPS_PORT, authority, needs_https
 from tests.network import until, unused_host
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
-from tunnel_pool.daemon.feeds.model import Rule
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.feeds.model import Article, Rule
+from tunnel_pool.daemon.outside import client
+from tunnel_pool.daemon.storage.store import STORE_FILE
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
@@ -97,7 +101,7 @@ async def test_each_episode_is_added_once_and_the_first_rule_wins(tmp_path):
         await until(lambda: all(article.is_read for article in here.feeds.articles(feed)), what="all articles")
         labels = sorted(torrent.record.labels[0] for torrent in here.library.torrents.values())
         assert labels == ["first"] * 4 + ["second"] * 2
-        assert here.feeds.rules[1].seen == ["1x1", "1x1 proper", "1x2", "1x2 proper"]
+        assert here.feeds.rules[1].seen == ["1x1", "1x1-PROPER", "1x2", "1x2-PROPER"]
 
 
 async def endless(request):
@@ -119,10 +123,13 @@ ENTITIES = (
 )
 
 
+# Grows by as much as it has elements: 300 bytes for four.
+ATTRIBUTES = b"<!DOCTYPE rss [<!ATTLIST b a CDATA '" + b"x" * 100_000 + b"'>]><rss><channel>" + b"<b/>" * 10_000
 HOSTILE = [
     (endless, "larger than 8 MiB"),
     (bomb, "larger than 8 MiB"),
-    (ENTITIES, "declares entities"),
+    (ENTITIES, "has a document type"),
+    (ATTRIBUTES, "has a document type"),
     (b"<a>" * 200_000, "no XML"),
     (b"<html><body>log in</body></html>", "neither RSS 2.0 nor Atom"),
     (b"<!DOCTYPE html><br>", "a web page"),
@@ -196,6 +203,97 @@ async def test_a_feed_that_is_removed_while_it_is_read_is_gone(tmp_path):
         assert here.feeds.feeds == []
 
 
+async def test_a_feed_that_changes_and_goes_at_one_time_stops_no_others(tmp_path):
+    async with own_feed(tmp_path, ("One", MAGNET.format(1))) as (here, server, feed):
+        await read(here, feed)
+        url = feed.url.replace("/rss", "/other")
+        server.pages["/other"] = feed_of(("Two", MAGNET.format(2)))
+        gone = asyncio.create_task(here.feeds.remove(feed))
+        await asyncio.sleep(0)  # until it has begun
+        with pytest.raises(RequestError, match="gone"):
+            await here.feeds.change(feed, name="another")
+        await gone
+        other = await here.feeds.add(url)
+        await read(here, other)
+        assert [article.title for article in here.feeds.articles(other)] == ["Two"]
+
+
+async def test_what_a_strangers_feed_named_is_judged_as_a_strangers_wherever_the_feed_is_now(tmp_path):
+    async with own_feed(tmp_path) as (here, server, feed):
+        await read(here, feed)
+        own = "http://{}:{}".format(*server.address)
+        article = Article(uid="1", title="evil", torrent_url=f"{own}/delete", source="https://evil.example/rss")
+        here.feeds.articles(feed).append(article)
+        await here.feeds.put_rule(Rule(name="all"))
+        await until(lambda: "private network" in article.problem)
+        assert "/delete" not in [path for path, _ in server.asked]
+
+
+async def test_three_feeds_with_one_episode_add_it_once_whoever_edits_the_rule_meanwhile(tmp_path):
+    async with feed_server(unused_host()) as server, daemon_here(tmp_path) as here:
+        for number in range(3):
+            server.pages[f"/{number}"] = feed_of((f"Show S01E01 {number}", MAGNET.format(number + 1)))
+        urls = ["http://{}:{}/{}".format(*server.address, number) for number in range(3)]
+        feeds = [await here.feeds.add(url, url) for url in urls]
+        await until(lambda: all(here.feeds.articles(feed) for feed in feeds))
+        await here.feeds.put_rule(Rule(name="shows", once=True))
+        await here.feeds.put_rule(Rule(name="shows", once=True, labels=["tv"]))
+        await until(lambda: here.feeds.rules[0].seen == ["1x1"])
+        await here.feeds.put_rule(Rule(name="shows", once=True))
+        await here.feeds.rename_rule("shows", "series")
+        for feed in feeds:
+            await read_again(here, feed)
+        assert (len(names(here)), here.feeds.rules[0].seen) == (1, ["1x1"])
+
+
+async def test_what_was_taken_is_kept_though_the_reading_never_ended(tmp_path):
+    async with feed_server(unused_host()) as server:
+
+        async def hanging(request):
+            await asyncio.sleep(60)
+
+        server.pages["/hangs"] = hanging
+        server.pages["/rss"] = feed_of(("Show S01E01 720p", MAGNET.format(1)), ("Show S01E02", "/hangs"))
+        async with daemon_here(tmp_path) as here:
+            feed = await here.feeds.add("http://{}:{}/rss".format(*server.address))
+            await here.feeds.put_rule(Rule(name="shows", once=True))
+            await until(lambda: names(here) and "/hangs" in [path for path, _ in server.asked])
+        async with daemon_here(tmp_path) as here:
+            (feed,), (rule,) = here.feeds.feeds, here.feeds.rules
+            assert rule.seen == ["1x1"]
+            assert [article.is_read for article in here.feeds.articles(feed)] == [True, False]
+
+
+async def test_one_damaged_row_costs_one_feed_or_rule(tmp_path):
+    async with own_feed(tmp_path, ("One", MAGNET.format(1))) as (here, server, feed):
+        await read(here, feed)
+        await here.feeds.put_rule(Rule(name="good"))
+        await here.feeds.put_rule(Rule(name="bad"))
+        await until(lambda: names(here))
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection, connection:
+        ((kept,),) = connection.execute("SELECT value FROM settings WHERE name = 'feeds'").fetchall()
+        damaged = kept.replace(b'"name":"bad","enabled":true', b'"name":"bad","enabled":7')
+        assert damaged != kept
+        connection.execute("UPDATE settings SET value = ? WHERE name = 'feeds'", (damaged,))
+    async with daemon_here(tmp_path) as here:
+        assert [rule.name for rule in here.feeds.rules] == ["good"]
+        assert [feed.url for feed in here.feeds.feeds] == [feed.url]
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
+        assert connection.execute("SELECT value FROM settings WHERE name = 'feeds:damaged'").fetchall() == [(damaged,)]
+
+
+async def test_without_a_way_out_a_torrent_is_not_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "CIRCUIT_WITHIN_S", 0.2)
+    async with own_feed(tmp_path, ("One", "https://tracker.example/1.torrent")) as (here, _, feed):
+        await here.feeds.put_rule(Rule(name="all"))
+        await read(here, feed)
+        for _ in range(4):
+            await read_again(here, feed)
+        (article,) = here.feeds.articles(feed)
+        assert (article.is_read, article.tries) == (False, 0)
+        assert "no circuit carried HTTPS" in article.problem
+
+
 # Over HTTP
 
 
@@ -219,6 +317,13 @@ async def test_our_own_api_has_feeds_and_rules(tmp_path):
         await until(lambda: names(here) == ["x"])
         (rule,) = await ask("GET", "rules")
         assert (rule["name"], rule["feeds"], rule["must"]) == ("my rule", [shown["number"]], "one")
+        for wrong in (
+            {"folder": "relative"},
+            {"labels": ["hops:9"]},
+            {"labels": ["hops:1"], "hops": 2},
+            {"feeds": [99]},
+        ):
+            await ask("PUT", "rules/wrong", wrong, 400)
         assert (await ask("PUT", "rules/bad", {"must": "(", "is_regex": True}, 400))["error"].startswith("the pattern")
         (article,) = await ask("GET", f"feeds/{shown['number']}/articles")
         assert (article["title"], article["is_read"], article["problem"]) == ("One", True, "")
@@ -269,6 +374,17 @@ def drive(address, url):
         client.rss_remove_rule("nobody")
         with pytest.raises(InvalidRequest400Error):
             client.rss_set_rule("bad", {"ignoreDays": "many"})
+        lenient = {
+            "lastMatch": None,
+            "ignoreDays": None,
+            "affectedFeeds": url,
+            "addPaused": None,
+            "torrentParams": None,
+        }
+        client.rss_set_rule("lenient", {**lenient, "mustContain": "nothing", "enabled": False})
+        assert client.rss_rules()["lenient"]["affectedFeeds"] == [url]
+        client.rss_set_rule("off", {**definition, "affectedFeeds": [url], "enabled": False, "smartFilter": False})
+        assert list(client.rss_matching_articles("off").values()) == [["Show 1x01"]]
         client.rss_mark_as_read(item_path=name, article_id="nothing")
 
 
@@ -306,10 +422,10 @@ async def test_the_commands_drive_feeds_and_rules(tmp_path):
 @needs_https
 @pytest.mark.skipif(not is_built(), reason="only the native engine carries streams")
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-async def test_a_feed_by_https_comes_through_an_exit_and_its_torrent_is_downloaded(workers, tmp_path):
+async def test_a_feed_by_https_comes_through_an_exit_and_what_its_torrent_becomes_is_told_so(workers, tmp_path):
     host = unused_host()
     trusted, tls = authority(tmp_path, host)
-    environment = {"SSL_CERT_FILE": str(trusted)}
+    environment, hook = {"SSL_CERT_FILE": str(trusted)}, f"--webhook-done=https://{host}/done"
     async with (
         LocalSwarm(1 << 20, seeders=1, exits=2, relays=1, log_level="error") as swarm,
         feed_server(host, HTTPS_PORT, tls) as server,
@@ -317,6 +433,7 @@ async def test_a_feed_by_https_comes_through_an_exit_and_its_torrent_is_download
             tmp_path,
             "--hops=2",
             f"--workers={workers}",
+            hook,
             *network_of(swarm),
             environment=environment,
         ) as (_, address),
@@ -341,6 +458,12 @@ async def test_a_feed_by_https_comes_through_an_exit_and_its_torrent_is_download
                 await asyncio.sleep(0.1)
         (downloaded,) = tmp_path.rglob("downloads/random.bin")
         assert same_bytes(swarm.file, downloaded)
-        assert [path for path, _ in server.asked] == ["/rss?passkey=1", "/other.torrent", "/get"]
+        await until(lambda: server.told, what="the webhook")
+        assert [told["name"] for told in server.told] == ["random.bin"]
+        assert [path for path, _ in server.asked] == ["/rss?passkey=1", "/other.torrent", "/get", "/done"]
         assert {remote for _, remote in server.asked} <= {exit_.host for exit_ in swarm.exits}
-        assert all(set(headers) == {"Host", "User-Agent", "Accept-Encoding", "Accept"} for headers in server.headers)
+        usual = {"Host", "User-Agent", "Accept-Encoding", "Accept"}
+        assert [set(headers) - usual for headers in server.headers] == [
+            *3 * [set()],
+            {"Content-Type", "Content-Length"},
+        ]

@@ -7,7 +7,7 @@ from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.feeds import merged
 from tunnel_pool.daemon.feeds.model import Article, Rule
 from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, MAX_TITLE, read_feed
-from tunnel_pool.daemon.feeds.urls import FeedError, Way, place_of
+from tunnel_pool.daemon.outside.urls import OutsideError, Way, place_of
 
 RSS = """<?xml version="1.0" encoding="utf-8"?>
 <rss version="2.0" xmlns:torrent="http://xmlns.ezrss.it/0.1/" xmlns:torznab="http://torznab.com/schemas/2015/feed">
@@ -60,21 +60,25 @@ def test_what_a_feed_says_is_cut_and_made_to_print():
     assert [each.title for each in read_feed(f"<rss><channel>{items}</channel></rss>".encode())[1]] == ["c"]
 
 
-@pytest.mark.parametrize("date", ["", "soon", "Thu, 99 Nov 2026 20:00:00 GMT", "9" * 400])
+@pytest.mark.parametrize(
+    "date", ["", "soon", "Thu, 99 Nov 2026 20:00:00 GMT", "9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"]
+)
 def test_a_date_that_means_nothing_is_none(date):
     item = f"<item><title>a</title><link>b</link><pubDate>{date}</pubDate></item>"
     assert read_feed(f"<rss><channel>{item}</channel></rss>".encode())[1][0].published_s == 0
 
 
-def test_articles_stay_as_they_are_known_and_the_newest_come_first():
-    known = [Article(uid=uid, title=uid, torrent_url="x", published_s=5, is_read=True) for uid in "ab"]
-    found = [Article(uid=uid, title=uid, torrent_url="x") for uid in "cb"]
-    now = merged(known, found, 9.0)
-    assert [(each.uid, each.is_read, each.published_s) for each in now] == [
-        ("c", False, 9.0),
-        ("b", True, 5),
-        ("a", True, 5),
+def test_what_was_read_stays_as_it_is_known_and_the_newest_come_first():
+    known = [Article(uid=uid, title=uid, torrent_url="old", published_s=5, is_read=uid != "c") for uid in "abc"]
+    found = [Article(uid=uid, title=uid, torrent_url="new") for uid in "dcb"]
+    now = merged(known, found, place_of("http://10.0.0.1/rss"), 9.0)
+    assert [(each.uid, each.is_read, each.torrent_url, each.published_s) for each in now] == [
+        ("d", False, "new", 9.0),
+        ("c", False, "new", 5),
+        ("b", True, "old", 5),
+        ("a", True, "old", 5),
     ]
+    assert {(each.source, each.is_direct) for each in now[:2]} == {("http://10.0.0.1/rss", True)}
 
 
 # Where it may lead
@@ -86,7 +90,7 @@ def test_articles_stay_as_they_are_known_and_the_newest_come_first():
         ("https://Tracker.example/rss?a=b#c", Way.TUNNELS, "https://tracker.example/rss?a=b"),
         ("https://93.184.216.34:443/", Way.TUNNELS, "https://93.184.216.34/"),
         ("http://127.0.0.1:9117/jackett", Way.DIRECT, "http://127.0.0.1:9117/jackett"),
-        ("http://localhost:9117/", Way.DIRECT, "http://localhost:9117/"),
+        ("http://localhost:9117/", Way.DIRECT, "http://127.0.0.1:9117/"),
         ("https://[fd00::5]/rss", Way.DIRECT, "https://[fd00::5]/rss"),
     ],
 )
@@ -105,7 +109,7 @@ def test_which_way_a_feed_is_fetched(url, way, is_at):
     ],
 )  # fmt: skip
 def test_what_is_not_fetched(url):
-    with pytest.raises(FeedError):
+    with pytest.raises(OutsideError):
         place_of(url)
 
 
@@ -115,10 +119,10 @@ def test_a_feed_from_elsewhere_leads_into_no_private_network():
     assert place_of("/x", own).way is Way.DIRECT
     assert place_of("https://tracker.example/x", own).way is Way.TUNNELS
     for url in ("http://127.0.0.1:9117/rss", "http://[::1]/", "https://10.0.0.1/", "http://[::ffff:127.0.0.1]/"):
-        with pytest.raises(FeedError):
+        with pytest.raises(OutsideError):
             place_of(url, elsewhere)
     for url in ("http://127.0.0.1:9091/transmission/rpc", "http://127.0.0.2:9117/", "https://127.0.0.1:9117/"):
-        with pytest.raises(FeedError):
+        with pytest.raises(OutsideError):
             place_of(url, own)
 
 
@@ -130,9 +134,9 @@ def test_a_private_networks_https_goes_through_its_tunnels():
 # Rules
 
 
-def takes(title, now_s=0.0, **rule):
-    article = Article(uid="1", title=title, torrent_url="x")
-    return matching.takes(Rule(name="r", **rule), article, "https://t.example/", now_s)
+def takes(title, published_s=10 * matching.DAY_S, **rule):
+    article = Article(uid="1", title=title, torrent_url="x", published_s=published_s)
+    return matching.takes(Rule(name="r", **rule), article, "https://t.example/")
 
 
 @pytest.mark.parametrize(
@@ -151,9 +155,12 @@ def takes(title, now_s=0.0, **rule):
         ({"feeds": []}, [], ["anything"]),
         ({"feeds": ["https://t.example/"]}, ["anything"], []),
         ({"enabled": False}, [], ["anything"]),
-        ({"once": True, "seen": ["1x2", "2026-11-26"]}, ["a 1x3", "a 1x2 REPACK", "a"], ["a S01E02", "2026.11.26"]),
-        ({"ignore_days": 2, "matched_s": -86_400.0}, [], ["anything"]),
-        ({"ignore_days": 1, "matched_s": -86_400.0}, ["anything"], []),
+        ({"once": True, "seen": ["1x2", "2026.11.26", "1x3", "1x3-REPACK"]},
+         ["a 1x4", "a 1x2 REPACK", "a", "a 1x3 PROPER", "2026.11.27.1920x1080"],
+         ["a S01E02", "2026.11.26", "a 2026.11.26.1920x1080", "a 1x3 repack"]),
+        ({"ignore_days": 2, "matched_s": 9.0 * matching.DAY_S}, [], ["anything"]),
+        ({"ignore_days": 1, "matched_s": 9.0 * matching.DAY_S}, ["anything"], []),
+        ({"ignore_days": 1}, ["anything"], []),
     ],
 )  # fmt: skip
 def test_what_a_rule_takes(rule, taken, left):

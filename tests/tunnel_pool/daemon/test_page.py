@@ -177,7 +177,7 @@ def read_feeds(page, url):
     assert page.serious() == []
     write(page, "#feed [name=url]", "http://tracker.example/rss")
     page.click("#feed button")
-    said(page, "only https:// is fetched")
+    said(page, "only https:// is asked")
     write(page, "#feed [name=url]", url)
     write(page, "#feed [name=name]", "mine")
     page.click("#feed button")

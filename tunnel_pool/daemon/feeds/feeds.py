@@ -1,104 +1,70 @@
-"""The feeds of a daemon: kept in the store, read in turn, and looked through for what the rules want."""
+"""The feeds of a daemon: read in turn, and looked through for what the rules want."""
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
-import msgspec
-
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
-from tunnel_pool.daemon.feeds.adding import Adding
-from tunnel_pool.daemon.feeds.client import FeedClient, FeedSession
-from tunnel_pool.daemon.feeds.model import MAX_FEEDS, MAX_NAME, MAX_RULES, Article, Feed, Kept, Rule
-from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, read_feed
-from tunnel_pool.daemon.feeds.urls import FeedError, Place
+from tunnel_pool.daemon.feeds.adding import parameters_of, wish_of
+from tunnel_pool.daemon.feeds.book import FeedBook
+from tunnel_pool.daemon.feeds.model import Article, Feed, Rule
+from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, FeedError, read_feed
+from tunnel_pool.daemon.outside.client import WebClient, WebSession
+from tunnel_pool.daemon.outside.urls import NotAllowedError, NotNowError, OutsideError, Place, Way
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.changes import Changes
 
 MAX_FEED_BYTES = 8 << 20
 MAX_KEPT = 2 * MAX_ARTICLES  # articles of a feed, those that it names no longer included
 TICK_S = 1.0
-AT_A_TIME = 2  # feeds that are read at a time: each has circuits of its own
+AT_A_TIME = 2  # feeds that are worked at at a time: each has circuits of its own
+WITHIN_S = 600.0  # a feed, with the torrents of its articles, is left alone then until its next turn
+MOST_FAILURES = 10  # torrents of a feed in a row that can't be had, after which the others wait for its next turn
+MOST_TRIES = 3  # how often one torrent is asked for
 FIRST_WITHIN_S = 60.0  # feeds that are due at the start come in this time, one by one
 RETRY_MIN = 5  # after a failure, and twice as long after each more, up to the feed's own interval
 JITTER = 0.1
 NEVER = float("inf")
-KEPT = "feeds"
 
 logger = logging.getLogger(__name__)
 
 
-class Feeds:
-    """Reads feeds and has torrents added; `start` it, `close` it. Changes raise RequestError and StoreError."""
+class Feeds(FeedBook):
+    """Reads the feeds that there are, and has torrents added; `start` it, `close` it."""
 
-    def __init__(self, store: Store, client: FeedClient, changes: Changes, hops: Callable[[], int]) -> None:
-        """`hops`: how many hops new feeds are fetched over, where their owner does not say."""
-        self._store = store
-        self._client = client
-        self._adding = Adding(client, changes)
-        self._hops = hops
-        self._changing = asyncio.Lock()
-        self._last_number = 0
-        self._feeds: dict[int, Feed] = {}
-        self._rules: dict[str, Rule] = {}
-        self._articles: dict[int, list[Article]] = {}  # the newest first
+    def __init__(self, store: Store, client: WebClient, changes: Changes, hops: Callable[[], int]) -> None:
+        super().__init__(store, client, hops)
+        self._changes = changes
         self._due_s: dict[int, float] = {}  # on the monotonic clock
-        self._reading: dict[int, asyncio.Task[None]] = {}
-        self._put_off: set[int] = set()  # feeds to look through when they were read
+        self._put_off: set[int] = set()  # feeds whose articles are to be looked through
+        self._at_work: dict[int, asyncio.Task[None]] = {}
         self._something_is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Raises StoreError."""
-        kept = _decoded(await self._store.setting(KEPT), Kept) or Kept()
-        self._last_number = kept.last_number
-        self._rules = {rule.name: rule for rule in kept.rules}
-        for feed in kept.feeds:
-            self._feeds[feed.number] = feed
-            self._articles[feed.number] = _decoded(await self._store.setting(_articles_of(feed)), list[Article]) or []
-            wait_s = feed.asked_s + _interval_s(feed) - time.time()
-            self._due_s[feed.number] = time.monotonic() + max(wait_s, random.uniform(0, FIRST_WITHIN_S))
+        await self.load()
+        for feed in self._feeds.values():
+            interval_s = _interval_s(feed)
+            since_s = max(0.0, time.time() - feed.asked_s)  # the clock may be set wrong
+            first_s = random.uniform(0, FIRST_WITHIN_S)
+            self._due_s[feed.number] = time.monotonic() + max(first_s, interval_s - since_s)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        tasks = [*self._reading.values(), *filter(None, [self._task])]
+        tasks = [*self._at_work.values(), *filter(None, [self._task])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What there is
-
-    @property
-    def feeds(self) -> list[Feed]:
-        return list(self._feeds.values())
-
-    @property
-    def rules(self) -> list[Rule]:
-        return list(self._rules.values())
-
-    def articles(self, feed: Feed) -> list[Article]:
-        return self._articles.get(feed.number, [])
-
     def is_being_read(self, feed: Feed) -> bool:
-        return feed.number in self._reading
-
-    def find(self, name: int | str) -> Feed | None:
-        """Return the feed of this number, name or URL."""
-        return next((feed for feed in self._feeds.values() if name in (feed.number, feed.name, feed.url)), None)
-
-    def has_rule(self, name: str) -> bool:
-        return name in self._rules
-
-    def taken_by(self, name: str) -> dict[str, Any]:
-        """Return the fields of a rule that say what it has taken; none, if there is no such rule."""
-        rule = self._rules.get(name)
-        return {"seen": rule.seen, "matched_s": rule.matched_s} if rule is not None else {}
+        return feed.number in self._at_work
 
     async def wanted_by(self, rule: Rule) -> dict[str, list[str]]:
         """Return the titles of the articles that a rule takes, read ones too, by the name of their feed."""
@@ -108,170 +74,57 @@ class Feeds:
             found[feed.name] = [article.title for article, _ in wanted]
         return {name: titles for name, titles in found.items() if titles}
 
-    # What their owner changes
-
-    async def add(self, url: str, name: str = "", hops: int | None = None, interval_min: int | None = None) -> Feed:
-        """Add a feed, which is read at once; without a name, it is called by its host."""
-        place = self._checked(url)
-        async with self._changing:
-            if len(self._feeds) >= MAX_FEEDS:
-                raise RequestError(f"{MAX_FEEDS} feeds are the most")
-            self._check_is_new(url, name)
-            self._last_number += 1
-            feed = Feed(
-                number=self._last_number,
-                url=url,
-                name=name or self._free_name(place.url.host or "feed"),
-                hops=hops or max(1, self._hops()),
-            )
-            if interval_min is not None:
-                feed.interval_min = interval_min
-            await self._keep([*self._feeds.values(), feed], self._rules.values())
-            self._feeds[feed.number] = feed
-            self._articles[feed.number] = []
-            self.refresh(feed)
-        return feed
-
-    async def change(self, feed: Feed, **fields: Any) -> None:
-        """Change fields of a feed: `url`, `name`, `hops` and `interval_min`."""
-        if "url" in fields:
-            self._checked(fields["url"])
-        async with self._changing:
-            self._check_is_new(fields.get("url", ""), fields.get("name", ""), feed)
-            before = feed.url
-            changed = msgspec.structs.replace(feed, **fields)
-            rules = [_renamed(rule, before, changed.url) for rule in self._rules.values()]
-            await self._keep([changed if each is feed else each for each in self._feeds.values()], rules)
-            for name, value in fields.items():
-                setattr(feed, name, value)
-            self._rules = {rule.name: rule for rule in rules}
-            self.refresh(feed)
-
-    async def remove(self, feed: Feed) -> None:
-        async with self._changing:
-            await self._keep([each for each in self._feeds.values() if each is not feed], self._rules.values())
-            self._feeds.pop(feed.number, None)
-            self._articles.pop(feed.number, None)
-            self._due_s.pop(feed.number, None)
-            self._put_off.discard(feed.number)
-            if (reading := self._reading.get(feed.number)) is not None:
-                reading.cancel()
-            await self._store.remove_setting(_articles_of(feed))
-
     def refresh(self, feed: Feed) -> None:
-        """Have a feed read now."""
-        self._due_s[feed.number] = time.monotonic()
+        if feed.number in self._feeds:
+            self._due_s[feed.number] = time.monotonic()
+            self._something_is_due.set()
+
+    def look_through(self, feed: Feed) -> None:
+        self._put_off.add(feed.number)
         self._something_is_due.set()
 
-    async def mark_read(self, feed: Feed, uid: str | None = None) -> None:
-        """Have no rule look at an article any more; None: at all that there are."""
-        for article in self.articles(feed):
-            article.is_read |= uid in (None, article.uid)
-        await self._keep_articles(feed)
+    def forget(self, feed: Feed) -> None:
+        self._due_s.pop(feed.number, None)
+        self._put_off.discard(feed.number)
+        if (task := self._at_work.get(feed.number)) is not None:
+            task.cancel()
 
-    async def put_rule(self, rule: Rule) -> None:
-        """Add a rule, or replace the one of its name; unread articles are looked through at once."""
-        matching.check(rule)
-        async with self._changing:
-            if rule.name not in self._rules and len(self._rules) >= MAX_RULES:
-                raise RequestError(f"{MAX_RULES} rules are the most")
-            rules = {**self._rules, rule.name: rule}
-            await self._keep(self._feeds.values(), rules.values())
-            self._rules = rules
-        for feed in self._feeds.values():
-            self._look_through(feed)
-
-    async def remove_rule(self, name: str) -> None:
-        async with self._changing:
-            rules = {each: rule for each, rule in self._rules.items() if each != name}
-            await self._keep(self._feeds.values(), rules.values())
-            self._rules = rules
-
-    async def rename_rule(self, before: str, name: str) -> None:
-        async with self._changing:
-            if before not in self._rules or name in self._rules or not 0 < len(name) <= MAX_NAME:
-                raise RequestError("there is no such rule, or there is one of the new name")
-            rules = [
-                msgspec.structs.replace(rule, name=name) if rule.name == before else rule
-                for rule in self._rules.values()
-            ]
-            await self._keep(self._feeds.values(), rules)
-            self._rules = {rule.name: rule for rule in rules}
-
-    def _checked(self, url: str) -> Place:
-        try:
-            return self._client.place_of(url)
-        except FeedError as error:
-            raise RequestError(f"this feed can't be fetched: {error}") from None
-
-    def _check_is_new(self, url: str, name: str, but: Feed | None = None) -> None:
-        others = [feed for feed in self._feeds.values() if feed is not but]
-        if any(feed.url == url for feed in others):
-            raise RequestError("there is a feed of this URL already")
-        if any(feed.name == name for feed in others):
-            raise RequestError("there is a feed of this name already")
-        if len(name) > MAX_NAME:
-            raise RequestError(f"the name is longer than {MAX_NAME} characters")
-
-    def _free_name(self, name: str) -> str:
-        names = {feed.name for feed in self._feeds.values()}
-        return next(each for number in range(1, MAX_FEEDS + 2) if (each := _numbered(name, number)) not in names)
-
-    async def _keep(self, feeds: Iterable[Feed], rules: Iterable[Rule]) -> None:
-        kept = Kept(feeds=list(feeds), rules=list(rules), last_number=self._last_number)
-        await self._store.set_setting(KEPT, msgspec.json.encode(kept))
-
-    async def _keep_all(self) -> None:
-        async with self._changing:
-            await self._keep(self._feeds.values(), self._rules.values())
-
-    async def _keep_articles(self, feed: Feed) -> None:
-        if feed.number in self._feeds:
-            await self._store.set_setting(_articles_of(feed), msgspec.json.encode(self.articles(feed)))
-
-    # Reading
+    # Taking turns
 
     async def _run(self) -> None:
         while True:
-            now_s = time.monotonic()
-            for number, due_s in sorted(self._due_s.items(), key=itemgetter(1)):
-                if due_s <= now_s and len(self._reading) < AT_A_TIME and number not in self._reading:
-                    self._spawn(self._feeds[number], self._read(self._feeds[number]))
-            for number in self._put_off - self._reading.keys():
-                self._look_through(self._feeds[number])
-            with contextlib.suppress(TimeoutError):
+            self._begin_what_is_due(time.monotonic())
+            with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._something_is_due.wait()
             self._something_is_due.clear()
 
-    def _spawn(self, feed: Feed, work: Coroutine[Any, Any, None]) -> None:
-        task = self._reading[feed.number] = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(lambda _: self._was_read(feed))
+    def _begin_what_is_due(self, now_s: float) -> None:
+        due = [number for number, due_s in sorted(self._due_s.items(), key=itemgetter(1)) if due_s <= now_s]
+        for number in (*due, *sorted(self._put_off)):
+            feed = self._feeds.get(number)
+            if feed is None:
+                self._put_off.discard(number)
+            elif number not in self._at_work and len(self._at_work) < AT_A_TIME:
+                self._put_off.discard(number)
+                self._begin(feed, self._read(feed) if number in due else self._take_what_is_known(feed))
 
-    def _was_read(self, feed: Feed) -> None:
-        self._reading.pop(feed.number, None)
+    def _begin(self, feed: Feed, work: Coroutine[Any, Any, None]) -> None:
+        task = self._at_work[feed.number] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._end(feed))
+
+    def _end(self, feed: Feed) -> None:
+        del self._at_work[feed.number]
         self._something_is_due.set()
-
-    def _look_through(self, feed: Feed) -> None:
-        """Have the rules look at a feed's unread articles, now or once it was read."""
-        if all(article.is_read for article in self.articles(feed)):
-            return
-        if feed.number in self._reading:
-            self._put_off.add(feed.number)
-        else:
-            self._put_off.discard(feed.number)
-            self._spawn(feed, self._take_wanted_alone(feed))
 
     async def _read(self, feed: Feed) -> None:
         feed.asked_s, self._due_s[feed.number] = time.time(), NEVER
         try:
-            async with self._client.session(feed.hops) as session:
-                fetched, place = await session.fetch(self._client.place_of(feed.url), MAX_FEED_BYTES)
-                feed.title, articles = await asyncio.to_thread(read_feed, fetched.body)
-                feed.problem, feed.failures, feed.read_s = "", 0, time.time()
-                self._articles[feed.number] = merged(self.articles(feed), articles, time.time())
-                await self._take_wanted(feed, place, session)
-        except FeedError as error:
+            async with asyncio.timeout(WITHIN_S), self._client.session(feed.hops) as session:
+                await self._read_over(feed, session)
+        except TimeoutError:
+            self._failed(feed, f"it took longer than {WITHIN_S / 60:.0f} minutes")
+        except (FeedError, OutsideError) as error:
             self._failed(feed, str(error))
         except StoreError as error:
             self._failed(feed, f"what it says could not be saved: {error}")
@@ -281,8 +134,18 @@ class Feeds:
         finally:
             if self._due_s.get(feed.number) == NEVER:  # otherwise it was removed, or is to be read again
                 self._due_s[feed.number] = time.monotonic() + _interval_s(feed)
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             await self._keep_all()
+
+    async def _read_over(self, feed: Feed, session: WebSession) -> None:
+        """Raises FeedError, OutsideError and StoreError."""
+        fetched, place = await session.fetch(self._client.place_of(feed.url), MAX_FEED_BYTES)
+        feed.title, articles = await asyncio.to_thread(read_feed, fetched.body)
+        feed.problem, feed.failures, feed.read_s = "", 0, time.time()
+        self._articles[feed.number] = merged(self.articles(feed), articles, place, time.time())
+        await self._keep_articles(feed)
+        await self._keep_all()
+        await self._take_wanted(feed, session)
 
     @staticmethod
     def _failed(feed: Feed, why: str) -> None:
@@ -291,35 +154,87 @@ class Feeds:
             logger.warning("The feed %s was not read: %s", feed.name, why)
         feed.problem = why
 
-    async def _take_wanted_alone(self, feed: Feed) -> None:
-        """Look through the articles that are known, and were fetched before."""
-        try:
-            async with self._client.session(feed.hops) as session:
-                await self._take_wanted(feed, self._client.place_of(feed.url), session)
-        except (FeedError, StoreError) as error:
-            logger.warning("What a new rule wants of the feed %s was not added: %s", feed.name, error)
+    # Taking what the rules want
 
-    async def _take_wanted(self, feed: Feed, place: Place, session: FeedSession) -> None:
-        """Add what the rules want of a feed's unread articles. Raises StoreError."""
+    async def _take_what_is_known(self, feed: Feed) -> None:
+        """Look through the articles that were read before."""
+        try:
+            async with asyncio.timeout(WITHIN_S), self._client.session(feed.hops) as session:
+                await self._take_wanted(feed, session)
+        except (StoreError, TimeoutError) as error:
+            why = error or "it took too long"
+            logger.warning("What rules want of the feed %s was not added: %s", feed.name, why)
+
+    async def _take_wanted(self, feed: Feed, session: WebSession) -> None:
+        """Add what the rules want of a feed's unread articles, as long as it can be had. Raises StoreError."""
         rules = sorted(self._rules.values(), key=lambda rule: rule.priority)
         unread = [article for article in self.articles(feed) if not article.is_read]
-        wanted = await asyncio.to_thread(_wanted, rules, unread, feed.url)
-        for article, rule in wanted:
-            if self._rules.get(rule.name) is rule:  # otherwise it was changed meanwhile
-                await self._adding.add(article, rule, place, session)
+        failures = 0
+        for article, rule in await asyncio.to_thread(_wanted, rules, unread, feed.url):
+            try:
+                parameters = await parameters_of(article, self._client, session)
+                await _finished(self._add(feed, article, rule.name, parameters))
+                failures = 0
+            except NotNowError as error:
+                article.problem = str(error)
+                break
+            except (NotAllowedError, RequestError) as error:
+                self._not_added(article, str(error))
+            except OutsideError as error:
+                failures += 1
+                self._not_added(article, str(error))
+            except StoreError:
+                raise
+            except Exception as error:
+                logger.exception("A torrent of a feed could not be added")
+                self._not_added(article, f"something went wrong, and is in the log ({type(error).__name__})")
+            await self._keep_articles(feed)
+            if failures >= MOST_FAILURES:
+                break
+
+    @staticmethod
+    def _not_added(article: Article, why: str) -> None:
+        article.tries += 1
+        article.problem, article.is_read = why, article.tries >= MOST_TRIES
+        logger.warning("A torrent of a feed was not added: %s", why)
+
+    async def _add(self, feed: Feed, article: Article, rule_name: str, parameters: Any) -> None:
+        """Add a torrent as the rule of this name says by now, and keep that it was added.
+
+        Raises RequestError and StoreError.
+        """
+        async with self._changing:
+            rule, now_s = self._rules.get(rule_name), time.time()
+            if rule is None or article.is_read or feed.number not in self._feeds:
+                return
+            if not matching.may_take(rule, article):
+                return  # it has taken another one of the same episode meanwhile
+            await self._changes.add(parameters, wish_of(rule))
+            article.problem, article.is_read = "", True
+            matching.note_taken(rule, article, now_s)
+            await self._keep(self._feeds.values(), self._rules.values())
         await self._keep_articles(feed)
-        if wanted:
-            await self._keep_all()
+        logger.info("A torrent of a feed was added by the rule %s", rule_name)
+
+
+async def _finished(change: Coroutine[Any, Any, None]) -> None:
+    """Wait for a change, which is finished once it has begun, even if this is cancelled."""
+    changing = asyncio.ensure_future(change)
+    try:
+        await asyncio.shield(changing)
+    except asyncio.CancelledError:
+        await asyncio.wait([changing])
+        raise
 
 
 def _wanted(rules: list[Rule], articles: list[Article], feed_url: str) -> list[tuple[Article, Rule]]:
     """Return what is to be added, and by which rule; a rule that takes too long is passed over from there on."""
-    wanted, now_s = [], time.time()
+    wanted = []
     slow: set[str] = set()
     for article in articles:
         for rule in rules:
             try:
-                if rule.name not in slow and matching.takes(rule, article, feed_url, now_s):
+                if rule.name not in slow and matching.takes(rule, article, feed_url):
                     wanted.append((article, rule))
                     break
             except matching.TooSlowError:
@@ -328,12 +243,23 @@ def _wanted(rules: list[Rule], articles: list[Article], feed_url: str) -> list[t
     return wanted
 
 
-def merged(known: list[Article], found: list[Article], now_s: float) -> list[Article]:
-    """Return the articles that a feed names now, as they are known where they are, and then those of before."""
+def merged(known: list[Article], found: list[Article], place: Place, now_s: float) -> list[Article]:
+    """Return the articles that a feed at this place names now, and then those of before.
+
+    Of one that is known and still unread, what the feed says of it now holds.
+    """
     by_uid = {article.uid: article for article in known}
+    newest = []
     for article in found:
+        before = by_uid.get(article.uid)
+        if before is not None and before.is_read:
+            newest.append(before)
+            continue
+        article.source, article.is_direct = str(place.url), place.way is Way.DIRECT
+        if before is not None:
+            article.published_s, article.problem, article.tries = before.published_s, before.problem, before.tries
         article.published_s = article.published_s or now_s
-    newest = [by_uid.get(article.uid, article) for article in found]
+        newest.append(article)
     named = {article.uid for article in found}
     return [*newest, *(article for article in known if article.uid not in named)][:MAX_KEPT]
 
@@ -344,29 +270,3 @@ def _interval_s(feed: Feed) -> float:
     retry_s = RETRY_MIN * 60.0 * 2 ** min(feed.failures - 1, 20)
     wait_s = min(retry_s, usual_s) if feed.failures else usual_s
     return wait_s * random.uniform(1 - JITTER, 1 + JITTER)
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name} {number}"
-
-
-def _renamed(rule: Rule, before: str, url: str) -> Rule:
-    """Return a rule that looks at a feed's new URL where it looked at the one before."""
-    if before == url or rule.feeds is None or before not in rule.feeds:
-        return rule
-    return msgspec.structs.replace(rule, feeds=[url if each == before else each for each in rule.feeds])
-
-
-def _articles_of(feed: Feed) -> str:
-    return f"articles:{feed.number}"
-
-
-def _decoded(kept: bytes | None, kind: Any) -> Any:
-    """Return what was kept; None, and a line in the log, where it can't be read."""
-    if kept is None:
-        return None
-    try:
-        return msgspec.json.decode(kept, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        logger.error("What was kept of feeds can't be read, and is as at the first start: %s", error)
-        return None

@@ -15,10 +15,15 @@ from tunnel_pool.daemon.feeds.model import Article, Rule
 DAY_S = 24 * 60 * 60
 MATCH_TIMEOUT_S = 0.05
 MAX_SEEN = 2000  # episodes of a rule
-# Season and episode, as in S01E02, s1 ep 2, 1x02; or a day, as in 2026.11.26.
+# Season and episode, as in S01E02, s1 ep 2, 1x02.
 _EPISODE = re.compile(r"(?<![a-z0-9])(?:s(\d{1,4})[ ._-]?e(?:p[ ._-]?)?(\d{1,4})|(\d{1,4})x(\d{1,4}))(?!\d)", re.I)
-_DAY = re.compile(r"(?<!\d)((?:19|20)\d\d)[ ._-](\d\d)[ ._-](\d\d)(?!\d)")
-_AGAIN = re.compile(r"\b(repack|proper)\b", re.I)
+# As qBittorrent's smart filter has it: those, or a day; what comes first in the title holds.
+_NAMED = re.compile(
+    r"(?:_|\b)(?:s(\d{1,4})e(\d{1,4})|(\d{1,4})x(\d{1,4})|(\d{4}[.-]\d{1,2}[.-]\d{1,2})|(\d{1,2}[.-]\d{1,2}[.-]\d{4}))"
+    r"(?:_|\b)",
+    re.I,
+)
+_AGAIN = re.compile("repack|proper", re.I)
 _PART = re.compile(r"(\d{1,4})(-(\d{1,4})?)?")
 
 
@@ -38,41 +43,44 @@ def check(rule: Rule) -> None:
         raise RequestError(f"the episodes of rule {rule.name!r} are not like 1x2;8-15;30-;")
 
 
-def takes(rule: Rule, article: Article, feed_url: str, now_s: float) -> bool:
+def takes(rule: Rule, article: Article, feed_url: str) -> bool:
     """Return whether a rule takes an article of this feed. Raises TooSlowError."""
     if not rule.enabled or (rule.feeds is not None and feed_url not in rule.feeds):
         return False
     return (
-        may_take(rule, article, now_s)
+        may_take(rule, article)
         and _is_found(rule.must, rule.is_regex, article.title, otherwise=True)
         and not _is_found(rule.must_not, rule.is_regex, article.title, otherwise=False)
         and (not rule.episodes or _is_wanted_episode(rule.episodes, article.title))
     )
 
 
-def may_take(rule: Rule, article: Article, now_s: float) -> bool:
+def may_take(rule: Rule, article: Article) -> bool:
     """Return whether what a rule has taken before leaves room for this article."""
-    if rule.ignore_days and now_s < rule.matched_s + rule.ignore_days * DAY_S:
+    if rule.ignore_days and rule.matched_s and article.published_s < rule.matched_s + rule.ignore_days * DAY_S:
         return False
-    return not (rule.once and episode_of(article.title) in rule.seen)
+    return not (rule.once and _name_in(rule, article.title) in rule.seen)
 
 
 def note_taken(rule: Rule, article: Article, now_s: float) -> None:
-    rule.matched_s = now_s
-    if rule.once and (episode := episode_of(article.title)):
-        rule.seen = [*rule.seen, episode][-MAX_SEEN:]
+    rule.matched_s = min(article.published_s or now_s, now_s)
+    if rule.once and (name := _name_in(rule, article.title)):
+        rule.seen = [*rule.seen, name][-MAX_SEEN:]
 
 
 def episode_of(title: str) -> str:
-    """Return which episode a title names, empty for none; a repack or proper release is another one."""
-    if numbers := _numbers(title):
-        name = "{}x{}".format(*numbers)
-    elif day := _DAY.search(title):
-        name = "-".join(day.groups())
-    else:
-        return ""
-    again = _AGAIN.search(title)
-    return f"{name} {again[1].lower()}" if again else name
+    """Return which episode a title names, as qBittorrent writes it: `1x2`, or a day; empty for none."""
+    found = _NAMED.search(title)
+    parts = [part for part in found.groups() if part] if found is not None else []
+    return "x".join(str(int(part)) if part.isdigit() else part for part in parts)
+
+
+def _name_in(rule: Rule, title: str) -> str:
+    """Return the name by which a rule remembers a title; a repack of an episode that it has is another one."""
+    name = episode_of(title)
+    if name in rule.seen and (again := _AGAIN.findall(title)):
+        return "-".join([name, *sorted({word.upper() for word in again}, reverse=True)])
+    return name
 
 
 def _numbers(title: str) -> tuple[int, int] | None:

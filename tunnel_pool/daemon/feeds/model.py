@@ -27,7 +27,9 @@ class Article(msgspec.Struct, kw_only=True):
 
     uid: str  # which entry it is, as the feed says
     title: str
-    torrent_url: str  # a magnet link, or where the torrent file is
+    torrent_url: str  # a magnet link, or where the torrent file is, relative to `source`
+    source: str = ""  # the URL at which the feed was when it named this
+    is_direct: bool = False  # whether that is in the owner's own network
     link: str = ""  # where people can read of it
     description: str = ""
     author: str = ""
@@ -71,7 +73,7 @@ class Rule(msgspec.Struct, kw_only=True):
     hops: Annotated[int, msgspec.Meta(ge=0, le=MAX_HOPS)] | None = None
     stopped: bool | None = None
     seen: list[str] = []  # episodes that were added
-    matched_s: float = 0.0  # when it last added one, since the epoch
+    matched_s: float = 0.0  # when what it last added was published, since the epoch
 
 
 class Kept(msgspec.Struct, kw_only=True):
@@ -79,4 +81,12 @@ class Kept(msgspec.Struct, kw_only=True):
 
     feeds: list[Feed] = []
     rules: list[Rule] = []
+    last_number: int = 0
+
+
+class RawKept(msgspec.Struct):
+    """Holds the same, of which each feed and rule is decoded by itself."""
+
+    feeds: list[msgspec.Raw] = []
+    rules: list[msgspec.Raw] = []
     last_number: int = 0

@@ -14,12 +14,18 @@ from defusedxml import DefusedXmlException
 from defusedxml import ElementTree as SafeTree
 
 from tunnel_pool.daemon.feeds.model import Article
-from tunnel_pool.daemon.feeds.urls import MAX_URL_CHARACTERS, FeedError
+from tunnel_pool.daemon.outside.urls import MAX_URL_CHARACTERS, is_magnet
 
 MAX_ARTICLES = 500
 MAX_UID, MAX_TITLE, MAX_TEXT, MAX_DESCRIPTION = 200, 500, 200, 1000
 MAX_MAGNET_CHARACTERS = 8192
 MOST_BYTES = 2**53
+MAX_TIME_S = 2**32
+
+
+class FeedError(Exception):
+    """Says in one line why what came is no feed."""
+
 
 _TORZNAB = "{http://torznab.com/schemas/2015/feed}attr"
 
@@ -27,12 +33,13 @@ _TORZNAB = "{http://torznab.com/schemas/2015/feed}attr"
 def read_feed(document: bytes) -> tuple[str, list[Article]]:
     """Return a feed's own title, and its articles in its order, no more than MAX_ARTICLES. Raises FeedError."""
     try:
-        root = SafeTree.fromstring(document)
-    except DefusedXmlException:
-        raise FeedError("it declares entities, which feeds have no need of") from None
-    except (ParseError, ValueError, LookupError) as error:
-        what = "a web page" if document[:512].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "no XML"
-        raise FeedError(f"it is {what} ({str(error)[:100]})") from None
+        root = SafeTree.fromstring(document, forbid_dtd=True)
+    except (DefusedXmlException, ParseError, ValueError, LookupError) as error:
+        if document[:512].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise FeedError("it is a web page") from None
+        if isinstance(error, DefusedXmlException):
+            raise FeedError("it has a document type, which could make it grow without end") from None
+        raise FeedError(f"it is no XML ({str(error)[:100]})") from None
     kind = _local(root.tag)
     if kind == "rss":
         parent = next(iter(_children(root, "channel")), None)
@@ -89,7 +96,7 @@ def _article_of(item: Element) -> Article:
         uid=uid if len(uid) <= MAX_UID else hashlib.sha256(uid.encode(errors="replace")).hexdigest(),
         title=title,
         torrent_url=torrent_url,
-        link=link if link.startswith(("https://", "http://")) else "",
+        link=link if link.startswith(("https://", "http://")) and len(link) <= MAX_URL_CHARACTERS else "",
         description=_text(item, "description", MAX_DESCRIPTION) or _text(item, "summary", MAX_DESCRIPTION),
         author=_text(item, "author", MAX_TEXT),
         category=_text(item, "category", MAX_TEXT),
@@ -108,13 +115,9 @@ def _torrent_url(item: Element, enclosure: Element | None, magnet: str, link: st
     return next(iter(magnets + others), "")
 
 
-def is_magnet(text: str) -> bool:
-    return text[:8].lower() == "magnet:?"
-
-
 def _atom_link(item: Element, relation: str) -> str:
     links = (child for child in _children(item, "link") if child.get("rel", "alternate") == relation)
-    return next((child.get("href", "").strip() for child in links), "")
+    return next((child.get("href", "").strip()[: MAX_URL_CHARACTERS + 1] for child in links), "")
 
 
 def _date(item: Element) -> float:
@@ -126,9 +129,10 @@ def _date(item: Element) -> float:
     ):
         if text := _text(item, name, MAX_TEXT):
             try:
-                return read(text).timestamp()
+                time_s = read(text).timestamp()
             except (ValueError, OverflowError, TypeError, IndexError):
                 continue
+            return time_s if 0 < time_s < MAX_TIME_S else 0.0
     return 0.0
 
 

@@ -12,6 +12,8 @@ from tunnel_pool.daemon.server.api.operations import Call, NotFoundError, Operat
 
 Url = Annotated[str, msgspec.Meta(max_length=2048)]
 
+FeedNumbers = Annotated[list[int], msgspec.Meta(max_length=kept.MAX_FEEDS, description="null: all feeds")]
+
 
 class Feed(Model):
     number: int
@@ -63,9 +65,7 @@ class NewRule(Model):
     is_regex: bool = False
     episodes: Annotated[kept.Pattern, msgspec.Meta(description="like 1x2;8-15;30-;")] = ""
     once: Annotated[bool, msgspec.Meta(description="each episode once")] = False
-    feeds: Annotated[list[int], msgspec.Meta(max_length=kept.MAX_FEEDS, description="numbers; none: all feeds")] = (
-        msgspec.field(default_factory=list)
-    )
+    feeds: FeedNumbers | None = None
     ignore_days: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
     labels: Labels = msgspec.field(default_factory=list)
@@ -146,7 +146,8 @@ class FeedsApi:
 
     def _rule_view(self, rule: kept.Rule) -> Rule:
         same = {name: getattr(rule, name) for name in NewRule.__struct_fields__ if name not in ("feeds", "folder")}
-        numbers = [feed.number for url in rule.feeds or () if (feed := self._feeds.find(url)) is not None]
+        found = [self._feeds.find(url) for url in rule.feeds or ()]
+        numbers = None if rule.feeds is None else [feed.number for feed in found if feed is not None]
         return Rule(name=rule.name, feeds=numbers, folder=rule.folder or None, matched_s=rule.matched_s or None, **same)
 
     async def _put_rule(self, call: Call) -> None:
@@ -154,14 +155,15 @@ class FeedsApi:
         name = call.words["name"]
         if not 0 < len(name) <= kept.MAX_NAME:
             raise RequestError(f"a rule's name has at most {kept.MAX_NAME} characters")
-        feeds = [self._feeds.find(number) for number in body.feeds]
+        feeds = [self._feeds.find(number) for number in body.feeds or ()]
         if None in feeds:
             raise RequestError("there is no feed of one of these numbers")
         fields = msgspec.structs.asdict(body)
-        fields |= {"feeds": [feed.url for feed in feeds if feed is not None] or None, "folder": body.folder or ""}
-        await self._feeds.put_rule(kept.Rule(name=name, **fields, **self._feeds.taken_by(name)))
+        urls = [feed.url for feed in feeds if feed is not None]
+        fields |= {"feeds": None if body.feeds is None else urls, "folder": body.folder or ""}
+        await self._feeds.put_rule(kept.Rule(name=name, **fields))
 
     async def _remove_rule(self, call: Call) -> None:
-        if not self._feeds.has_rule(call.words["name"]):
+        if self._feeds.rule(call.words["name"]) is None:
             raise NotFoundError("there is no such rule")
         await self._feeds.remove_rule(call.words["name"])

@@ -180,7 +180,7 @@ function fillIn(rule) {
   form.labels.value = rule.labels.join(", ");
   form.hops.value = rule.hops === null ? "" : String(rule.hops);
   form.folder.value = rule.folder ?? "";
-  for (const option of form.feeds.options) option.selected = rule.feeds.includes(Number(option.value));
+  for (const option of form.feeds.options) option.selected = Boolean(rule.feeds?.includes(Number(option.value)));
   form.name.focus();
 }
 
@@ -194,7 +194,9 @@ async function saveRule() {
   rule.labels = form.labels.value.split(",").map((label) => label.trim()).filter((label) => label);
   rule.hops = form.hops.value ? Number(form.hops.value) : null;
   rule.folder = form.folder.value.trim() || null;
-  rule.feeds = [...form.feeds.selectedOptions].map((option) => Number(option.value));
+  const feeds = [...form.feeds.selectedOptions].map((option) => Number(option.value));
+  const hadNone = edited.name === name && edited.feeds?.length === 0; // which is not all
+  rule.feeds = feeds.length || hadNone ? feeds : null;
   await ask("PUT", `api/rules/${encodeURIComponent(name)}`, rule);
   edited = {};
   byId("rule").reset();

@@ -79,6 +79,12 @@ class Rss:
             raise ConflictError(f"There is no such feed: {words.text(name)}")
         return feed
 
+    def _named(self, words: Words) -> list[Feed]:
+        """Return the feed that a client names, none if there is no such feed; all, where none is named."""
+        name = words.text("itemPath", "")
+        found = self._feeds.find(name)
+        return self._feeds.feeds if not name else [found] if found is not None else []
+
     # Feeds
 
     async def _items(self, words: Words) -> dict[str, Any]:
@@ -125,12 +131,12 @@ class Rss:
 
     async def _refresh_item(self, words: Words) -> None:
         """Have a feed read now; all, where none is named."""
-        for feed in [self._found(words, "itemPath")] if words.text("itemPath", "") else self._feeds.feeds:
+        for feed in self._named(words):
             self._feeds.refresh(feed)
 
     async def _mark_as_read(self, words: Words) -> None:
         uid = words.text("articleId", "") or None
-        for feed in [self._found(words, "itemPath")] if words.text("itemPath", "") else self._feeds.feeds:
+        for feed in self._named(words):
             await self._feeds.mark_read(feed, uid)
 
     # Rules
@@ -141,21 +147,24 @@ class Rss:
         return {rule.name: _rule_shown(rule, feeds, categories) for rule in self._feeds.rules}
 
     async def _matching(self, words: Words) -> dict[str, list[str]]:
-        name = words.text("ruleName")
-        rule = next((rule for rule in self._feeds.rules if rule.name == name), None)
-        return await self._feeds.wanted_by(rule) if rule is not None else {}
+        rule = self._feeds.rule(words.text("ruleName"))
+        if rule is None:
+            return {}
+        return await self._feeds.wanted_by(msgspec.structs.replace(rule, enabled=True))
 
     async def _set_rule(self, words: Words) -> None:
         name = words.text("ruleName").strip()
         try:
-            given = msgspec.json.decode(words.text("ruleDef"), type=RuleDefinition)
+            given = _definition_of(words.text("ruleDef"))
             with refused():
                 rule = msgspec.convert(_rule_fields(name, given), type=Rule)
         except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             raise RequestError(f"the rule can't be read: {error}") from None
-        taken = self._feeds.taken_by(name)
-        taken["seen"] = given.previously_matched_episodes
-        await self._feeds.put_rule(msgspec.structs.replace(rule, **taken))
+        before = self._feeds.rule(name)
+        is_for_all = {feed.url for feed in self._feeds.feeds} == set(rule.feeds or ())
+        if before is not None and before.feeds is None and is_for_all:
+            rule.feeds = None  # as which all of them were shown
+        await self._feeds.put_rule(rule)
 
     async def _rename_rule(self, words: Words) -> None:
         await self._feeds.rename_rule(words.text("ruleName"), words.text("newRuleName").strip())
@@ -190,10 +199,24 @@ def _article_shown(article: Article) -> dict[str, Any]:
     }
 
 
+def _definition_of(text: str) -> RuleDefinition:
+    """Return a rule as a client gave it; null is as nothing, and one feed may be a text. Raises msgspec's errors."""
+    given = _without_nulls(msgspec.json.decode(text))
+    if isinstance(given, dict) and isinstance(given.get("affectedFeeds"), str):
+        given["affectedFeeds"] = [given["affectedFeeds"]]
+    return msgspec.convert(given, type=RuleDefinition, strict=False)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return value
+
+
 def _rule_fields(name: str, given: RuleDefinition) -> dict[str, Any]:
     """Return the fields of our rule. Raises ValueError for a wrong tag of hops."""
     torrent = given.torrent_params or TorrentParameters(given.assigned_category, [], given.save_path, given.add_paused)
-    labels = [*filter(None, [torrent.category]), *torrent.tags]
+    labels = [word for text in (torrent.category, *torrent.tags) if (word := text.strip())]
     return {
         "name": name,
         "enabled": given.enabled,
@@ -202,6 +225,7 @@ def _rule_fields(name: str, given: RuleDefinition) -> dict[str, Any]:
         "is_regex": given.use_regex,
         "episodes": given.episode_filter,
         "once": given.smart_filter,
+        "seen": given.previously_matched_episodes,
         "feeds": given.affected_feeds,
         "ignore_days": given.ignore_days,
         "priority": given.priority,

@@ -1,19 +1,19 @@
-"""Fetches feeds and torrent files: by HTTPS through circuits of their own, or directly from the owner's own network."""
+"""Asks the web: by HTTPS through circuits of its own, or directly in the owner's own network."""
 
 import asyncio
 import itertools
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import aiohttp
 from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError, ProxyType
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.feeds.reading import is_magnet
-from tunnel_pool.daemon.feeds.urls import FeedError, Place, Way, place_of
+from tunnel_pool.daemon.outside.urls import NotNowError, OutsideError, Place, Way, is_magnet, place_of
 from tunnel_pool.overlay.clients.lanes import MAX_GROUP, Lane
 from tunnel_pool.socks5.address import AddressType, Socks5Address
 from tunnel_pool.socks5.messages import ReplyCode
@@ -27,9 +27,10 @@ MAX_LANES = 3  # how many circuits are tried, each over other nodes, as far as t
 CIRCUIT_WITHIN_S = 60.0
 POLL_S = 0.1
 TIMEOUT = aiohttp.ClientTimeout(total=120.0, sock_connect=30.0, sock_read=30.0)
+BUSY = frozenset((429, 503))
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 # The same of everybody; without `identity`, a server could send what grows without end.
-HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; feed reader)", "Accept-Encoding": "identity", "Accept": "*/*"}
+HEADERS = {"User-Agent": "Mozilla/5.0 (compatible)", "Accept-Encoding": "identity", "Accept": "*/*"}
 _SOMEWHERE = Socks5Address(AddressType.IPV4, "192.0.2.1", HTTPS_PORT)  # RFC 5737: no connection is made to it
 # Isolation groups apart from those of torrents, which count from one (torrent/isolation.py).
 _groups = itertools.cycle(range(MAX_GROUP // 2, MAX_GROUP))
@@ -44,53 +45,62 @@ class _WayError(Exception):
     """Says what went wrong on the way, which another circuit may not have."""
 
 
-class FeedClient:
-    """Opens a session for what belongs together: a feed, and the torrents that it names."""
+Answer = TypeVar("Answer")
+_Ask = Callable[[aiohttp.ClientSession], Awaitable[Answer]]  # raises OutsideError and _WayError
+
+
+class WebClient:
+    """Opens a session for what belongs together, such as a feed and the torrents that it names."""
 
     def __init__(self, tunnels: Tunnels, *, tunnel_all_tls: bool = False) -> None:
         self._tunnels = tunnels
         self._tunnel_all_tls = tunnel_all_tls
 
     def place_of(self, text: str, source: Place | None = None) -> Place:
-        """Return where a URL leads (urls.py). Raises FeedError."""
+        """Return where a URL leads (urls.py). Raises OutsideError."""
         return place_of(text, source, tunnel_all_tls=self._tunnel_all_tls)
 
     @asynccontextmanager
-    async def session(self, hops: int) -> AsyncIterator["FeedSession"]:
+    async def session(self, hops: int) -> AsyncIterator["WebSession"]:
         """Yield a session whose requests share circuits of this many hops, which nothing else uses."""
         async with AsyncExitStack() as stack:
-            yield FeedSession(self, _Tunnelled(self._tunnels, hops, stack), stack)
+            yield WebSession(self, _Tunnelled(self._tunnels, hops, stack), stack)
 
 
-class FeedSession:
-    def __init__(self, client: FeedClient, tunnelled: "_Tunnelled", stack: AsyncExitStack) -> None:
+class WebSession:
+    def __init__(self, client: WebClient, tunnelled: "_Tunnelled", stack: AsyncExitStack) -> None:
         self._client = client
         self._tunnelled = tunnelled
         self._stack = stack
         self._direct: aiohttp.ClientSession | None = None
 
     async def fetch(self, place: Place, most_bytes: int) -> tuple[Fetched, Place]:
-        """Return what a place holds, and where it was in the end. Raises FeedError.
+        """Return what a place holds, and where it was in the end. Raises OutsideError.
 
         Each redirection is judged anew, as named by the place that redirects.
         """
         for _ in range(MAX_REDIRECTS + 1):
-            fetch = self._fetch_directly if place.way is Way.DIRECT else self._tunnelled.fetch
-            given = await fetch(place, most_bytes)
+            given = await self._ask(place, partial(_get, place=place, most_bytes=most_bytes))
             if not isinstance(given, str):
                 return Fetched(given), place
             if is_magnet(given):
                 return Fetched(b"", given), place
             place = self._client.place_of(given, place)
-        raise FeedError(f"it redirects more than {MAX_REDIRECTS} times")
+        raise OutsideError(f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _fetch_directly(self, place: Place, most_bytes: int) -> bytes | str:
+    async def post(self, place: Place, told: object) -> None:
+        """Post an object as JSON. A redirection is not followed. Raises OutsideError."""
+        await self._ask(place, partial(_post, place=place, told=told))
+
+    async def _ask(self, place: Place, ask: "_Ask[Answer]") -> Answer:
+        if place.way is Way.TUNNELS:
+            return await self._tunnelled.ask(ask)
         if self._direct is None:
             self._direct = await self._stack.enter_async_context(_http(aiohttp.TCPConnector(ssl=await _trust())))
         try:
-            return await _answer(self._direct, place, most_bytes)
+            return await ask(self._direct)
         except _WayError as error:
-            raise FeedError(str(error)) from None
+            raise OutsideError(str(error)) from None
 
 
 class _Tunnelled:
@@ -104,18 +114,18 @@ class _Tunnelled:
         self._is_ready: Callable[[], bool] = lambda: False
         self._http: aiohttp.ClientSession
 
-    async def fetch(self, place: Place, most_bytes: int) -> bytes | str:
-        """Return a body, or where the server redirects. Raises FeedError."""
+    async def ask(self, ask: "_Ask[Answer]") -> Answer:
+        """Return what is answered. Raises OutsideError."""
         why = ""
         for _ in range(MAX_LANES):
             await self._open()
             try:
                 await self._wait()
-                return await _answer(self._http, place, most_bytes)
+                return await ask(self._http)
             except _WayError as error:
                 why = str(error)
                 await self._close()
-        raise FeedError(f"{why}; {MAX_LANES} circuits were tried")
+        raise OutsideError(f"{why}; {MAX_LANES} circuits were tried")
 
     async def _open(self) -> None:
         if self._lane is not None:
@@ -130,7 +140,7 @@ class _Tunnelled:
         try:
             port = server.listen()
         except CannotListenError as error:
-            raise FeedError(str(error)) from None
+            raise OutsideError(str(error)) from None
         self._lane.callback(self._tunnels.end_tunnels, *lane)
         self._tunnels.build_tunnels(*lane)
         self._is_ready = lambda: dispatcher.is_for_streams(_SOMEWHERE)
@@ -151,14 +161,14 @@ class _Tunnelled:
             await lane.aclose()
 
     async def _wait(self) -> None:
-        """Wait until a circuit carries streams. Raises FeedError."""
+        """Wait until a circuit carries streams. Raises OutsideError."""
         try:
             async with asyncio.timeout(CIRCUIT_WITHIN_S):
                 while not self._is_ready():  # noqa: ASYNC110 - circuits change in many ways
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             why = way_out_in_words(self._tunnels) or "the exits that are known carry no streams (docs/DAEMON.md)"
-            raise FeedError(f"no circuit carried HTTPS within {CIRCUIT_WITHIN_S:.0f} s: {why}") from None
+            raise NotNowError(f"no circuit carried HTTPS within {CIRCUIT_WITHIN_S:.0f} s: {why}") from None
 
 
 async def _trust() -> ssl.SSLContext:
@@ -178,20 +188,37 @@ def _http(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
     )
 
 
-async def _answer(http: aiohttp.ClientSession, place: Place, most_bytes: int) -> bytes | str:
-    """Return the body of what is there, or where it redirects. Raises FeedError and _WayError."""
+async def _get(http: aiohttp.ClientSession, place: Place, most_bytes: int) -> bytes | str:
+    """Return the body of what is there, or where it redirects. Raises OutsideError and _WayError."""
+    async with _answering(http.get(place.url, allow_redirects=False)) as response:
+        if response.status in REDIRECTS and (location := response.headers.get("Location")):
+            return location
+        if response.status != 200:
+            kind = NotNowError if response.status in BUSY else OutsideError
+            raise kind(f"the server answers {response.status}")
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > most_bytes:
+                raise OutsideError(f"it is larger than {most_bytes >> 20} MiB")
+        return _unpacked(bytes(body), response.headers.get("Content-Encoding", "identity"), most_bytes)
+
+
+async def _post(http: aiohttp.ClientSession, place: Place, told: object) -> None:
+    """Raises OutsideError and _WayError."""
+    async with _answering(http.post(place.url, json=told, allow_redirects=False)) as response:
+        if response.status >= 300:
+            raise OutsideError(f"the server answers {response.status}")
+
+
+@asynccontextmanager
+async def _answering(
+    asking: AbstractAsyncContextManager[aiohttp.ClientResponse],
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Yield the answer; what goes wrong meanwhile is a _WayError."""
     try:
-        async with http.get(place.url, allow_redirects=False) as response:
-            if response.status in REDIRECTS and (location := response.headers.get("Location")):
-                return location
-            if response.status != 200:
-                raise FeedError(f"the server answers {response.status}")
-            body = bytearray()
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > most_bytes:
-                    raise FeedError(f"it is larger than {most_bytes >> 20} MiB")
-            return _unpacked(bytes(body), response.headers.get("Content-Encoding", "identity"), most_bytes)
+        async with asking as response:
+            yield response
     except ProxyError as error:
         raise _WayError(_reply_in_words(error.error_code)) from None
     except aiohttp.ClientConnectorCertificateError as error:
@@ -205,17 +232,17 @@ async def _answer(http: aiohttp.ClientSession, place: Place, most_bytes: int) ->
 
 
 def _unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
-    """Return a body that a server has packed though it was not asked to. Raises FeedError."""
+    """Return a body that a server has packed though it was not asked to. Raises OutsideError."""
     if encoding.lower() in ("identity", ""):
         return body
     if encoding.lower() not in ("gzip", "x-gzip", "deflate"):
-        raise FeedError("it is packed in a way that was not asked for")
+        raise OutsideError("it is packed in a way that was not asked for")
     try:
         unpacked = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress(body, most_bytes + 1)
     except zlib.error:
-        raise FeedError("it can't be unpacked") from None
+        raise OutsideError("it can't be unpacked") from None
     if len(unpacked) > most_bytes:
-        raise FeedError(f"it is larger than {most_bytes >> 20} MiB")
+        raise OutsideError(f"it is larger than {most_bytes >> 20} MiB")
     return unpacked
 
 

@@ -1,4 +1,4 @@
-"""Where a feed, and the torrents that it names, may be fetched from, and which way. Pure.
+"""What of the web may be asked, such as a feed and the torrents that it names, and which way. Pure.
 
 Through the tunnels: HTTPS alone, as an exit could read, and change, what comes by HTTP. Directly: only what the owner
 has named on this machine or its own network, such as Prowlarr or Jackett; a feed from elsewhere can't lead there.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from tunnel_pool.daemon.private_urls import address_of, is_private
+from tunnel_pool.daemon.outside.private import address_of, is_private
 
 MAX_URL_CHARACTERS = 2048
 HTTPS_PORT = 443  # exits let TLS out to this port alone (overlay/serving/exit_rules.py)
@@ -17,8 +17,16 @@ HTTPS_PORT = 443  # exits let TLS out to this port alone (overlay/serving/exit_r
 LOCAL_SUFFIXES = (".local", ".localhost", ".lan", ".home", ".home.arpa", ".internal", ".onion", ".i2p")
 
 
-class FeedError(Exception):
-    """Says in one line why a feed, or a torrent that it names, is not fetched."""
+class OutsideError(Exception):
+    """Says in one line why something of the web is not asked, or has not answered."""
+
+
+class NotAllowedError(OutsideError):
+    """Says why nobody is asked."""
+
+
+class NotNowError(OutsideError):
+    """Says why nothing can be asked just now, which is no fault of what was to be asked."""
 
 
 class Way(Enum):
@@ -32,7 +40,7 @@ class Place(NamedTuple):
 
 
 def place_of(text: str, source: Place | None = None, *, tunnel_all_tls: bool = False) -> Place:
-    """Return where a URL leads, and which way. Raises FeedError.
+    """Return where a URL leads, and which way. Raises NotAllowedError.
 
     `source` is what names it, as a feed or by redirecting there; None if the owner does. With `tunnel_all_tls`, HTTPS
     goes through the tunnels whatever its address: the network is a private one, whose exits reach private addresses.
@@ -41,21 +49,27 @@ def place_of(text: str, source: Place | None = None, *, tunnel_all_tls: bool = F
     address = address_of(url.host or "")
     if address is not None and is_private(address) and not (tunnel_all_tls and url.scheme == "https"):
         if source is not None and (source.way is not Way.DIRECT or source.url.origin() != url.origin()):
-            raise FeedError("it leads into a private network, where its source has no business")
-        return Place(Way.DIRECT, url)
+            raise NotAllowedError("it leads into a private network, where its source has no business")
+        return Place(Way.DIRECT, url.with_host(str(address)))
     if url.scheme != "https":
-        raise FeedError("it is offered by http:// alone, and an exit could change it: only https:// is fetched")
+        raise NotAllowedError(
+            "it is offered by http:// alone, and an exit could read and change it: only https:// is asked"
+        )
     if url.port != HTTPS_PORT:
-        raise FeedError(f"exits carry HTTPS to port {HTTPS_PORT} alone, and not to port {url.port}")
+        raise NotAllowedError(f"exits carry HTTPS to port {HTTPS_PORT} alone, and not to port {url.port}")
     if address is None:
         _check_name(url.host or "")
     return Place(Way.TUNNELS, url)
 
 
+def is_magnet(text: str) -> bool:
+    return text[:8].lower() == "magnet:?"
+
+
 def _parsed(text: str, source: Place | None) -> URL:
-    """Return a URL, which may be relative to the URL of `source`. Raises FeedError."""
+    """Return a URL, which may be relative to the URL of `source`. Raises NotAllowedError."""
     if len(text) > MAX_URL_CHARACTERS:
-        raise FeedError(f"its URL is longer than {MAX_URL_CHARACTERS} characters")
+        raise NotAllowedError(f"its URL is longer than {MAX_URL_CHARACTERS} characters")
     try:
         url = URL(text.strip())
         if source is not None and not url.scheme:
@@ -64,13 +78,13 @@ def _parsed(text: str, source: Place | None) -> URL:
     except ValueError:
         is_one = False
     if not is_one:
-        raise FeedError("it is not a URL like https://tracker.example/rss")
+        raise NotAllowedError("it is not a URL like https://tracker.example/rss")
     if url.user is not None or url.password is not None:
-        raise FeedError("its URL has a user or a password before the host, which is not sent")
+        raise NotAllowedError("its URL has a user or a password before the host, which is not sent")
     return url.with_fragment(None)
 
 
 def _check_name(host: str) -> None:
     name = host.rstrip(".").lower()
     if "." not in name or name.endswith(LOCAL_SUFFIXES):
-        raise FeedError("an exit can't look up this name: write the IP address of a machine in your own network")
+        raise NotAllowedError("an exit can't look up this name: write the IP address of a machine in your own network")
