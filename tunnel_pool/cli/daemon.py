@@ -235,8 +235,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     RPC_PATH,
                 )
                 if arguments.config is not None:
-                    loop = asyncio.get_running_loop()
-                    loop.add_signal_handler(signal.SIGHUP, _reload, daemon, arguments)
+                    reloading = Reloading(daemon, arguments)
+                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.begin)
                 systemd.tell("READY=1")
                 with contextlib.suppress(asyncio.CancelledError):  # being told to stop is how a daemon ends well
                     await daemon.until_stopped()
@@ -288,19 +288,39 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
     )
 
 
-def _reload(daemon: Daemon, arguments: argparse.Namespace) -> None:
-    """Apply what the configuration says now; where it is wrong, what it said before goes on holding."""
-    systemd.tell_reloading()
-    try:
-        again = arguments.again()
-        left = daemon.apply(options_of(again))
-        logging.getLogger().setLevel(again.log_level.upper())
-    except UserError as error:
-        logger.error("The configuration stays as it was: %s", error)
-    else:
-        after = f"; these hold after a restart: {', '.join(left)}" if left else ""
-        logger.info("The configuration was read again%s", after)
-    systemd.tell("READY=1")
+class Reloading:
+    """Applies what the configuration says now; where it is wrong, what it said before goes on holding."""
+
+    def __init__(self, daemon: Daemon, arguments: argparse.Namespace) -> None:
+        self._daemon = daemon
+        self._arguments = arguments
+        self._in_turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        systemd.tell_reloading()
+        task = asyncio.get_running_loop().create_task(self._reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self) -> None:
+        async with self._in_turn:
+            try:
+                # A thread reads it, as a block list may be long.
+                again, read = await asyncio.to_thread(self._read)
+                left = self._daemon.apply(read)
+                logging.getLogger().setLevel(again.log_level.upper())
+            except UserError as error:
+                logger.error("The configuration stays as it was: %s", error)
+            else:
+                after = f"; these hold after a restart: {', '.join(left)}" if left else ""
+                logger.info("The configuration was read again%s", after)
+            systemd.tell("READY=1")
+
+    def _read(self) -> tuple[argparse.Namespace, DaemonOptions]:
+        """Raises UserError."""
+        again = self._arguments.again()
+        return again, options_of(again)
 
 
 def _report(daemon: Daemon, started_s: float) -> dict[str, Any]:

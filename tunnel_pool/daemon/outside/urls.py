@@ -10,9 +10,9 @@ from typing import NamedTuple
 from yarl import URL
 
 from tunnel_pool.daemon.outside.private import address_of, is_private
+from tunnel_pool.torrent.anonymous_torrents import HTTPS_PORT
 
 MAX_URL_CHARACTERS = 2048
-HTTPS_PORT = 443  # exits let TLS out to this port alone (overlay/serving/exit_rules.py)
 # Names that mean something in the owner's network, or in another one, and nothing to an exit.
 LOCAL_SUFFIXES = (".local", ".localhost", ".lan", ".home", ".home.arpa", ".internal", ".onion", ".i2p")
 
