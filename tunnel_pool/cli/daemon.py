@@ -18,7 +18,7 @@ from tunnel_pool.cli.arguments.pairs import folder_hop_pairs, hop_pairs, pairs, 
 from tunnel_pool.cli.arguments.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
 from tunnel_pool.daemon.config import DaemonConfig
 from tunnel_pool.daemon.daemon import Daemon, DaemonOptions, running
-from tunnel_pool.daemon.done_webhook import checked_url
+from tunnel_pool.daemon.outside.urls import OutsideError, Place, place_of
 from tunnel_pool.daemon.server.guard import may_listen
 from tunnel_pool.daemon.server.web import RPC_PATH, WebOptions
 from tunnel_pool.daemon.torrents.sessions import ANYWHERE, SessionOptions
@@ -94,7 +94,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--webhook-done",
-        type=_webhook,
         metavar="URL",
         help="URL to which JSON is posted when a torrent was downloaded: at an address of this machine or of a private "
         "network, like http://192.168.1.5:8123/done, or by https:// anywhere else, through the tunnels.",
@@ -199,13 +198,6 @@ def with_config(arguments: argparse.Namespace, parse: Parse, argv: Sequence[str]
     return layered(arguments, parse, argv)
 
 
-def _webhook(text: str) -> str:
-    try:
-        return checked_url(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-
-
 def _umask(text: str) -> str:
     if not re.fullmatch("0?[0-7]{3}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not like 0027")
@@ -281,11 +273,21 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
         min_free_bytes=arguments.min_free,
         script_done=script,
         script_limit_s=arguments.script_limit,
-        webhook_done=arguments.webhook_done,
+        webhook_done=_webhook(arguments),
         blocked=read_blocklists(arguments.blocklist),
         settle_s=arguments.settle,
         config=config_model(arguments),
     )
+
+
+def _webhook(arguments: argparse.Namespace) -> Place | None:
+    """Raises UsageError."""
+    if not arguments.webhook_done:
+        return None
+    try:
+        return place_of(arguments.webhook_done, tunnel_all_tls=arguments.allow_private)
+    except OutsideError as error:
+        raise UsageError(f"--webhook-done: {error}") from None
 
 
 class Reloading:

@@ -11,7 +11,7 @@ from tunnel_pool.cli.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.feeds.model import LEAST_INTERVAL_MIN, MOST_INTERVAL_MIN
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.overlay.config import MAX_HOPS
-from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.errors import UsageError, UserError
 
 DESCRIPTIONS = {
     "feeds": "Lists of torrents on the web (RSS, Atom) that a running daemon reads, through the tunnels: by https:// "
@@ -22,13 +22,16 @@ ACTIONS = {
     "feeds": {
         "list": "Show the feeds.",
         "add": "Add a feed; it is read at once, and its articles are there for rules.",
+        "set": "Change a feed; what is not given stays as it is.",
         "remove": "Remove a feed, and no torrent.",
-        "refresh": "Have a feed read now.",
+        "refresh": "Have a feed read now, and the torrents tried again that could not be had.",
         "articles": "Show the articles of a feed, and what became of them.",
     },
     "rules": {
         "list": "Show the rules.",
-        "set": "Make a rule, or replace the one of this name; articles that are there are looked through at once.",
+        "set": "Make a rule, or change the one of this name; what is not given stays as it is. Articles that are there "
+        "are looked through at once.",
+        "matches": "Show the articles that a rule takes.",
         "remove": "Remove a rule, and no torrent.",
     },
 }
@@ -50,9 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_feed_options(parser: argparse.ArgumentParser, action: str) -> None:
+    if action == "list":
+        return
     if action == "add":
         parser.add_argument("url", metavar="URL", help="Where the feed is, like https://tracker.example/rss.")
-        parser.add_argument("--name", default="", metavar="NAME", help="What it is called here. Default: its host.")
+    else:
+        parser.add_argument("feed", metavar="FEED", help="Number or name of a feed.")
+    if action == "set":
+        parser.add_argument("--url", metavar="URL", help="Where the feed is from now on.")
+    if action in ("add", "set"):
+        parser.add_argument("--name", metavar="NAME", help="What it is called here. Default: its host.")
         parser.add_argument(
             "--hops",
             type=options.whole_number(1, MAX_HOPS),
@@ -65,43 +75,41 @@ def _add_feed_options(parser: argparse.ArgumentParser, action: str) -> None:
             metavar="MINUTES",
             help="How often it is read. Default: 30.",
         )
-    elif action != "list":
-        parser.add_argument("feed", metavar="FEED", help="Number or name of a feed.")
 
 
 def _add_rule_options(parser: argparse.ArgumentParser, action: str) -> None:
     if action == "list":
         return
     parser.add_argument("name", metavar="NAME", help="Name of the rule.")
-    if action == "remove":
+    if action != "set":
         return
     parser.add_argument(
         "--match",
-        default="",
         metavar="WORDS",
         help="Words that a title has to have, in any case; * is any text, ? any character, | stands between "
-        "alternatives. Default: every title.",
+        "alternatives. '*' takes every title.",
     )
-    parser.add_argument("--not", dest="must_not", default="", metavar="WORDS", help="Words that it must not have.")
-    parser.add_argument("--regex", action="store_true", help="--match and --not are regular expressions.")
+    parser.add_argument("--not", dest="must_not", metavar="WORDS", help="Words that it must not have.")
+    flag = {"action": argparse.BooleanOptionalAction, "default": None}
+    parser.add_argument("--regex", **flag, help="Whether --match and --not are regular expressions.")  # type: ignore[arg-type]
+    parser.add_argument("--episodes", metavar="LIST", help="Episodes of a season, like 1x2;8-15;30-; of season 1.")
     parser.add_argument(
-        "--episodes", default="", metavar="LIST", help="Episodes of a season, like 1x2;8-15;30-; of season 1."
-    )
-    parser.add_argument("--once", action="store_true", help="Add each episode once, whoever offers it again.")
-    parser.add_argument(
-        "--feed", action="append", default=[], metavar="FEED", help="Feed to look at; may be repeated. Default: all."
+        "--once",
+        **flag,  # type: ignore[arg-type]
+        help="Whether to add each episode once, whoever offers it again; a PROPER or REPACK of it is one more.",
     )
     parser.add_argument(
-        "--label", action="append", default=[], metavar="LABEL", help="Label of the torrents; may be repeated."
+        "--feed", action="append", metavar="FEED", help="Feed to look at; may be repeated. Default: all."
     )
+    parser.add_argument("--label", action="append", metavar="LABEL", help="Label of the torrents; may be repeated.")
     parser.add_argument(
         "--to", type=options.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
     )
     parser.add_argument(
         "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count of the torrents, 0 (plain) to 3."
     )
-    parser.add_argument("--paused", action="store_true", help="Do not start the torrents yet.")
-    parser.add_argument("--off", action="store_true", help="Keep the rule, but add nothing by it.")
+    parser.add_argument("--paused", **flag, help="Whether not to start the torrents yet.")  # type: ignore[arg-type]
+    parser.add_argument("--on", **flag, help="Whether it adds anything. Default: it does.")  # type: ignore[arg-type]
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -113,18 +121,15 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def _ask_feeds(remote: Remote, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.action == "add":
-        wish = {"url": arguments.url, "name": arguments.name}
-        if arguments.hops is not None:
-            wish["hops"] = arguments.hops
-        if arguments.every is not None:
-            wish["interval_min"] = arguments.every
-        return {"feeds": [await remote.api("POST", "/api/feeds", wish)]}
+        return {"feeds": [await remote.api("POST", "/api/feeds", _feed_fields(arguments))]}
     feeds = await remote.api("GET", "/api/feeds")
     if arguments.action == "list":
         return {"feeds": feeds}
     feed = _named(feeds, arguments.feed)
     path = f"/api/feeds/{feed['number']}"
     match arguments.action:
+        case "set":
+            await remote.api("PATCH", path, _feed_fields(arguments))
         case "remove":
             await remote.api("DELETE", path)
         case "refresh":
@@ -134,34 +139,59 @@ async def _ask_feeds(remote: Remote, arguments: argparse.Namespace) -> dict[str,
     return {"feeds": [feed]}
 
 
+def _feed_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {
+        "url": arguments.url,
+        "name": arguments.name,
+        "hops": arguments.hops,
+        "interval_min": arguments.every,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 async def _ask_rules(remote: Remote, arguments: argparse.Namespace) -> dict[str, Any]:
+    rules = await remote.api("GET", "/api/rules")
+    feeds = await remote.api("GET", "/api/feeds")
     if arguments.action == "list":
-        feeds = {feed["number"]: feed["name"] for feed in await remote.api("GET", "/api/feeds")}
-        rules = await remote.api("GET", "/api/rules")
+        names = {feed["number"]: feed["name"] for feed in feeds}
         for rule in rules:
             if rule["feeds"] is not None:
-                rule["feeds"] = [feeds.get(number, "?") for number in rule["feeds"]]
+                rule["feeds"] = [names.get(number, "?") for number in rule["feeds"]]
         return {"rules": rules}
+    before = next((rule for rule in rules if rule["name"] == arguments.name), None)
+    if before is None and arguments.action != "set":
+        raise UserError(f"there is no rule {arguments.name}; `tunnel-pool rules list` shows them")
     path = f"/api/rules/{quote(arguments.name, safe='')}"
     if arguments.action == "remove":
         await remote.api("DELETE", path)
         return {"name": arguments.name}
-    feeds = await remote.api("GET", "/api/feeds") if arguments.feed else []
-    rule = {
-        "enabled": not arguments.off,
+    if arguments.action == "set":
+        await remote.api("PUT", path, _rule_fields(arguments, before, feeds))
+    return {"name": arguments.name, "matches": await remote.api("GET", f"{path}/matches")}
+
+
+def _rule_fields(
+    arguments: argparse.Namespace, before: dict[str, Any] | None, feeds: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a rule as it is to be: as it was but for what is given. Raises UserError."""
+    given = {
+        "enabled": arguments.on,
         "must": arguments.match,
         "must_not": arguments.must_not,
         "is_regex": arguments.regex,
         "episodes": arguments.episodes,
         "once": arguments.once,
-        "feeds": [_named(feeds, name)["number"] for name in arguments.feed] or None,
+        "feeds": arguments.feed and [_named(feeds, name)["number"] for name in arguments.feed],
         "labels": arguments.label,
         "folder": str(arguments.to.absolute()) if arguments.to is not None else None,
         "hops": arguments.hops,
-        "stopped": True if arguments.paused else None,
+        "stopped": arguments.paused,
     }
-    await remote.api("PUT", path, rule)
-    return {"name": arguments.name}
+    rule = {name: value for name, value in given.items() if value is not None}
+    if before is None and not (arguments.match or arguments.episodes):
+        raise UsageError("say which articles it takes: --match WORDS, or --match '*' for all")
+    kept = {name: before[name] for name in (*given, "ignore_days", "priority")} if before is not None else {}
+    return {**kept, **rule}
 
 
 def _named(feeds: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -181,8 +211,17 @@ def describe(report: dict[str, Any]) -> str:
     if action == "list":
         return _feeds_shown(report["feeds"])
     name = report.get("name") or report["feeds"][0]["name"]
-    done = {"add": "added", "remove": "removed", "refresh": "being read", "set": "holds"}
+    if "matches" in report:
+        return printable(_matches_shown(name, report["matches"], action == "matches"))
+    done = {"add": "added", "remove": "removed", "refresh": "being read", "set": "saved"}
     return printable(f"{done[action]}: {name}")
+
+
+def _matches_shown(name: str, matches: dict[str, list[str]], with_titles: bool) -> str:
+    count = sum(map(len, matches.values()))
+    if not with_titles:
+        return f"saved: {name}; of the articles that are known, it takes {count}"
+    return "\n".join(f"{feed}: {title}" for feed, titles in matches.items() for title in titles) or "it takes none"
 
 
 def _feeds_shown(feeds: list[dict[str, Any]]) -> str:
@@ -192,7 +231,8 @@ def _feeds_shown(feeds: list[dict[str, Any]]) -> str:
         [
             feed["number"],
             feed["name"],
-            feed["hops"],
+            feed["hops"] or "direct",
+            f"{feed['interval_min']} min",
             feed["articles"],
             feed["unread"],
             _when(feed["read_s"]),
@@ -200,21 +240,21 @@ def _feeds_shown(feeds: list[dict[str, Any]]) -> str:
         ]
         for feed in feeds
     ]
-    return table_of(("id", "name", "hops", "articles", "new", "read", "state"), rows)
+    return table_of(("id", "name", "hops", "every", "articles", "new", "read", "state"), rows)
 
 
 def _articles_shown(articles: list[dict[str, Any]]) -> str:
     if not articles:
         return "the feed has no articles yet"
-    rows = [
-        [
-            _when(article["published_s"]),
-            article["problem"] or ("taken" if article["is_read"] else "new"),
-            article["title"],
-        ]
-        for article in articles
-    ]
-    return table_of(("date", "state", "title"), rows)
+    return table_of(
+        ("title", "date", "state"),
+        [[article["title"], _when(article["published_s"]), _state_of(article)] for article in articles],
+    )
+
+
+def _state_of(article: dict[str, Any]) -> str:
+    added = f"added by {article['added_by']}" if article["added_by"] else ""
+    return article["problem"] or added or ("read" if article["is_read"] else "new")
 
 
 def _rules_shown(rules: list[dict[str, Any]]) -> str:
@@ -227,11 +267,27 @@ def _rules_shown(rules: list[dict[str, Any]]) -> str:
             rule["must"] or "everything",
             rule["must_not"],
             "all" if rule["feeds"] is None else ", ".join(rule["feeds"]) or "none",
+            ", ".join(_how(rule)),
             _when(rule["matched_s"]),
         ]
         for rule in rules
     ]
-    return table_of(("name", "is", "match", "not", "feeds", "last added"), rows)
+    return table_of(("name", "is", "match", "not", "feeds", "how", "newest added"), rows)
+
+
+def _how(rule: dict[str, Any]) -> list[str]:
+    """Return what else a rule says, in words."""
+    told = {
+        "regex": rule["is_regex"],
+        "once": rule["once"],
+        rule["episodes"]: rule["episodes"],
+        "paused": rule["stopped"],
+        "plain, in your name": rule["hops"] == 0,
+        f"{rule['hops']} hops": rule["hops"],
+        f"to {rule['folder']}": rule["folder"],
+        **{f"label {label}": True for label in rule["labels"]},
+    }
+    return [words for words, holds in told.items() if holds]
 
 
 def _when(time_s: float | None) -> str:

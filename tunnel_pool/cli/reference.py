@@ -33,7 +33,7 @@ def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def _section(name: str, what: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield f"## `{name}`\n\n{what[:1].upper()}{what[1:]}.\n"
+    yield f"## `{name}`\n\n{what[:1].upper()}{what[1:].rstrip('.')}.\n"
     rows = [row for action in parser._actions if (row := _row(action))]  # noqa: SLF001
     if rows:
         yield "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"

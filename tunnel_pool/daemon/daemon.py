@@ -20,6 +20,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.network_watch import NetworkWatch
 from tunnel_pool.daemon.outside.client import WebClient
+from tunnel_pool.daemon.outside.urls import Place
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.daemon.rules.hops import HopRules
 from tunnel_pool.daemon.server.api import model
@@ -78,7 +79,7 @@ class DaemonOptions:
     min_free_bytes: int = 1 << 30
     script_done: Path | None = None  # a program that runs when a torrent was downloaded
     script_limit_s: float = 3600.0
-    webhook_done: str | None = None  # the URL of the owner's that is told when a torrent was downloaded
+    webhook_done: Place | None = None  # what is told when a torrent was downloaded
     blocked: Blocklist = NOTHING
     settle_s: float = 0.0  # how long a new torrent waits for its client to say more of it
     config: model.Config = field(default_factory=lambda: model.Config(options={}))  # as the API shows it

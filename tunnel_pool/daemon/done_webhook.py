@@ -7,24 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tunnel_pool.daemon.outside.client import WebClient
-from tunnel_pool.daemon.outside.urls import OutsideError, place_of
+from tunnel_pool.daemon.outside.urls import OutsideError, Place
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 AGAIN_AFTER_S = (5.0, 60.0)
 MAX_WAITING = 1000
 
 logger = logging.getLogger(__name__)
-
-
-def checked_url(text: str) -> str:
-    """Return the URL, if it can be asked through the tunnels or in a private network (outside/urls.py).
-
-    Raises ValueError.
-    """
-    try:
-        return str(place_of(text).url)
-    except OutsideError as error:
-        raise ValueError(str(error)) from None
 
 
 def told_of(torrent: Torrent, now_s: float) -> dict[str, Any]:
@@ -47,9 +36,9 @@ def told_of(torrent: Torrent, now_s: float) -> dict[str, Any]:
 class DoneWebhook:
     """Posts JSON to a URL for each torrent, one after another, and tries again twice; `close` forgets what waits."""
 
-    def __init__(self, url: str, client: WebClient, hops: Callable[[], int]) -> None:
+    def __init__(self, place: Place, client: WebClient, hops: Callable[[], int]) -> None:
         """`hops`: over how many hops it is told, unless it is in a private network."""
-        self._place = client.place_of(url)
+        self._place = place
         self._client = client
         self._hops = hops
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
@@ -71,7 +60,8 @@ class DoneWebhook:
             for wait_s in (*AGAIN_AFTER_S, 0.0):
                 if not (why := await self._post(told)):
                     break
-                logger.warning("--webhook-done was not told of a torrent: %s", why)
+                then = f"it is tried again in {wait_s:.0f} s" if wait_s else "it is given up"
+                logger.warning("--webhook-done was not told of torrent %d: %s; %s", told["number"], why, then)
                 await asyncio.sleep(wait_s)
 
     async def _post(self, told: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ import contextlib
 from dataclasses import replace
 
 import libtorrent as lt
-import pytest
 from qbittorrentapi import Client
 
 from tests.network import until, unused_host
@@ -13,7 +12,7 @@ from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.running import Rpc, daemon_here, make_torrent
 from tunnel_pool.daemon import done_webhook
-from tunnel_pool.daemon.done_webhook import checked_url
+from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.blocklist import parse
 from tunnel_pool.torrent.metainfo import parse_torrent
@@ -47,7 +46,7 @@ async def test_a_blocked_address_is_no_peer_until_the_list_changes(seeder, tmp_p
 async def test_the_owners_program_is_told_once_of_what_was_downloaded(seeder, tmp_path, monkeypatch):
     monkeypatch.setattr(done_webhook, "AGAIN_AFTER_S", (0.05, 0.05))
     async with owners_program(lambda number: 500 if number == 1 else 200) as (url, told):
-        async with daemon_here(tmp_path, webhook_done=url) as here:
+        async with daemon_here(tmp_path, webhook_done=place_of(url)) as here:
             wish = AddRequest(hops=0, labels=["x"])
             torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), wish)
             await until(lambda: len(told) == 2)
@@ -63,7 +62,10 @@ async def test_the_owners_program_is_told_once_of_what_was_downloaded(seeder, tm
 
 async def test_a_redirection_is_not_followed(seeder, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(done_webhook, "AGAIN_AFTER_S", (0.05, 0.05))
-    async with owners_program(lambda number: 307) as (url, told), daemon_here(tmp_path, webhook_done=url) as here:
+    async with (
+        owners_program(lambda number: 307) as (url, told),
+        daemon_here(tmp_path, webhook_done=place_of(url)) as here,
+    ):
         await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
         await until(lambda: len(told) == 3)
         await until(lambda: sum("the server answers 307" in line for line in caplog.messages) == 3)
@@ -81,36 +83,7 @@ async def test_a_program_that_never_answers_keeps_nobody_from_stopping(seeder, t
 
     server = await asyncio.start_server(silent, unused_host(), 0)
     host, port = server.sockets[0].getsockname()
-    async with server, daemon_here(tmp_path, webhook_done=f"http://{host}:{port}/") as here:
+    async with server, daemon_here(tmp_path, webhook_done=place_of(f"http://{host}:{port}/")) as here:
         await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
         await until(asked.is_set)
         hung.cancel()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:1/x",
-        "http://localhost/",
-        "https://192.168.1.5:8123/a?b=c",
-        "http://[fd00::1]/",
-        "http://100.64.0.1/",
-        "https://ntfy.example/done",
-    ],
-)
-def test_private_networks_are_told_and_others_by_https(url):
-    assert checked_url(url) == url.replace("localhost", "127.0.0.1")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://8.8.8.8/", "http://[::ffff:8.8.8.8]/", "http://example.org/", "http://localhost.example.org/", "ftp://127.0.0.1/",
-        "127.0.0.1:1", "", "http://", "http://0.0.0.0/", "http://[2001:4860:4860::8888]/", "http://127.0.0.1:99999/",
-        "http://224.0.0.1/", "http://2130706433/", "http://127.1/", "http://127.0.0.1@8.8.8.8/", "http://[::1/",
-        "https://example.org:8443/",
-    ],
-)  # fmt: skip
-def test_nobody_else_is(url):
-    with pytest.raises(ValueError):
-        checked_url(url)

@@ -137,7 +137,7 @@ HOSTILE = [
     (b"", "no XML"),
     (b"<error code='100' description='Invalid API Key'/>", "Invalid API Key"),
     ("/rss", "redirects more than 5 times"),
-    ("http://tracker.example/rss", "http:// alone"),
+    ("http://tracker.example/rss", "by http:// an exit"),
     ("http://127.0.0.1:9/other", "private network"),
     ("https://tracker.example:8443/", "port 443"),
     ("file:///etc/passwd", "not a URL"),
@@ -159,7 +159,11 @@ async def test_a_hostile_feed_is_refused_in_words_and_what_was_known_stays(tmp_p
         assert (feed.problem, feed.failures) == ("", 0)
 
 
-async def test_a_torrent_that_can_not_be_had_is_tried_three_times_and_the_others_come(tmp_path):
+def asked_for(server, path):
+    return sum(asked == path for asked, _ in server.asked)
+
+
+async def test_a_torrent_that_can_not_be_had_is_given_up_in_the_end_and_the_others_come(tmp_path):
     items = [("Gone", "/gone"), ("Not a torrent", "/page"), ("Elsewhere", "http://tracker.example/x.torrent"),
              ("Fine", MAGNET.format(1)), ("Nonsense", "magnet:?xt=urn:nothing")]  # fmt: skip
     async with own_feed(tmp_path, *items) as (here, server, feed):
@@ -167,15 +171,27 @@ async def test_a_torrent_that_can_not_be_had_is_tried_three_times_and_the_others
         await here.feeds.put_rule(Rule(name="all"))
         await read(here, feed)
         await until(lambda: names(here) == ["x"], what="the one that is fine")
-        for _ in range(3):
-            await read_again(here, feed)
+        gone = next(article for article in here.feeds.articles(feed) if article.title == "Gone")
+        for times in (2, 3, 4):
+            await until(lambda times=times: gone.again_s and asked_for(server, "/gone") == times - 1)
+            await until(lambda: not here.feeds.is_being_read(feed))
+            for article in here.feeds.articles(feed):
+                article.again_s = 0.0
+            await here.feeds.put_rule(Rule(name="all"))
+        await until(lambda: gone.is_read, what="the end of trying")
+        await until(lambda: not here.feeds.is_being_read(feed))
         problems = {article.title: article.problem for article in here.feeds.articles(feed)}
         assert "answers 404" in problems["Gone"]
         assert "no torrent file" in problems["Not a torrent"]
-        assert "http:// alone" in problems["Elsewhere"]
+        assert "by http:// an exit" in problems["Elsewhere"]
         assert "not a magnet link" in problems["Nonsense"]
         assert problems["Fine"] == ""
-        assert sum(path == "/gone" for path, _ in server.asked) == 3
+        assert gone.problem.startswith("given up: ")
+        assert asked_for(server, "/gone") == 4
+        server.pages["/gone"] = make_torrent(tmp_path, "back", {"a": 10})
+        await read_again(here, feed)  # as its owner asks for
+        (back,) = (article for article in here.feeds.articles(feed) if article.title == "Gone")
+        assert (back.problem, back.added_by) == ("", "all")
 
 
 async def test_a_pattern_that_takes_too_long_ends_and_the_other_rules_go_on(tmp_path):
@@ -408,11 +424,23 @@ async def test_the_commands_drive_feeds_and_rules(tmp_path):
         assert await run("feeds", "remove", "theirs") == (0, "removed: theirs")
         assert (await run("feeds", "remove", "theirs"))[0] == 1
         assert "One gpj" in (await run("feeds", "articles", "1"))[1]
-        assert (await run("rules", "set", "all", "--match=one", "--feed=1", "--paused", "--hops=3"))[0] == 0
+        assert (await run("feeds", "set", "1", "--name=with blanks", "--every=7"))[0] == 0
+        assert (feed.name, feed.interval_min) == ("with blanks", 7)
+        assert (await run("rules", "set", "ones"))[0] == 2, "it has to say what it takes"
+        said = await run("rules", "set", "ones", "--match=one", "--feed=1", "--paused", "--hops=3")
+        assert said == (0, "saved: ones; of the articles that are known, it takes 1")
         await until(lambda: names(here) == ["x"])
-        assert "one" in (await run("rules", "list"))[1]
-        assert (await run("rules", "remove", "all"))[0] == 0
-        assert (await run("rules", "remove", "all"))[0] == 1
+        assert "added by ones" in (await run("feeds", "articles", "1"))[1]
+        assert (await run("rules", "set", "ones", "--no-on", "--label=tv"))[0] == 0
+        (rule,) = here.feeds.rules
+        assert (rule.enabled, rule.must, rule.hops, rule.labels) == (False, "one", 3, ["tv"]), "the rest stays"
+        assert await run("rules", "matches", "ones") == (0, "with blanks: One gpj")
+        shown = (await run("rules", "list"))[1]
+        assert "paused, 3 hops, label tv" in " ".join(shown.split())
+        assert (await run("rules", "remove", "ones"))[0] == 0
+        assert (await run("rules", "remove", "ones"))[0] == 1
+        for name in ("", "..", "4", "a\\b"):
+            assert (await run("rules", "set", name, "--match=x"))[0] == 1
         assert (await run("rules", "set", "bad", "--match=(", "--regex"))[0] == 1
 
 

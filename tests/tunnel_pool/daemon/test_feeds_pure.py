@@ -92,6 +92,8 @@ def test_what_was_read_stays_as_it_is_known_and_the_newest_come_first():
         ("http://127.0.0.1:9117/jackett", Way.DIRECT, "http://127.0.0.1:9117/jackett"),
         ("http://localhost:9117/", Way.DIRECT, "http://127.0.0.1:9117/"),
         ("https://[fd00::5]/rss", Way.DIRECT, "https://[fd00::5]/rss"),
+        ("https://192.168.1.5:8123/a?b=c", Way.DIRECT, "https://192.168.1.5:8123/a?b=c"),
+        ("http://100.64.0.1/", Way.DIRECT, "http://100.64.0.1/"),
     ],
 )
 def test_which_way_a_feed_is_fetched(url, way, is_at):
@@ -105,6 +107,8 @@ def test_which_way_a_feed_is_fetched(url, way, is_at):
         "", "rss", "http://", "http://tracker.example/", "ftp://127.0.0.1/", "https://tracker.example:444/",
         "https://user:password@tracker.example/", "https://prowlarr/", "https://nas.local/", "https://a.onion/",
         "https://8.8.8.8:80/", "http://8.8.8.8/", "http://[::ffff:8.8.8.8]/", "https://x.example:99999/", "https://[/",
+        "http://localhost.example.org/", "http://0.0.0.0/", "http://224.0.0.1/", "http://2130706433/", "http://127.1/",
+        "http://127.0.0.1@8.8.8.8/", "http://[2001:4860:4860::8888]/", "127.0.0.1:1", "http://127.0.0.1:99999/",
         "https://tracker.example/" + "a" * 3000, "http://127.0.0.1:0/", "javascript:alert(1)", "//tracker.example/",
     ],
 )  # fmt: skip

@@ -194,7 +194,7 @@ def read_feeds(page, url):
     page.click("#rule [name=once]")
     page.click("#rule button")
     said(page, "Saved.")
-    page.until_text("#articles-of", "taken")
+    page.until_text("#articles-of", "added by shows")
     page.until_text("#feeds-of", "2, 1 new")
     page.screenshot("page-feeds.png")
     assert page.serious() == []

@@ -12,7 +12,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.model import MAX_FEEDS, MAX_NAME, MAX_RULES, Article, Feed, Kept, RawKept, Rule
 from tunnel_pool.daemon.outside.client import WebClient
-from tunnel_pool.daemon.outside.urls import OutsideError, Place
+from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
 from tunnel_pool.daemon.rules.hops import HopRules, hops_of_labels
 from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.daemon.torrents.moves import absolute
@@ -74,6 +74,13 @@ class FeedBook:
     def rule(self, name: str) -> Rule | None:
         return self._rules.get(name)
 
+    def is_direct(self, feed: Feed) -> bool:
+        """Return whether a feed is in its owner's own network, and asked without tunnels."""
+        try:
+            return self._client.place_of(feed.url).way is Way.DIRECT
+        except OutsideError:
+            return False
+
     # What follows a change; reading feeds is another's work (feeds.py)
 
     def refresh(self, feed: Feed) -> None:
@@ -89,7 +96,7 @@ class FeedBook:
 
     async def add(self, url: str, name: str = "", hops: int | None = None, interval_min: int | None = None) -> Feed:
         """Add a feed, which is read at once; without a name, it is called by its host."""
-        place = self._checked(url)
+        place, name = self._checked(url), _checked_name(name) if name else ""
         async with self._changing:
             if len(self._feeds) >= MAX_FEEDS:
                 raise RequestError(f"{MAX_FEEDS} feeds are the most")
@@ -113,6 +120,8 @@ class FeedBook:
         """Change fields of a feed: `url`, `name`, `hops` and `interval_min`. It is read anew then."""
         if "url" in fields:
             self._checked(fields["url"])
+        if "name" in fields:
+            fields["name"] = _checked_name(fields["name"])
         async with self._changing:
             if feed.number not in self._feeds:
                 raise RequestError("the feed is gone")
@@ -139,8 +148,8 @@ class FeedBook:
             article.is_read |= uid in (None, article.uid)
         await self._keep_articles(feed)
 
-    async def put_rule(self, rule: Rule) -> None:
-        """Add a rule, or replace the one of its name, of which it keeps what that has taken.
+    async def put_rule(self, rule: Rule, *, forgets: bool = False) -> None:
+        """Add a rule, or replace the one of its name; unless it `forgets`, it keeps what that has taken.
 
         Unread articles are looked through at once.
         """
@@ -148,7 +157,7 @@ class FeedBook:
         async with self._changing:
             if rule.name not in self._rules and len(self._rules) >= MAX_RULES:
                 raise RequestError(f"{MAX_RULES} rules are the most")
-            if (before := self._rules.get(rule.name)) is not None:
+            if (before := self._rules.get(rule.name)) is not None and not forgets:
                 rule.seen = list(dict.fromkeys([*before.seen, *rule.seen]))[-matching.MAX_SEEN :]
                 rule.matched_s = before.matched_s
             rules = {**self._rules, rule.name: rule}
@@ -165,7 +174,8 @@ class FeedBook:
 
     async def rename_rule(self, before: str, name: str) -> None:
         async with self._changing:
-            if before not in self._rules or name in self._rules or not 0 < len(name) <= MAX_NAME:
+            name = _checked_name(name)
+            if before not in self._rules or name in self._rules:
                 raise RequestError("there is no such rule, or there is one of the new name")
             rules = [
                 msgspec.structs.replace(rule, name=name) if rule.name == before else rule
@@ -186,8 +196,6 @@ class FeedBook:
             raise RequestError("there is a feed of this URL already")
         if any(feed.name == name for feed in others):
             raise RequestError("there is a feed of this name already")
-        if len(name) > MAX_NAME:
-            raise RequestError(f"the name is longer than {MAX_NAME} characters")
 
     def _free_name(self, name: str) -> str:
         names = {feed.name for feed in self._feeds.values()}
@@ -206,8 +214,19 @@ class FeedBook:
             await self._store.set_setting(_articles_of(feed), msgspec.json.encode(self.articles(feed)))
 
 
+def _checked_name(name: str) -> str:
+    """Return a name without blanks around it. Raises RequestError for one that can't be told from something else."""
+    name = name.strip()
+    if not name or len(name) > MAX_NAME or not name.isprintable():
+        raise RequestError(f"a name has 1 to {MAX_NAME} characters, on one line")
+    if name.isdigit() or name in (".", "..") or "\\" in name:
+        raise RequestError("a name is no number, and has no backslash: feeds are in no folders")
+    return name
+
+
 def _check(rule: Rule) -> None:
     """Raises RequestError where a rule could add nothing, whatever it takes."""
+    rule.name, rule.labels = _checked_name(rule.name), [word for each in rule.labels if (word := each.strip())]
     matching.check(rule)
     if rule.folder:
         absolute(rule.folder)

@@ -26,7 +26,7 @@ TICK_S = 1.0
 AT_A_TIME = 2  # feeds that are worked at at a time: each has circuits of its own
 WITHIN_S = 600.0  # a feed, with the torrents of its articles, is left alone then until its next turn
 MOST_FAILURES = 10  # torrents of a feed in a row that can't be had, after which the others wait for its next turn
-MOST_TRIES = 3  # how often one torrent is asked for
+AGAIN_AFTER_S = (300.0, 1800.0, 7200.0)  # when a torrent that can't be had is asked for again, at the most so often
 FIRST_WITHIN_S = 60.0  # feeds that are due at the start come in this time, one by one
 RETRY_MIN = 5  # after a failure, and twice as long after each more, up to the feed's own interval
 JITTER = 0.1
@@ -75,7 +75,11 @@ class Feeds(FeedBook):
         return {name: titles for name, titles in found.items() if titles}
 
     def refresh(self, feed: Feed) -> None:
+        """Have a feed read now, and the torrents tried again that could not be had."""
         if feed.number in self._feeds:
+            for article in self.articles(feed):
+                if article.problem:
+                    article.tries, article.again_s, article.is_read = 0, 0.0, False
             self._due_s[feed.number] = time.monotonic()
             self._something_is_due.set()
 
@@ -151,7 +155,7 @@ class Feeds(FeedBook):
     def _failed(feed: Feed, why: str) -> None:
         feed.failures += 1
         if feed.problem != why:
-            logger.warning("The feed %s was not read: %s", feed.name, why)
+            logger.warning("The feed %r was not read: %s", feed.name, why)
         feed.problem = why
 
     # Taking what the rules want
@@ -163,12 +167,13 @@ class Feeds(FeedBook):
                 await self._take_wanted(feed, session)
         except (StoreError, TimeoutError) as error:
             why = error or "it took too long"
-            logger.warning("What rules want of the feed %s was not added: %s", feed.name, why)
+            logger.warning("What rules want of the feed %r was not added: %s", feed.name, why)
 
     async def _take_wanted(self, feed: Feed, session: WebSession) -> None:
         """Add what the rules want of a feed's unread articles, as long as it can be had. Raises StoreError."""
         rules = sorted(self._rules.values(), key=lambda rule: rule.priority)
-        unread = [article for article in self.articles(feed) if not article.is_read]
+        now_s = time.time()
+        unread = [each for each in self.articles(feed) if not each.is_read and each.again_s <= now_s]
         failures = 0
         for article, rule in await asyncio.to_thread(_wanted, rules, unread, feed.url):
             try:
@@ -179,24 +184,31 @@ class Feeds(FeedBook):
                 article.problem = str(error)
                 break
             except (NotAllowedError, RequestError) as error:
-                self._not_added(article, str(error))
+                self._not_added(feed, article, rule, str(error))
             except OutsideError as error:
                 failures += 1
-                self._not_added(article, str(error))
+                self._not_added(feed, article, rule, str(error))
             except StoreError:
                 raise
             except Exception as error:
                 logger.exception("A torrent of a feed could not be added")
-                self._not_added(article, f"something went wrong, and is in the log ({type(error).__name__})")
+                why = f"something went wrong, and is in the log ({type(error).__name__})"
+                self._not_added(feed, article, rule, why)
             await self._keep_articles(feed)
             if failures >= MOST_FAILURES:
                 break
 
     @staticmethod
-    def _not_added(article: Article, why: str) -> None:
-        article.tries += 1
-        article.problem, article.is_read = why, article.tries >= MOST_TRIES
-        logger.warning("A torrent of a feed was not added: %s", why)
+    def _not_added(feed: Feed, article: Article, rule: Rule, why: str) -> None:
+        article.is_read = article.tries >= len(AGAIN_AFTER_S)
+        if article.is_read:
+            article.problem = f"given up: {why}"
+        else:
+            article.problem, article.again_s = why, time.time() + AGAIN_AFTER_S[article.tries]
+            article.tries += 1
+        logger.warning(
+            "A torrent of the feed %r that the rule %r wants was not added: %s", feed.name, rule.name, article.problem
+        )
 
     async def _add(self, feed: Feed, article: Article, rule_name: str, parameters: Any) -> None:
         """Add a torrent as the rule of this name says by now, and keep that it was added.
@@ -210,11 +222,11 @@ class Feeds(FeedBook):
             if not matching.may_take(rule, article):
                 return  # it has taken another one of the same episode meanwhile
             await self._changes.add(parameters, wish_of(rule))
-            article.problem, article.is_read = "", True
+            article.problem, article.is_read, article.added_by = "", True, rule.name
             matching.note_taken(rule, article, now_s)
             await self._keep(self._feeds.values(), self._rules.values())
         await self._keep_articles(feed)
-        logger.info("A torrent of a feed was added by the rule %s", rule_name)
+        logger.info("A torrent of the feed %r was added by the rule %r", feed.name, rule_name)
 
 
 async def _finished(change: Coroutine[Any, Any, None]) -> None:
@@ -238,7 +250,7 @@ def _wanted(rules: list[Rule], articles: list[Article], feed_url: str) -> list[t
                     wanted.append((article, rule))
                     break
             except matching.TooSlowError:
-                logger.warning("The pattern of the rule %s takes too long on a title: simplify it", rule.name)
+                logger.warning("The pattern of the rule %r takes too long on a title: simplify it", rule.name)
                 slow.add(rule.name)
     return wanted
 
@@ -257,7 +269,8 @@ def merged(known: list[Article], found: list[Article], place: Place, now_s: floa
             continue
         article.source, article.is_direct = str(place.url), place.way is Way.DIRECT
         if before is not None:
-            article.published_s, article.problem, article.tries = before.published_s, before.problem, before.tries
+            for name in ("published_s", "problem", "tries", "again_s"):
+                setattr(article, name, getattr(before, name))
         article.published_s = article.published_s or now_s
         newest.append(article)
     named = {article.uid for article in found}

@@ -37,8 +37,10 @@ class Article(msgspec.Struct, kw_only=True):
     published_s: float = 0.0
     size_bytes: int = 0  # 0 where the feed does not say
     is_read: bool = False  # no rule looks at it any more
+    added_by: str = ""  # the name of the rule that has added it
     problem: str = ""  # why it could not be added
     tries: int = 0
+    again_s: float = 0.0  # when it is tried again, since the epoch
 
 
 class Feed(msgspec.Struct, kw_only=True):

@@ -227,6 +227,8 @@ async def _answering(
         raise _WayError(_certificate_in_words(error)) from None
     except (TimeoutError, ProxyTimeoutError):
         raise _WayError("the server did not answer in time") from None
+    except aiohttp.ClientConnectorError:
+        raise _WayError("the server is not there, or refuses the connection") from None
     except (aiohttp.ClientError, OSError, ProxyConnectionError, ValueError) as error:
         raise _WayError(f"the connection failed ({type(error).__name__})") from None
 

@@ -53,7 +53,8 @@ def place_of(text: str, source: Place | None = None, *, tunnel_all_tls: bool = F
         return Place(Way.DIRECT, url.with_host(str(address)))
     if url.scheme != "https":
         raise NotAllowedError(
-            "it is offered by http:// alone, and an exit could read and change it: only https:// is asked"
+            "by http:// an exit could read and change it: only https:// is asked, and machines of your own network by "
+            "their IP address"
         )
     if url.port != HTTPS_PORT:
         raise NotAllowedError(f"exits carry HTTPS to port {HTTPS_PORT} alone, and not to port {url.port}")
@@ -78,7 +79,7 @@ def _parsed(text: str, source: Place | None) -> URL:
     except ValueError:
         is_one = False
     if not is_one:
-        raise NotAllowedError("it is not a URL like https://tracker.example/rss")
+        raise NotAllowedError("it is not a URL like https://example.org/path")
     if url.user is not None or url.password is not None:
         raise NotAllowedError("its URL has a user or a password before the host, which is not sent")
     return url.with_fragment(None)

@@ -20,10 +20,10 @@ class Feed(Model):
     url: str
     name: str
     title: Annotated[str, msgspec.Meta(description="by which it calls itself")]
-    hops: Annotated[int, msgspec.Meta(description="of the circuits by which it is fetched")]
+    hops: Annotated[int, msgspec.Meta(description="of the circuits by which it is fetched; 0: in its owner's network")]
     interval_min: int
     articles: int
-    unread: Annotated[int, msgspec.Meta(description="articles that no rule has taken")]
+    unread: Annotated[int, msgspec.Meta(description="articles that rules still look at")]
     is_being_read: bool
     read_s: Annotated[float | None, msgspec.Meta(description="when it last answered")]
     problem: Annotated[str, msgspec.Meta(description="why it can't be read; empty once it was")]
@@ -53,6 +53,7 @@ class Article(Model):
     published_s: float
     size_bytes: Annotated[int, msgspec.Meta(description="0: the feed does not say")]
     is_read: Annotated[bool, msgspec.Meta(description="no rule looks at it any more")]
+    added_by: Annotated[str, msgspec.Meta(description="the name of the rule that has added it")]
     problem: Annotated[str, msgspec.Meta(description="why it could not be added")]
 
 
@@ -76,7 +77,7 @@ class NewRule(Model):
 
 class Rule(NewRule, kw_only=True):
     name: str
-    matched_s: Annotated[float | None, msgspec.Meta(description="when it last added a torrent")]
+    matched_s: Annotated[float | None, msgspec.Meta(description="when what it last added was published")]
 
 
 class FeedsApi:
@@ -94,6 +95,9 @@ class FeedsApi:
             Operation("articles", "GET", one + "/articles", "Its articles", self._articles, list[Article]),
             Operation("rules", "GET", "/api/rules", "The rules", self._rules, list[Rule]),
             Operation("put_rule", "PUT", rule, "Add a rule, or replace it", self._put_rule, None, NewRule),
+            Operation(
+                "matches", "GET", rule + "/matches", "What it would take, by feed", self._matches, dict[str, list[str]]
+            ),
             Operation("remove_rule", "DELETE", rule, "Remove a rule", self._remove_rule),
         ]
 
@@ -109,7 +113,7 @@ class FeedsApi:
             url=feed.url,
             name=feed.name,
             title=feed.title,
-            hops=feed.hops,
+            hops=0 if self._feeds.is_direct(feed) else feed.hops,
             interval_min=feed.interval_min,
             articles=len(articles),
             unread=sum(not article.is_read for article in articles),
@@ -153,8 +157,6 @@ class FeedsApi:
     async def _put_rule(self, call: Call) -> None:
         body: NewRule = call.body
         name = call.words["name"]
-        if not 0 < len(name) <= kept.MAX_NAME:
-            raise RequestError(f"a rule's name has at most {kept.MAX_NAME} characters")
         feeds = [self._feeds.find(number) for number in body.feeds or ()]
         if None in feeds:
             raise RequestError("there is no feed of one of these numbers")
@@ -163,7 +165,14 @@ class FeedsApi:
         fields |= {"feeds": None if body.feeds is None else urls, "folder": body.folder or ""}
         await self._feeds.put_rule(kept.Rule(name=name, **fields))
 
-    async def _remove_rule(self, call: Call) -> None:
-        if self._feeds.rule(call.words["name"]) is None:
+    def _found_rule(self, call: Call) -> kept.Rule:
+        if (rule := self._feeds.rule(call.words["name"])) is None:
             raise NotFoundError("there is no such rule")
+        return rule
+
+    async def _matches(self, call: Call) -> dict[str, list[str]]:
+        return await self._feeds.wanted_by(msgspec.structs.replace(self._found_rule(call), enabled=True))
+
+    async def _remove_rule(self, call: Call) -> None:
+        self._found_rule(call)
         await self._feeds.remove_rule(call.words["name"])

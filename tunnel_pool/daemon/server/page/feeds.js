@@ -77,7 +77,7 @@ function makeFeed(number) {
     }
     const texts = [
       t("feeds.counts", { count: feed.articles, unread: feed.unread }),
-      feed.is_being_read ? t("feeds.reading") : date(feed.read_s), String(feed.hops),
+      feed.is_being_read ? t("feeds.reading") : date(feed.read_s), feed.hops ? String(feed.hops) : t("feeds.direct"),
     ];
     texts.forEach((text, place) => setText(cells[place], text));
   }
@@ -139,7 +139,8 @@ async function showArticles() {
   while (body.rows.length > articles.length) body.lastElementChild.remove();
   while (body.rows.length < articles.length) body.append(make("tr", {}, make("th", { scope: "row" }), make("td"), make("td")));
   articles.forEach((article, place) => {
-    const state = article.problem || t(article.is_read ? "article.taken" : "article.new");
+    const known = article.added_by ? t("article.taken", { name: article.added_by }) : "";
+    const state = article.problem || known || t(article.is_read ? "article.read" : "article.new");
     [article.title, date(article.published_s), state].forEach((text, column) => setText(body.rows[place].cells[column], text));
   });
   return undefined;

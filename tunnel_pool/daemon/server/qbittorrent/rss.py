@@ -44,7 +44,7 @@ class RuleDefinition(msgspec.Struct, rename="camel"):
     ignore_days: int = 0
     last_match: str = ""
     smart_filter: bool = False
-    previously_matched_episodes: list[str] = []
+    previously_matched_episodes: list[str] | None = None
     torrent_params: TorrentParameters | None = None
     add_paused: bool | None = None
     assigned_category: str = ""
@@ -164,7 +164,7 @@ class Rss:
         is_for_all = {feed.url for feed in self._feeds.feeds} == set(rule.feeds or ())
         if before is not None and before.feeds is None and is_for_all:
             rule.feeds = None  # as which all of them were shown
-        await self._feeds.put_rule(rule)
+        await self._feeds.put_rule(rule, forgets=given.previously_matched_episodes == [])
 
     async def _rename_rule(self, words: Words) -> None:
         await self._feeds.rename_rule(words.text("ruleName"), words.text("newRuleName").strip())
@@ -225,7 +225,7 @@ def _rule_fields(name: str, given: RuleDefinition) -> dict[str, Any]:
         "is_regex": given.use_regex,
         "episodes": given.episode_filter,
         "once": given.smart_filter,
-        "seen": given.previously_matched_episodes,
+        "seen": given.previously_matched_episodes or [],
         "feeds": given.affected_feeds,
         "ignore_days": given.ignore_days,
         "priority": given.priority,
