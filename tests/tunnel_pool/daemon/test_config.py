@@ -61,9 +61,11 @@ def test_variables_are_options():
         environment_arguments({"TUNNEL_POOL_ALLOW_PRIVATE": "maybe"}, ["allow_private"], ["allow_private"])
 
 
-def test_words_name_options_whole_or_by_their_beginning():
+def test_words_name_options_whole():
     options = ["hops", "host_name", "min_free"]
-    assert named(["--hops=2", "--min-f", "3", "--host-name", "x"], options) == ["hops", "min_free", "host_name"]
+    assert named(["--hops=2", "--min-f", "3", "--host-name", "x"], options) == ["hops", "host_name"]
+    with pytest.raises(SystemExit):
+        make_parser(["daemon"]).parse_args(["daemon", "--min-f", "3"])
     assert named(["status", "-v", "--"], options) == []
 
 

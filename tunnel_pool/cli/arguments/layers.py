@@ -72,14 +72,9 @@ def environment_arguments(
 
 
 def named(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """Return the options that these words name, whole or by a beginning that no other has, as argparse takes them."""
-    found = []
-    for word in words:
-        if not word.startswith("--"):
-            continue
-        name = word[2:].partition("=")[0].replace("-", "_")
-        found += [name] if name in options else [option for option in options if name and option.startswith(name)][:1]
-    return found
+    """Return the options that these words name."""
+    names = (word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
+    return [name for name in names if name in options]
 
 
 def shown(value: Any) -> str | int | float | bool | None:
