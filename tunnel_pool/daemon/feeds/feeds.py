@@ -155,7 +155,7 @@ class Feeds(FeedBook):
     def _failed(feed: Feed, why: str) -> None:
         feed.failures += 1
         if feed.problem != why:
-            logger.warning("The feed %r was not read: %s", feed.name, why)
+            logger.warning("Feed %d was not read: %s", feed.number, why)
         feed.problem = why
 
     # Taking what the rules want
@@ -167,7 +167,7 @@ class Feeds(FeedBook):
                 await self._take_wanted(feed, session)
         except (StoreError, TimeoutError) as error:
             why = error or "it took too long"
-            logger.warning("What rules want of the feed %r was not added: %s", feed.name, why)
+            logger.warning("What rules want of feed %d was not added: %s", feed.number, why)
 
     async def _take_wanted(self, feed: Feed, session: WebSession) -> None:
         """Add what the rules want of a feed's unread articles, as long as it can be had. Raises StoreError."""
@@ -184,30 +184,31 @@ class Feeds(FeedBook):
                 article.problem = str(error)
                 break
             except (NotAllowedError, RequestError) as error:
-                self._not_added(feed, article, rule, str(error))
+                self._not_added(feed, article, str(error))
             except OutsideError as error:
                 failures += 1
-                self._not_added(feed, article, rule, str(error))
+                self._not_added(feed, article, str(error))
             except StoreError:
                 raise
             except Exception as error:
                 logger.exception("A torrent of a feed could not be added")
                 why = f"something went wrong, and is in the log ({type(error).__name__})"
-                self._not_added(feed, article, rule, why)
+                self._not_added(feed, article, why)
             await self._keep_articles(feed)
             if failures >= MOST_FAILURES:
                 break
 
     @staticmethod
-    def _not_added(feed: Feed, article: Article, rule: Rule, why: str) -> None:
+    def _not_added(feed: Feed, article: Article, why: str) -> None:
         article.is_read = article.tries >= len(AGAIN_AFTER_S)
         if article.is_read:
             article.problem = f"given up: {why}"
         else:
             article.problem, article.again_s = why, time.time() + AGAIN_AFTER_S[article.tries]
             article.tries += 1
+        then = "and is given up" if article.is_read else "and is tried again later"
         logger.warning(
-            "A torrent of the feed %r that the rule %r wants was not added: %s", feed.name, rule.name, article.problem
+            "A torrent of feed %d was not added, %s; `tunnel-pool feeds articles` says why", feed.number, then
         )
 
     async def _add(self, feed: Feed, article: Article, rule_name: str, parameters: Any) -> None:
@@ -226,7 +227,7 @@ class Feeds(FeedBook):
             matching.note_taken(rule, article, now_s)
             await self._keep(self._feeds.values(), self._rules.values())
         await self._keep_articles(feed)
-        logger.info("A torrent of the feed %r was added by the rule %r", feed.name, rule_name)
+        logger.info("A torrent of feed %d was added", feed.number)
 
 
 async def _finished(change: Coroutine[Any, Any, None]) -> None:
@@ -250,7 +251,7 @@ def _wanted(rules: list[Rule], articles: list[Article], feed_url: str) -> list[t
                     wanted.append((article, rule))
                     break
             except matching.TooSlowError:
-                logger.warning("The pattern of the rule %r takes too long on a title: simplify it", rule.name)
+                logger.warning("A rule's pattern takes too long on a title, and is passed over; it has to be simpler")
                 slow.add(rule.name)
     return wanted
 
