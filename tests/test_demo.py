@@ -115,7 +115,8 @@ async def test_a_hundred_megabytes(workers, hops):
     if workers:
         spread = Counter(circuit["child"] for circuit in report["circuits"])
         assert set(spread) == set(range(workers))
-        assert max(spread.values()) - min(spread.values()) <= 2
+        # Of eight circuits each child has its share. Those that were lost and built anew are in the report, too.
+        assert min(spread.values()) >= 8 // workers - 1
 
 
 @pytest.mark.slow
