@@ -12,6 +12,7 @@ from tests.network import until
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.torrents import incomplete
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
@@ -123,12 +124,12 @@ async def test_two_torrents_with_files_of_one_name_do_not_meet_there(seeder, tmp
 
 async def test_what_was_not_told_before_the_end_is_told_at_the_next_start(seeder, tmp_path):
     async with owners_program(lambda number: 200) as (url, told):
-        async with daemon_here(tmp_path, webhook_done=url) as here:
+        async with daemon_here(tmp_path, webhook_done=place_of(url)) as here:
             torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
             await until(lambda: told)
             async with here.library.records.changing:  # as it is kept while its files are moved
                 await here.library.records.put(torrent, is_to_be_told=True)
-        async with daemon_here(tmp_path, webhook_done=url) as here:
+        async with daemon_here(tmp_path, webhook_done=place_of(url)) as here:
             await until(lambda: len(told) == 2)
             assert not next(iter(here.library.torrents.values())).record.is_to_be_told
 
