@@ -404,6 +404,7 @@ def drive(address, url):
         client.rss_mark_as_read(item_path=name, article_id="nothing")
 
 
+@pytest.mark.slow
 async def test_the_commands_drive_feeds_and_rules(tmp_path):
     async with own_feed(tmp_path, ("One\u202egpj", MAGNET.format(1))) as (here, server, feed):
         await read(here, feed)
