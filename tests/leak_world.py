@@ -412,7 +412,7 @@ async def download_by_feed(daemon, client, server):
     ask = await asking(daemon, client)
     rpc = f"--rpc={daemon.lines[-1].split('/')[2]}"
     url = f"https://{FEED_NAME}/rss"
-    for words in (("rules", "set", "all"), ("feeds", "add", url, "--hops=2")):
+    for words in (("rules", "set", "all", "--match=*"), ("feeds", "add", url, "--hops=2")):
         await asyncio.to_thread(run, *client.enter, "env", f"PYTHONPATH={ROOT}", *MODULE, *words, rpc)
     async with asyncio.timeout(120):
         while not await is_done(ask):  # noqa: ASYNC110
