@@ -90,13 +90,12 @@ def _add_rule_options(parser: argparse.ArgumentParser, action: str) -> None:
         "alternatives. '*' takes every title.",
     )
     parser.add_argument("--not", dest="must_not", metavar="WORDS", help="Words that it must not have.")
-    flag = {"action": argparse.BooleanOptionalAction, "default": None}
-    parser.add_argument("--regex", **flag, help="Whether --match and --not are regular expressions.")  # type: ignore[arg-type]
+    _add_switch(parser, "--regex", "Whether --match and --not are regular expressions.")
     parser.add_argument("--episodes", metavar="LIST", help="Episodes of a season, like 1x2;8-15;30-; of season 1.")
-    parser.add_argument(
+    _add_switch(
+        parser,
         "--once",
-        **flag,  # type: ignore[arg-type]
-        help="Whether to add each episode once, whoever offers it again; a PROPER or REPACK of it is one more.",
+        "Whether to add each episode once, whoever offers it again; a PROPER or REPACK of it is one more.",
     )
     parser.add_argument(
         "--feed", action="append", metavar="FEED", help="Feed to look at; may be repeated. Default: all."
@@ -108,8 +107,13 @@ def _add_rule_options(parser: argparse.ArgumentParser, action: str) -> None:
     parser.add_argument(
         "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count of the torrents, 0 (plain) to 3."
     )
-    parser.add_argument("--paused", **flag, help="Whether not to start the torrents yet.")  # type: ignore[arg-type]
-    parser.add_argument("--on", **flag, help="Whether it adds anything. Default: it does.")  # type: ignore[arg-type]
+    _add_switch(parser, "--paused", "Whether not to start the torrents yet.")
+    _add_switch(parser, "--on", "Whether it adds anything. Default: it does.")
+
+
+def _add_switch(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """Add an option and its opposite; None stands for neither."""
+    parser.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=what)
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:

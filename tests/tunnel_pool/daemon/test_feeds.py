@@ -123,7 +123,7 @@ ENTITIES = (
 )
 
 
-# Grows by as much as it has elements: 300 bytes for four.
+# Each of its elements gets an attribute of 100 kB, which it does not have in the document.
 ATTRIBUTES = b"<!DOCTYPE rss [<!ATTLIST b a CDATA '" + b"x" * 100_000 + b"'>]><rss><channel>" + b"<b/>" * 10_000
 HOSTILE = [
     (endless, "larger than 8 MiB"),

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -13,13 +13,12 @@ from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.model import MAX_FEEDS, MAX_NAME, MAX_RULES, Article, Feed, Kept, RawKept, Rule
 from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
-from tunnel_pool.daemon.rules.hops import HopRules, hops_of_labels
+from tunnel_pool.daemon.rules.hops import HopRules
 from tunnel_pool.daemon.storage.store import Store
+from tunnel_pool.daemon.torrents.changes import refused
 from tunnel_pool.daemon.torrents.moves import absolute
 
 KEPT, DAMAGED = "feeds", "feeds:damaged"
-
-Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
 
@@ -230,11 +229,8 @@ def _check(rule: Rule) -> None:
     matching.check(rule)
     if rule.folder:
         absolute(rule.folder)
-    try:
-        hops_of_labels(rule.labels)
+    with refused():
         HopRules().hops(rule.hops, rule.labels, "/")
-    except ValueError as error:
-        raise RequestError(str(error)) from None
 
 
 def _numbered(name: str, number: int) -> str:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
+import msgspec
+
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.adding import parameters_of, wish_of
@@ -67,8 +69,11 @@ class Feeds(FeedBook):
         return feed.number in self._at_work
 
     async def wanted_by(self, rule: Rule) -> dict[str, list[str]]:
-        """Return the titles of the articles that a rule takes, read ones too, by the name of their feed."""
-        found = {}
+        """Return the titles of the articles that a rule takes, or would if it were on, by the name of their feed.
+
+        Those that are read are among them.
+        """
+        rule, found = msgspec.structs.replace(rule, enabled=True), {}
         for feed in self.feeds:
             wanted = await asyncio.to_thread(_wanted, [rule], list(self.articles(feed)), feed.url)
             found[feed.name] = [article.title for article, _ in wanted]
@@ -194,7 +199,8 @@ class Feeds(FeedBook):
                 logger.exception("A torrent of a feed could not be added")
                 why = f"something went wrong, and is in the log ({type(error).__name__})"
                 self._not_added(feed, article, why)
-            await self._keep_articles(feed)
+            if article.problem:  # otherwise it is kept with what the rule has taken
+                await self._keep_articles(feed)
             if failures >= MOST_FAILURES:
                 break
 

@@ -1,6 +1,7 @@
 """What a feed says: RSS 2.0 with what trackers add to it (ezRSS, Torznab), and Atom. Pure.
 
-A feed is a stranger's. XML that declares entities is refused, which could grow to any size; texts are cut.
+A feed is a stranger's. XML with a document type is refused, as its entities and attributes could grow to any size;
+texts are cut.
 """
 
 import datetime

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
 from tunnel_pool.daemon.torrents.moves import Moves, absolute, answered
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers
+from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers, strip
 from tunnel_pool.torrent.isolation import PLAIN
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
@@ -118,16 +117,11 @@ class Changes:
         if known.info is not None or parameters.ti is None or known.is_between_sessions:
             return
         known.handle.set_metadata(parameters.ti.info_section())
-        numbers = list(parameters.tracker_tiers) + [0] * len(parameters.trackers)
-        by_number: dict[int, list[str]] = {}
-        for number, url in sorted(zip(numbers, parameters.trackers, strict=False), key=itemgetter(0)):
-            by_number.setdefault(number, []).append(url)
-        tiers = list(by_number.values())
         if known.record.hops != PLAIN:
-            tiers = allowed_trackers(tiers, self._library.sessions.schemes)
-        for tier, urls in enumerate(tiers):
-            for url in urls:
-                known.handle.add_tracker({"url": url, "tier": tier})
+            strip(parameters, self._library.sessions.schemes)
+        tiers = list(parameters.tracker_tiers) + [0] * len(parameters.trackers)
+        for url, tier in zip(parameters.trackers, tiers, strict=False):
+            known.handle.add_tracker({"url": url, "tier": tier})
         known.error = ""
 
     async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:

@@ -171,7 +171,7 @@ class FeedsApi:
         return rule
 
     async def _matches(self, call: Call) -> dict[str, list[str]]:
-        return await self._feeds.wanted_by(msgspec.structs.replace(self._found_rule(call), enabled=True))
+        return await self._feeds.wanted_by(self._found_rule(call))
 
     async def _remove_rule(self, call: Call) -> None:
         self._found_rule(call)

@@ -132,7 +132,10 @@ function closeArticles() {
 
 async function showArticles() {
   const feed = known.find((each) => each.number === opened);
-  if (!feed) return closeArticles();
+  if (!feed) {
+    closeArticles();
+    return;
+  }
   const articles = (await ask("GET", `api/feeds/${feed.number}/articles`)).slice(0, MOST_ARTICLES);
   setText(byId("articles-title"), t("articles", { name: feed.title || feed.name }));
   const body = byId("articles-of");
@@ -143,7 +146,6 @@ async function showArticles() {
     const state = article.problem || known || t(article.is_read ? "article.read" : "article.new");
     [article.title, date(article.published_s), state].forEach((text, column) => setText(body.rows[place].cells[column], text));
   });
-  return undefined;
 }
 
 // Rules

@@ -148,9 +148,7 @@ class Rss:
 
     async def _matching(self, words: Words) -> dict[str, list[str]]:
         rule = self._feeds.rule(words.text("ruleName"))
-        if rule is None:
-            return {}
-        return await self._feeds.wanted_by(msgspec.structs.replace(rule, enabled=True))
+        return await self._feeds.wanted_by(rule) if rule is not None else {}
 
     async def _set_rule(self, words: Words) -> None:
         name = words.text("ruleName").strip()
@@ -179,10 +177,7 @@ def _interval(minutes: int) -> int:
 
 def _date(time_s: float) -> str:
     """Return a time as qBittorrent writes it, in RFC 2822's way; empty for none."""
-    try:
-        return email.utils.formatdate(time_s) if time_s else ""
-    except (ValueError, OverflowError, OSError):
-        return ""
+    return email.utils.formatdate(time_s) if time_s else ""
 
 
 def _article_shown(article: Article) -> dict[str, Any]:
