@@ -35,7 +35,7 @@ async def watch(session, download):
     torrents = session.download_manager.session(download.config.get_hops())
     while not all(status.finished for status in torrents.statuses):
         await torrents.wait_changed(0.2)
-    await asyncio.sleep(1)  # until RPC_SYNC has told of the last bytes
+    await session.tunnel_community.update_statistics()
     circuits = json.loads((await view.get_circuits(None)).body.decode())["circuits"]
     overlays = OverlaysEndpoint()
     overlays.initialize(session.ipv8)
