@@ -115,11 +115,15 @@ class NodeCommunity(CarefulIntroductions, MeetingPoints):
 
         Exits that offer themselves as a backup come without others only (Tribler's tunnel/community.py).
         """
-        peers = [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
+        peers = self.also_silent(*requested_flags)
         heard = [peer for peer in peers if not self.is_silent(peer)] or peers
         if PEER_FLAG_EXIT_BT not in requested_flags:
             return heard
         return [peer for peer in heard if PEER_FLAG_EXIT_BACKUP not in self.candidates.get(peer, ())] or heard
+
+    def also_silent(self, *requested_flags: int) -> list[Peer]:
+        """Return candidates without ourselves, whether they have answered of late or not, backup exits among them."""
+        return [peer for peer in super().get_candidates(*requested_flags) if not self._is_me(peer)]
 
     # What py-ipv8 calls
 

@@ -15,7 +15,6 @@ from tunnel_pool.private_swarm.swarm import make_random_file, same_bytes
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # with both cores busy elsewhere, the seeder of 3 hops is offered after two minutes
 @pytest.mark.parametrize("hops", [1, 3])
 async def test_what_readme_says_downloads_a_file_with_as_few_nodes_as_it_may_have(hops, tmp_path):
     host, folder = unused_host(), tmp_path / "net"
@@ -41,7 +40,7 @@ async def test_what_readme_says_downloads_a_file_with_as_few_nodes_as_it_may_hav
         async with command(*add) as added:
             assert await asyncio.wait_for(added.process.wait(), 30) == 0
         got = folder / "downloads" / "file.bin"
-        await until(lambda: got.exists() and same_bytes(file, got), 200)
+        await until(lambda: got.exists() and same_bytes(file, got), 90)
 
 
 def test_nodes_are_spread_over_the_machines_and_have_ports_of_their_own():

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import (
@@ -33,6 +33,7 @@ OUT = frozenset((CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_HTTP))  # circuits that end at 
 SPECIAL = (PEER_FLAG_EXIT_STREAMS, PEER_FLAG_EXIT_IPV6)
 SPECIAL_WEIGHT, SURE_FROM = 3.0, 2
 UNLIKELY = 1e-6  # where one of the others is sure to come first, and this one is left for when it fails
+Candidates = Callable[..., list[Peer]]  # returns the peers with the flags that are given
 # Circuits that others can make us build, by asking for them.
 ASKED_FOR = frozenset((CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER))
 
@@ -110,8 +111,19 @@ class HopChoice:
         return self.last(relays)
 
     def first(self, goal_hops: int, ctype: str, required_exit: Peer | None) -> list[Peer]:
-        """Return the relays that a circuit of several hops may begin with, the best first."""
-        relays = self._community.get_candidates(PEER_FLAG_RELAY)
+        """Return the relays that a circuit of several hops may begin with, the best first.
+
+        Those that were silent of late are taken only where no other may be: of a handful of nodes, each is needed.
+        """
+        for candidates in self._heard_then_all():
+            if chosen := self._first(candidates(PEER_FLAG_RELAY), goal_hops, ctype, required_exit):
+                return chosen
+        return []
+
+    def _heard_then_all(self) -> tuple[Candidates, Candidates]:
+        return self._community.get_candidates, self._community.also_silent
+
+    def _first(self, relays: list[Peer], goal_hops: int, ctype: str, required_exit: Peer | None) -> list[Peer]:
         path = [node_of(required_exit)] if required_exit is not None else []
         if required_exit is None and ctype in OUT:
             exits = [node_of(peer) for peer in self.exits_that_answer()]
@@ -141,6 +153,13 @@ class HopChoice:
         self._rng.shuffle(keys)
 
     def next_of(self, circuit: Circuit) -> list[Node]:
+        """Return the nodes that the circuit may be extended to, the best first; silent ones as in `first`."""
+        for candidates in self._heard_then_all():
+            if chosen := self._next_of(circuit, candidates):
+                return chosen
+        return []
+
+    def _next_of(self, circuit: Circuit, candidates: Candidates) -> list[Node]:
         path = [_node_of_hop(hop) for hop in circuit.hops]
         is_last = circuit.goal_hops - 1 == len(circuit.hops)
         if circuit.required_exit is not None:
@@ -150,12 +169,10 @@ class HopChoice:
         if is_last and circuit.ctype == CIRCUIT_TYPE_HTTP:
             return []  # where exits that make requests are known, one is required
         if is_last:
-            exits = self._community.get_candidates(PEER_FLAG_EXIT_BT)
-            weights = {
-                node_of(peer): weight for peer, weight in self._weights(exits, lane_of(circuit), circuit).items()
-            }
+            by_peer = self._weights(candidates(PEER_FLAG_EXIT_BT), lane_of(circuit), circuit)
+            weights = {node_of(peer): weight for peer, weight in by_peer.items()}
             return self._diverse(rank(weights, path, self._rng, weight=weights.__getitem__))
-        relays = self._community.get_candidates(PEER_FLAG_RELAY)
+        relays = candidates(PEER_FLAG_RELAY)
         order = self._community.guard_order()
         if order is not None and circuit.ctype in ASKED_FOR and len(circuit.hops) == 1:
             second = in_order(order.second, map(node_of, relays))
@@ -164,7 +181,7 @@ class HopChoice:
             if chosen := self._diverse(without_conflicts([*used, *reserve], path)):
                 return chosen
             # In a network of a handful of nodes, the one that is left may be the circuit's end.
-        exits = set(self._community.get_candidates(PEER_FLAG_EXIT_BT))
+        exits = set(candidates(PEER_FLAG_EXIT_BT))
         if circuit.ctype in OUT and not self.exits_that_answer():
             relays = self._that_may_tell(relays, is_before_exit=circuit.goal_hops - 2 == len(circuit.hops))
         # Exits are rare: they are for the end, while others are there.

@@ -113,6 +113,8 @@ class Community:
     def get_candidates(self, *flags):
         return list(self.candidates)
 
+    also_silent = get_candidates
+
     def build(self, peer, lane=ONE_HOP, is_ready=True):
         circuit = Circuit(len(self.circuits) + 1, goal_hops=lane.hops)
         set_group(circuit, lane.group)

@@ -27,8 +27,13 @@ class Community:
         self.counters = Counter()
         self.circuits = {}
         self.refusing = Recent[bytes](60.0)
+        self.silent = set()
 
     def get_candidates(self, *flags):
+        every = self.also_silent(*flags)
+        return [peer for peer in every if peer not in self.silent] or every
+
+    def also_silent(self, *flags):
         return [] if PEER_FLAG_EXIT_BT in flags else self._peers
 
 
@@ -65,3 +70,25 @@ def test_who_refuses_to_introduce_us_is_asked_last():
     assert {choice.introduction_point() for _ in range(20)} == {peers[2]}
     community.refusing.add(keys[2], time.monotonic())
     assert {choice.introduction_point() for _ in range(100)} == set(peers)
+
+
+def test_who_was_silent_of_late_is_taken_where_a_circuit_needs_every_node():
+    guard, other, end = peers = relays(3)
+    community = Community(peers, [guard, other], [])
+    choice = HopChoice(community, requires_diversity=False)
+    community.silent = {other}
+    assert choice.first(3, CIRCUIT_TYPE_IP_SEEDER, end) == [guard]
+    assert [node.key for node in choice.next_of(asked_for(guard, end))] == [other.public_key.key_to_bin()]
+    community.silent = {guard, other}
+    assert choice.first(3, CIRCUIT_TYPE_IP_SEEDER, end) == [guard, other]
+
+
+def test_who_was_silent_of_late_is_not_taken_while_there_are_others():
+    peers = relays(4)
+    community = Community(peers, peers[:3], [])
+    community.silent = {peers[1]}
+    choice = HopChoice(community, requires_diversity=False)
+    for _ in range(20):
+        assert choice.first(3, CIRCUIT_TYPE_IP_SEEDER, peers[3]) == [peers[0], peers[2]]
+        (found,) = choice.next_of(asked_for(peers[0], peers[3]))
+        assert found.key == peers[2].public_key.key_to_bin()

@@ -72,8 +72,9 @@ def test_who_tells_of_exits_has_no_say_while_others_are_known():
 
 def hide(node, is_hidden):
     """Let a node know none of these peers, whatever it meets."""
-    known = node.get_candidates
-    node.get_candidates = lambda *flags: [peer for peer in known(*flags) if not is_hidden(peer)]
+    heard, every = node.get_candidates, node.also_silent
+    node.get_candidates = lambda *flags: [peer for peer in heard(*flags) if not is_hidden(peer)]
+    node.also_silent = lambda *flags: [peer for peer in every(*flags) if not is_hidden(peer)]
 
 
 def hide_exits(client):
