@@ -210,8 +210,8 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         return self.hop_choice.scores
 
     def use_guards(self, guards: Guards) -> None:
-        """Begin our circuits of several hops at these from now on."""
-        self.guard_order = lambda: guards.choose(map(node_of, self.get_candidates(PEER_FLAG_RELAY)), time.time())
+        """Begin our circuits of several hops at these from now on; a guard that is silent for a moment stays one."""
+        self.guard_order = lambda: guards.choose(map(node_of, self.also_silent(PEER_FLAG_RELAY)), time.time())
 
     def is_building(self) -> bool:
         """Return whether any of our circuits can't carry datagrams yet."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 
 import pytest
 from ipv8.keyvault.crypto import default_eccrypto
@@ -109,6 +110,24 @@ async def test_however_often_a_hidden_seeder_is_asked_a_relay_is_next_to_its_fir
         point = seeder.create_circuit_for_infohash(infohash, CIRCUIT_TYPE_IP_SEEDER)
         assert point.unverified_hop.public_key_bin in order.first
         seeder.leave_swarm(infohash)
+
+
+async def test_guards_that_are_silent_for_a_moment_are_not_replaced_by_others():
+    """Otherwise somebody who keeps a guard from answering would come to be one himself."""
+    async with opened(make_config(frozenset())) as (client,):
+        for _ in range(24):
+            client.candidates[new_peer()] = [PEER_FLAG_RELAY]
+        client.use_guards(Guards())
+        before = client.guard_order()
+        end, *others = [peer for peer in client.candidates if peer.public_key.key_to_bin() not in before.first]
+        silent = [peer for peer in client.candidates if peer not in (end, *others)]
+        for peer in silent:
+            client.suspects.add(peer.mid, time.monotonic())
+        assert client.guard_order().first == before.first
+        assert set(client.hop_choice.first(2, "DATA", end)) == set(silent)
+        client.suspects.clear(silent[-1].mid)
+        assert client.hop_choice.first(2, "DATA", end) == [silent[-1]]
+        client.candidates.clear()
 
 
 # Whom a node takes in, and where
