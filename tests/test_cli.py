@@ -31,6 +31,10 @@ WRONG = [
     (["demo", "--hops", "4"], "'4' is not"),
     (["demo", "--size", "0"], "--size"),
     (["demo", "--unknown"], "--unknown"),
+    (
+        ["feeds", "list", "--unknown"],
+        "tunnel-pool feeds list: unrecognized arguments: --unknown (see tunnel-pool feeds list",
+    ),
     (["download"], "WHAT"),
     (["download", INFOHASH, "--community-id", "xyz"], "'xyz' is not 40 hexadecimal digits"),
     (["download", INFOHASH, "--peer", "1.2.3.4"], "'1.2.3.4' is not IPV4:PORT"),

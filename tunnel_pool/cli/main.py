@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunnel_pool import __version__
-from tunnel_pool.cli.arguments.parser import OneLineParser
+from tunnel_pool.cli.arguments.parser import CommandParser, OneLineParser
 from tunnel_pool.packet_engine import SLOW, is_built
 from tunnel_pool.sandbox import lockdown
 from tunnel_pool.system.errors import UserError
@@ -115,7 +115,9 @@ def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     engine = "its packet engine is the native one" if is_built() else SLOW[:1].lower() + SLOW[1:]
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}; {engine}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="One of those below.")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser, help="One of those below."
+    )
     parsers = {name: commands.add_parser(name) for name in COMMANDS}
     parsers[SEEDER] = commands.add_parser(SEEDER)
     asked = next((word for word in argv if not word.startswith("-")), "")
