@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.rules.hops import HopRules, checked_hops
+from tunnel_pool.daemon.rules.hops import HopRules, check_labels, checked_hops
 from tunnel_pool.system.toml_file import Section, read_toml
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -66,6 +66,7 @@ def _check(config: DaemonConfig) -> None:
 
 def checked_watch(watch: Watch) -> Watch:
     """Raises ValueError."""
+    check_labels(watch.labels)
     HopRules().hops(None if watch.hops is None else checked_hops(watch.hops), watch.labels, "/")
     for folder in filter(None, (watch.folder, watch.download_to)):
         check_whole(folder)

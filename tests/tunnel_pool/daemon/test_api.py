@@ -85,6 +85,7 @@ async def test_torrents_come_change_and_go(tmp_path):
         assert (torrent["labels"], torrent["hops"]) == (["z"], 3)
         await api("PATCH", one, 400, json={"labels": ["hops:2"], "hops": 1})
         await api("PATCH", one, 400, json={"labels": ["hops:7"]})
+        await api("PATCH", one, 400, json={"labels": ["z", "of, two"]})
         assert (await api("GET", one))["hops"] == 3
         await api("DELETE", one + "?files=true", 204)
         assert await api("GET", "torrents") == []

@@ -189,6 +189,8 @@ REFUSED = [
     ("http://192.0.2.1/x.torrent", {}, "not fetched from the web"),
     (NOTHING, {"labels": ["hops:9"]}, "hop count"),
     (NOTHING, {"labels": ["hops:1", "hops:2"]}, "several hop counts"),
+    (NOTHING, {"labels": ["of, two"]}, "'of, two' is no label"),
+    (NOTHING, {"labels": [" "]}, "is no label"),
     (NOTHING, {"download_dir": "relative"}, "whole path"),
 ]
 

@@ -13,7 +13,7 @@ from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.model import MAX_FEEDS, MAX_NAME, MAX_RULES, Article, Feed, Kept, RawKept, Rule
 from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
-from tunnel_pool.daemon.rules.hops import HopRules
+from tunnel_pool.daemon.rules.hops import HopRules, check_labels
 from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.daemon.torrents.changes import refused
 from tunnel_pool.daemon.torrents.moves import absolute
@@ -230,6 +230,7 @@ def _check(rule: Rule) -> None:
     if rule.folder:
         absolute(rule.folder)
     with refused():
+        check_labels(rule.labels)
         HopRules().hops(rule.hops, rule.labels, "/")
 
 

@@ -18,6 +18,13 @@ def checked_hops(value: object) -> int:
     return int(text)
 
 
+def check_labels(labels: Iterable[str]) -> None:
+    """Raises ValueError for what clients that list labels between commas can't show (Transmission's makeLabels)."""
+    for label in labels:
+        if not label.strip() or "," in label:
+            raise ValueError(f"{label[:20]!r} is no label: it has no comma, and is not empty")
+
+
 def hops_of_labels(labels: Iterable[str]) -> int | None:
     """Return the hop count of a label like `hops:2`, None without one. Raises ValueError for a wrong one, or two."""
     found = {checked_hops(match[1]) for label in labels if (match := _LABEL.fullmatch(label.strip()))}

@@ -13,7 +13,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.rules.hops import HopRules, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Turn the ValueError of a wrong hop count into a RequestError."""
+    """Turn the ValueError of a wrong hop count or label into a RequestError."""
     try:
         yield
     except ValueError as error:
@@ -131,6 +131,7 @@ class Changes:
         by_label = (folders[label] for label in labels if folders.get(label))
         folder = absolute(request.folder or next(by_label, library.records.settings.folder))
         with refused():
+            check_labels(labels)
             hops = self.rules.hops(request.hops, request.labels, folder)
         infohash = infohash_of(parameters)
         fields = {"peer_limit": library.records.settings.peer_limit_per_torrent, **request.others}
@@ -191,6 +192,9 @@ class Changes:
         library = self._library
         if "labels" in changes:
             for torrent in (torrents := list(torrents)):
+                with refused():
+                    check_labels(label for label in changes["labels"] if label not in torrent.record.labels)
+            for torrent in torrents:
                 await self.hops.regroup(torrent, changes["labels"])
         async with library.records.changing:
             edits = []
