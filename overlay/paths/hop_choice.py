@@ -115,13 +115,10 @@ class HopChoice:
 
         Those that were silent of late are taken only where no other may be: of a handful of nodes, each is needed.
         """
-        for candidates in self._heard_then_all():
-            if chosen := self._first(candidates(PEER_FLAG_RELAY), goal_hops, ctype, required_exit):
-                return chosen
-        return []
-
-    def _heard_then_all(self) -> tuple[Candidates, Candidates]:
-        return self._community.get_candidates, self._community.also_silent
+        heard, every = self._community.get_candidates, self._community.also_silent
+        return self._first(heard(PEER_FLAG_RELAY), goal_hops, ctype, required_exit) or self._first(
+            every(PEER_FLAG_RELAY), goal_hops, ctype, required_exit
+        )
 
     def _first(self, relays: list[Peer], goal_hops: int, ctype: str, required_exit: Peer | None) -> list[Peer]:
         path = [node_of(required_exit)] if required_exit is not None else []
@@ -154,10 +151,8 @@ class HopChoice:
 
     def next_of(self, circuit: Circuit) -> list[Node]:
         """Return the nodes that the circuit may be extended to, the best first; silent ones as in `first`."""
-        for candidates in self._heard_then_all():
-            if chosen := self._next_of(circuit, candidates):
-                return chosen
-        return []
+        heard, every = self._community.get_candidates, self._community.also_silent
+        return self._next_of(circuit, heard) or self._next_of(circuit, every)
 
     def _next_of(self, circuit: Circuit, candidates: Candidates) -> list[Node]:
         path = [_node_of_hop(hop) for hop in circuit.hops]
