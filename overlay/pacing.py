@@ -44,7 +44,9 @@ class Recent(Generic[Key]):
         self._until_s: dict[Key, float] = {}
 
     def add(self, key: Key, now_s: float) -> None:
-        self._until_s = {known: until_s for known, until_s in self._until_s.items() if until_s > now_s}
+        self._until_s.pop(key, None)
+        while self._until_s and self._until_s[oldest := next(iter(self._until_s))] <= now_s:
+            del self._until_s[oldest]
         self._until_s[key] = now_s + self._seconds
 
     def clear(self, key: Key) -> None:

@@ -23,6 +23,7 @@ from ipv8.messaging.interfaces.endpoint import Endpoint, EndpointListener
 from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv4Address
 
 from tunnel_pool.packet_engine._native import Engine, ExitRules, Settings, Stats
+from tunnel_pool.packet_engine.boundary import GuardedDelivery
 from tunnel_pool.packet_engine.routes import HeldKeys, KeyRing, RouteTable
 from tunnel_pool.rpc.drop_reasons import DropReason
 
@@ -48,7 +49,7 @@ def packed_rules(rules: Any) -> ExitRules:
     )
 
 
-class NativeEndpoint(CryptoEndpoint, Endpoint):
+class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
     """Owns the tunnel socket and everything a data cell needs, in the engine's own thread.
 
     `own_messages` lets all of the overlay's messages out of every node, as py-ipv8 does;
@@ -240,7 +241,7 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         for event in self.engine.take_events(EVENTS_PER_WAKE_UP):
             match event:
                 case ("packet", source, packet):
-                    self._deliver((UDPv4Address(*source), packet))
+                    self.notify_listeners((UDPv4Address(*source), packet))
                 case ("orphans", lane, destinations):
                     self.on_orphans(lane, destinations)
                 case ("resolve", number, name):
@@ -262,13 +263,6 @@ class NativeEndpoint(CryptoEndpoint, Endpoint):
         self.look_up(name).add_done_callback(
             lambda found: None if found.cancelled() else self.engine.resolved(number, found.result())
         )
-
-    def _deliver(self, packet: tuple[UDPv4Address, bytes]) -> None:
-        try:
-            self.notify_listeners(packet)
-        except Exception:  # a stranger may send anything
-            logger.debug("A packet was not understood", exc_info=True)
-            self._counters[DropReason.PACKET_FAILED] += 1
 
     async def open(self) -> bool:
         return self._open

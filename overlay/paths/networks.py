@@ -30,6 +30,15 @@ def networks_of(host: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
+def is_inner(host: str) -> bool:
+    """Return whether nobody gives this address out: loopback, private, or reserved."""
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return not address.is_global
+
+
+@lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
     """Return the /16 of an IPv4 address, the /32 of an IPv6 address.
 
@@ -38,7 +47,7 @@ def network_of(host: str) -> str:
     address = ipaddress.ip_address(host)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
-    if not address.is_global:
+    if is_inner(host):
         return str(address)
     prefix = IPV4_PREFIX if address.version == 4 else IPV6_PREFIX
     return str(ipaddress.ip_network(f"{address}/{prefix}", strict=False))

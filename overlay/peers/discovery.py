@@ -24,6 +24,7 @@ from tunnel_pool.overlay.config import OverlayConfig
 from tunnel_pool.overlay.endless import register_endless
 from tunnel_pool.overlay.node_community import NodeCommunity
 from tunnel_pool.overlay.pacing import Recent, TokenBucket
+from tunnel_pool.overlay.paths.networks import is_inner
 from tunnel_pool.overlay.peers.balance import TARGET_PEERS, surplus, wants_more
 from tunnel_pool.overlay.peers.bootstrap import make_bootstrappers
 from tunnel_pool.overlay.peers.dht import CarefulDht, CarefulDhtSettings
@@ -225,9 +226,11 @@ class Discovery(TaskManager):
 
     def _step(self) -> None:
         community = self._community
-        peers = set(community.get_peers())
+        known = community.get_peers()
+        # The nodes of a private network are all kept, as long as there is room: they may be all that there are.
+        peers = {peer for peer in known if not is_inner(peer.address[0])}
         exits = peers.intersection(community.get_candidates(PEER_FLAG_EXIT_BT))
-        if len(peers) < ENOUGH_PEERS or not community.candidates:
+        if len(known) < ENOUGH_PEERS or not community.candidates:
             community.bootstrap()
         if wants_more(exits, peers - exits):
             self._walk.take_step()

@@ -11,24 +11,26 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tunnel_pool.overlay.pacing import Recent, TokenBucket
-from tunnel_pool.overlay.paths.networks import network_of
+from tunnel_pool.overlay.pacing import Newest, Recent, TokenBucket
+from tunnel_pool.overlay.paths.networks import is_inner, network_of
 from tunnel_pool.overlay.paths.path import Node
 from tunnel_pool.overlay.peers.own_address import AddressVotes
 from tunnel_pool.overlay.peers.proven import ProvenSources, Source
+from tunnel_pool.overlay.peers.questions import IDENTIFIERS, QUESTION_S, Answer, Questions
+from tunnel_pool.overlay.wire.guarded import GuardedHandlers
 from tunnel_pool.rpc.drop_reasons import DropReason
 
-QUESTION_S = 10.0  # how long after our question an answer still counts as one
-MAX_QUESTIONS = 1000
-MAX_WRONG_ANSWERS = 16  # the most from an address that was asked; after them its answers count for nothing
-IDENTIFIERS = 65536
+MAX_ANSWERED = 1000  # keys of peers that answered us
+MAX_HELD = 256  # requests that wait until their sender has answered us
+MAX_DOUBTED = 1000
 MAX_PER_HOST, MAX_PER_NETWORK, MAX_UNASKED = 4, 8, 16  # the most places in a table of some 60
+MAX_PER_INNER_HOST = 64  # of a loopback or private address, where a private network's nodes share a machine
 DOUBTED_S = 3.0  # how long a peer may be silent, or take to answer, when another wants its place
 PUNCTURES_PER_S, PUNCTURES_AT_ONCE = 2.0, 10.0
 PUNCTURE_OF_PEER_S = 5.0
@@ -66,21 +68,34 @@ class PinnedNetwork(Network):
             super().discover_address(peer, address, service, new_style)
 
 
+class HeldRequest(NamedTuple):
+    """An introduction request that is answered once its sender has answered us."""
+
+    peer: Peer
+    dist: Any
+    payload: Any
+    until_s: float
+
+
+def most_per_host(host: str) -> int:
+    """Return how many peers are kept of one address."""
+    return MAX_PER_INNER_HOST if is_inner(host) else MAX_PER_HOST
+
+
 def has_room(newcomer: Node, known: Iterable[Node]) -> bool:
     """Return whether few enough peers of the newcomer's address and network are known."""
     hosts, networks = Counter[str](), Counter[str]()
     for node in known:
         hosts[node.host] += 1
         networks[network_of(node.host)] += 1
-    network = network_of(newcomer.host)
-    return hosts[newcomer.host] < MAX_PER_HOST and networks[network] < MAX_PER_NETWORK
+    if hosts[newcomer.host] >= most_per_host(newcomer.host):
+        return False
+    return is_inner(newcomer.host) or networks[network_of(newcomer.host)] < MAX_PER_NETWORK
 
 
-class CarefulIntroductions:
+class CarefulIntroductions(GuardedHandlers):
     """Meets peers only with proof; it comes before a py-ipv8 TunnelCommunity among the bases of a class."""
 
-    counters: Counter[str]
-    network: Any
     candidates: dict[Peer, list[int]]
     my_peer: Peer
     my_estimated_wan: Any
@@ -91,13 +106,12 @@ class CarefulIntroductions:
     update_global_time: Callable[[int], None]
     endpoint: Any
     create_introduction_response: Callable[..., bytes]
-    walk_to: Callable[[Any], None]
     get_peers: Callable[[], list[Peer]]
     address_in_lan_subnets: Callable[[str], bool]
 
     def __init__(self, settings: Any) -> None:
-        self._introductions_asked: dict[tuple[Any, int], float] = {}  # by address and identifier, until when
-        self._guessed: Counter[Any] = Counter()  # wrong answers, by the address that they seem to be from
+        self._questions = Questions()
+        self._held_requests: Newest[Source, HeldRequest] = Newest(MAX_HELD)
         self._answered: set[bytes] = set()  # keys of peers that answered a question of ours
         self.proven = ProvenSources()
         self._doubted: dict[bytes, float] = {}  # when each peer was asked whether it is still there, by mid
@@ -113,9 +127,36 @@ class CarefulIntroductions:
 
     def on_packet(self, packet: tuple[Any, bytes], warn_unknown: bool = True) -> None:
         self._source = packet[0]
-        super().on_packet(packet, warn_unknown)  # type: ignore[misc]
+        super().on_packet(packet, warn_unknown)
 
     # What we ask
+
+    def walk_to(self, address: Any) -> None:
+        """Ask for an introduction as py-ipv8 does, if this address may be asked now."""
+        if self._may_ask(address):
+            super().walk_to(address)  # type: ignore[misc]
+
+    def send_introduction_request(self, peer: Peer) -> None:
+        """Ask a peer for an introduction as py-ipv8 does, if its address may be asked now."""
+        if self._may_ask(peer.address):
+            super().send_introduction_request(peer)  # type: ignore[misc]
+
+    def _may_ask(self, address: Any) -> bool:
+        if self._is_bound_to(address) or not self._questions.may_ask(tuple(address), time.monotonic()):
+            self.counters[DropReason.INTRODUCTION_NOT_ASKED] += 1
+            return False
+        return True
+
+    def _is_bound_to(self, address: Any) -> bool:
+        """Return whether this is the address of our own socket, or the one that other nodes see us at."""
+        return tuple(address) in (tuple(self.endpoint.get_address()), tuple(self.my_estimated_wan))
+
+    def _ask_in_turn(self, address: Any) -> None:
+        """Ask a stranger who made us do so: of all strangers together, so many a second are asked."""
+        if self._questions.may_be_made_to_ask(tuple(address), time.monotonic()):
+            self.walk_to(address)
+        else:
+            self.counters[DropReason.INTRODUCTION_NOT_ASKED] += 1
 
     def create_introduction_request(
         self, socket_address: Any, extra_bytes: bytes = b"", new_style: bool = False, prefix: bytes | None = None
@@ -125,71 +166,67 @@ class CarefulIntroductions:
         packet: bytes = super().create_introduction_request(  # type: ignore[misc]
             socket_address, extra_bytes, new_style, prefix
         )
-        now_s = time.monotonic()
-        if len(self._introductions_asked) >= MAX_QUESTIONS:
-            self._introductions_asked = {
-                asked: until_s for asked, until_s in self._introductions_asked.items() if until_s > now_s
-            }
-        if len(self._introductions_asked) < MAX_QUESTIONS:
-            self._introductions_asked[tuple(socket_address), self.global_time % IDENTIFIERS] = now_s + QUESTION_S
+        self._questions.ask(tuple(socket_address), self.global_time % IDENTIFIERS, time.monotonic())
         return packet
-
-    def _is_asked(self, address: Any) -> bool:
-        """Return whether a question of ours to this address waits for its answer."""
-        now_s, place = time.monotonic(), tuple(address)
-        return any(asked[0] == place and until_s > now_s for asked, until_s in self._introductions_asked.items())
 
     def _is_answer(self, payload: Any) -> bool:
         """Return whether a question was sent to the address that the packet is from; once for each question."""
-        place = tuple(self._source)
-        until_s = self._introductions_asked.pop((place, payload.identifier), 0.0)
-        if until_s > time.monotonic():
-            return True
-        self._guessed[place] += 1
-        if self._guessed[place] > MAX_WRONG_ANSWERS:
-            # Somebody who does not hear our questions answers them in that address' name.
-            self._introductions_asked = {
-                asked: until_s for asked, until_s in self._introductions_asked.items() if asked[0] != place
-            }
+        answer = self._questions.answered(tuple(self._source), payload.identifier, time.monotonic())
+        if answer is Answer.GUESSED:
             self.counters[DropReason.INTRODUCTION_GUESSED] += 1
-        if self._guessed[place] > MAX_WRONG_ANSWERS or len(self._guessed) > MAX_QUESTIONS:
-            self._guessed.clear()
-        return False
+        return answer is Answer.ASKED
 
     # Whom we meet
 
     def on_introduction_request(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """Answer and keep a peer if there is room, as py-ipv8 does; answer another once it is known to be there."""
-        known = self.network.get_verified_by_public_key_bin(peer.public_key.key_to_bin())
-        if known is None and not self._make_room(peer):
-            self.counters[DropReason.INTRODUCTION_REFUSED] += 1
-            self._answer_without_room(peer, payload)
-            return
-        is_asked = self._is_asked(self._source)
-        has_moved = known is not None and tuple(known.address) != tuple(self._source)
-        if not is_asked and (has_moved or peer.public_key.key_to_bin() not in self._answered):
-            # An answer is longer than a request, and the source may be forged or the signed packet old. So we first
-            # ask the peer at that address; once it has answered us, we answer it.
-            if known is None:
-                self.network.add_verified_peer(peer)
-                self.network.discover_services(peer, [self.community_id])
-            self.walk_to(self._source)
-            return
-        if is_asked and peer.public_key.key_to_bin() not in self._answered:
-            # It wants to hear from us before it answers, as we do.
-            self.walk_to(self._source)
-        super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
+        """Answer a peer that is known to be there; ask another one first, and answer it once it has answered.
 
-    def _answer_without_room(self, peer: Peer, payload: Any) -> None:
-        """Answer a peer that is not kept: many may be behind one address, and want no more than to use this node."""
-        source, now_s = Source(tuple(self._source), peer.public_key.key_to_bin()), time.monotonic()
-        if not self.proven.has(source, now_s):
-            self.walk_to(self._source)
-        elif self.proven.take(source, now_s):
-            answer = self.create_introduction_response(
-                payload.destination_address, self._source, payload.identifier, new_style=peer.new_style_intro
-            )
-            self.endpoint.send(self._source, answer)
+        An answer is longer than a request, and the source may be forged or the signed packet old. A peer is kept if
+        there is room. Many may be behind one address: who is not kept is answered, too, and may use this node.
+        """
+        key, now_s = peer.public_key.key_to_bin(), time.monotonic()
+        if key == self.my_peer.public_key.key_to_bin():
+            self._questions.came_back(tuple(self._source), payload.identifier, now_s)
+            self.counters[DropReason.INTRODUCTION_OF_OURSELVES] += 1
+            return
+        known = self.network.get_verified_by_public_key_bin(key)
+        is_kept = known is not None or self._make_room(peer)
+        if not is_kept:
+            self.counters[DropReason.INTRODUCTION_REFUSED] += 1
+        elif known is None:
+            self.network.add_verified_peer(peer)
+            self.network.discover_services(peer, [self.community_id])
+        source = Source(tuple(self._source), key)
+        if known is not None and tuple(known.address) == source.address and key in self._answered:
+            super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
+        elif self._may_answer(source, now_s):
+            if is_kept and key not in self._answered and not self._questions.is_asked(source.address, now_s):
+                self._ask_in_turn(self._source)
+            if is_kept:
+                super().on_introduction_request(peer, dist, payload)  # type: ignore[misc]
+            else:
+                self._answer_without_keeping(peer, payload)
+        elif not self.proven.has(source, now_s):
+            self._held_requests[source] = HeldRequest(peer, dist, payload, now_s + QUESTION_S)
+            self._ask_in_turn(self._source)
+
+    def _may_answer(self, source: Source, now_s: float) -> bool:
+        """Return whether a peer that is not kept, or is kept at another address, is answered at once."""
+        if self.proven.has(source, now_s):
+            return self.proven.take(source, now_s)
+        return self._questions.may_answer_early(source.address, now_s)
+
+    def _answer_without_keeping(self, peer: Peer, payload: Any) -> None:
+        answer = self.create_introduction_response(
+            payload.destination_address, self._source, payload.identifier, new_style=peer.new_style_intro
+        )
+        self.endpoint.send(self._source, answer)
+
+    def _answer_held(self, source: Source) -> None:
+        """Answer the request of a peer that has now answered us."""
+        held = self._held_requests.pop(source, None)
+        if held is not None and held.until_s > time.monotonic():
+            self.on_introduction_request(held.peer, held.dist, held.payload)
 
     def _make_room(self, newcomer: Peer) -> bool:
         """Return whether a peer that came unasked may stay; another of its kind may have to go for it."""
@@ -222,27 +259,35 @@ class CarefulIntroductions:
         now_s, place = time.time(), network_of(newcomer.address[0])
         rivals = [peer for peer in peers if network_of(peer.address[0]) == place]
         here = [peer for peer in rivals if peer.address[0] == newcomer.address[0]]
-        for peer in sorted(here if len(here) >= MAX_PER_HOST else rivals, key=lambda peer: float(peer.last_response)):
+        if len(here) >= most_per_host(newcomer.address[0]):
+            rivals = here
+        for peer in sorted(rivals, key=lambda peer: float(peer.last_response)):
             asked_s = self._doubted.get(peer.mid, 0.0)
             if asked_s > peer.last_response:
                 if now_s - asked_s > DOUBTED_S:
                     del self._doubted[peer.mid]
                     return peer
             elif now_s - peer.last_response > DOUBTED_S:
-                if len(self._doubted) >= MAX_QUESTIONS:
+                if len(self._doubted) >= MAX_DOUBTED:
                     self._doubted.clear()
                 self._doubted[peer.mid] = now_s
-                self.walk_to(peer.address)
+                self._ask_in_turn(peer.address)
         return None
 
     def on_introduction_response(self, peer: Peer, dist: Any, payload: Any) -> None:
-        """Do as py-ipv8 does with an answer to a question of ours; what nobody asked for changes nothing."""
-        key = peer.public_key.key_to_bin()
-        known = self.network.get_verified_by_public_key_bin(key)
+        """Take an answer to a question of ours, then answer what its sender had asked; others change nothing."""
         if not self._is_answer(payload):
             self.counters[DropReason.INTRODUCTION_UNASKED] += 1
             return
-        self.proven.add(Source(tuple(self._source), key), time.monotonic())
+        source = Source(tuple(self._source), peer.public_key.key_to_bin())
+        self.proven.add(source, time.monotonic())
+        self._take_answer(peer, dist, payload)
+        self._answer_held(source)
+
+    def _take_answer(self, peer: Peer, dist: Any, payload: Any) -> None:
+        """Do as py-ipv8 does with an answer, if there is room for the peer, and it is where it was."""
+        key = peer.public_key.key_to_bin()
+        known = self.network.get_verified_by_public_key_bin(key)
         others = [other for other in self.get_peers() if other != peer]
         if known is None and (len(others) >= self.max_peers or not self._has_room(peer, others)):
             self.counters[DropReason.INTRODUCTION_REFUSED] += 1
@@ -252,7 +297,7 @@ class CarefulIntroductions:
             return
         wan = self.my_estimated_wan
         self._answered.add(key)
-        if len(self._answered) > MAX_QUESTIONS:
+        if len(self._answered) > MAX_ANSWERED:
             self._answered.intersection_update(other.public_key.key_to_bin() for other in self.get_peers())
             self._answered.add(key)
         if known is not None:

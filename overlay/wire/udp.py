@@ -16,6 +16,7 @@ from typing import cast
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 
+from tunnel_pool.packet_engine.boundary import GuardedDelivery
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.group import enlarge_buffers
 
@@ -117,7 +118,7 @@ class UdpSocket:
             self.sock.close()
 
 
-class BatchedEndpoint(UDPEndpoint):
+class BatchedEndpoint(GuardedDelivery, UDPEndpoint):
     """py-ipv8's UDP endpoint on a UdpSocket; it closes its socket, which is bound."""
 
     def __init__(self, sock: socket.socket, counters: Counter[str]) -> None:

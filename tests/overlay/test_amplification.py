@@ -32,6 +32,7 @@ from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.peers.proven import Source
+from tunnel_pool.overlay.peers.questions import Questions
 
 INFOHASH = b"h" * 20
 pytestmark = [pytest.mark.usefixtures("engine"), ENGINES_PYTHON_SLOW]
@@ -130,7 +131,7 @@ async def quiet_network():
             for busy in (each.ipv8, *each.ipv8.overlays):
                 await asyncio.gather(*busy.cancel_all_pending_tasks(), return_exceptions=True)
         for overlay in node.ipv8.overlays:
-            await until(lambda overlay=overlay: not getattr(overlay, "_introductions_asked", {}).clear())
+            overlay._questions = Questions()  # as if the questions of before had been forgotten
         yield node, stranger, known
 
 

@@ -142,7 +142,8 @@ def signed_by(node, key, make):
         node.my_peer = own
 
 
-async def test_one_address_does_not_fill_the_table():
+async def test_one_address_does_not_fill_the_table(monkeypatch):
+    monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.MAX_PER_INNER_HOST", MAX_PER_HOST)
     async with network(exits=2, relays=3) as honest, opened(make_config(RELAY_FLAGS)) as (attacker,):
         known = [address_of(node) for node in honest]
         async with opened(make_config(frozenset(), known)) as (client,):

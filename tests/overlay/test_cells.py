@@ -76,7 +76,8 @@ async def test_garbage_on_the_socket_is_counted_and_does_no_harm(engine):
             ]:
                 sock.sendto(datagram, address_of(node))
         await until(lambda: node.dropped().total() >= 5)
-        assert node.dropped()["cell_malformed"] == 3
+        # The native engine knows a bare prefix for the tunnels'; in Python, the boundary of all overlays counts it.
+        assert node.dropped()["cell_malformed"] + node.dropped()["packet_too_short"] == 3
         assert node.dropped()["cell_not_decrypted"] == 1
         assert node.dropped()["cell_not_encrypted"] == 1
         assert client.tunnels_ready(1) == 1.0

@@ -3,13 +3,21 @@
 import itertools
 import socket
 
+import pytest
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
 from tests.network import address_of, make_config, network, opened, until, unused_host
-from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST, MAX_WRONG_ANSWERS
+from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST
+from tunnel_pool.overlay.peers.questions import MAX_WRONG_ANSWERS
 
 
-async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(monkeypatch):
+@pytest.fixture
+def as_of_the_internet(monkeypatch):
+    """Loopback addresses have as many places as those of the internet."""
+    monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.MAX_PER_INNER_HOST", MAX_PER_HOST)
+
+
+async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(monkeypatch, as_of_the_internet):
     """Each start uses a new key, and the old keys hold the places of the address until they are found silent."""
     monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.DOUBTED_S", 0.3)
     monkeypatch.setattr("tunnel_pool.overlay.peers.discovery.FEW_PEERS_INTERVAL_S", 0.1)
@@ -29,10 +37,10 @@ async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(
 
 async def test_what_a_question_is_numbered_cannot_be_counted_on():
     async with opened(make_config()) as (node,):
-        node.walk_to(UDPv4Address("127.9.9.9", 9))
-        for _ in range(9):
-            node.walk_to(UDPv4Address("127.9.9.9", 9))
-        numbers = [number for (place, number) in node._introductions_asked if place == ("127.9.9.9", 9)]
+        place = UDPv4Address("127.9.9.9", 9)
+        for _ in range(10):
+            node.create_introduction_request(place)
+        numbers = list(node._questions._waiting[place])
         steps = {(after - before) % 65536 for before, after in itertools.pairwise(numbers)}
         assert len(steps) >= 8
 
@@ -44,7 +52,7 @@ async def test_who_guesses_the_number_of_a_question_to_somebody_else_is_not_hear
             victim.bind((unused_host(), 0))
             place = UDPv4Address(*victim.getsockname())
             node.walk_to(place)
-            (number,) = [number for (asked, number) in node._introductions_asked if asked == tuple(place)]
+            (number,) = node._questions._waiting[place]
             here = UDPv4Address(*address_of(node))
             wrong = [(number + step) % 65536 for step in range(1, MAX_WRONG_ANSWERS + 2)]
             for guess in [*wrong, number]:
@@ -55,7 +63,7 @@ async def test_who_guesses_the_number_of_a_question_to_somebody_else_is_not_hear
             assert not node.get_peers()
 
 
-async def test_many_behind_one_address_use_a_node_that_keeps_few_of_them():
+async def test_many_behind_one_address_use_a_node_that_keeps_few_of_them(as_of_the_internet):
     host = unused_host()
     async with network(exits=1) as (exit_,):
         clients = [make_config(frozenset(), [address_of(exit_)], host=host) for _ in range(3 * MAX_PER_HOST)]
