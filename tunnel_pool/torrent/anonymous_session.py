@@ -52,11 +52,15 @@ class AnonymousSession(Generic[S]):
         """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""
         self.transports.add_end(peer, add)
 
-    def end_tasks(self) -> None:
+    async def stop(self) -> None:
+        """End the libtorrent session; its last announces go over the lane's circuits until this returns."""
         self.transports.end()
-        self.announcer.end()
         if self.entering is not None:
             self.entering.cancel()
+        try:
+            await self.session.stop()
+        finally:
+            self.announcer.end()
 
     def dropped(self) -> Counter[str]:
         """Return how many datagrams were dropped, by reason."""
@@ -129,8 +133,7 @@ class AnonymousSessions(Generic[S]):
         if ended is None:
             return
         self._ending.append(ended)
-        ended.end_tasks()
-        await ended.session.stop()
+        await ended.stop()
         if self._servers.get(lane) is ended.server:  # otherwise it was opened anew meanwhile
             del self._servers[lane]
             self._connect()
@@ -142,10 +145,8 @@ class AnonymousSessions(Generic[S]):
 
     async def close(self) -> None:
         """End all sessions, then their servers; the tunnels are somebody else's to close."""
-        for opened in self:
-            opened.end_tasks()
         try:
-            await asyncio.gather(*(opened.session.stop() for opened in self))
+            await asyncio.gather(*(opened.stop() for opened in (*self, *self._ending)))
         finally:
             for server in self._servers.values():
                 await server.close()

@@ -19,6 +19,7 @@ from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.reannounces import Reannounces
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, schemes_for, tracker_place
+from tunnel_pool.torrent.last_announces import Announce, LastAnnounces
 from tunnel_pool.torrent.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 from tunnel_pool.torrent.session_settings import all_alike, transport_settings
@@ -26,6 +27,8 @@ from tunnel_pool.torrent.trackers import trackers_of
 from tunnel_pool.torrent.transport import Transport
 
 TRACKERS_S = 0.1
+STOP_TRACKER_S = 5.0  # libtorrent's default for stop_tracker_timeout
+LAST_ANNOUNCES_POLL_S = 0.02
 INDEX_S = 1.0  # how old the index of torrents may be
 MANY_CALLERS = 64  # some of them are gone
 CALLER_CONNECTS_S = 30.0  # how long a caller may take until he is among the peers
@@ -92,6 +95,7 @@ class LibtorrentSession(Generic[T]):
         self._indexed_s = 0.0  # when that was made
         self._connected: set[Address] = set()
         self._connected_s = 0.0  # likewise
+        self._last_announces = LastAnnounces(float(settings.get("stop_tracker_timeout", STOP_TRACKER_S)))
         self._session: Any = open_in(lambda: with_yielding_threads(nice, lambda: open_session(settings)))
         self._torrents: dict[lt.torrent_handle, T] = {}
         self._poller: asyncio.Task[None] | None = None
@@ -231,8 +235,38 @@ class LibtorrentSession(Generic[T]):
         if alert.socket_type in (lt.socket_type_t.udp, lt.socket_type_t.utp_ssl):
             self.on_listening(alert.port)
 
+    async def announced_last(self, handle: lt.torrent_handle) -> None:
+        """Return once trackers have answered that this torrent, which was paused, has stopped; or had the time to."""
+        await asyncio.to_thread(handle.status, 0)  # libtorrent has taken the pause by then
+        await asyncio.sleep(TRACKERS_S)
+        while not self._stopped and self._last_announces.is_out(handle, time.monotonic()):  # noqa: ASYNC110
+            await asyncio.sleep(LAST_ANNOUNCES_POLL_S)
+
+    def _note_announce(self, alert: Any) -> None:
+        """Note what an alert says of an announce; every alert is to be given here."""
+        if isinstance(alert, lt.tracker_announce_alert):
+            self._last_announces.sent(Announce(alert.handle, alert.url), time.monotonic())
+        elif isinstance(alert, lt.tracker_reply_alert | lt.tracker_error_alert):
+            self._last_announces.answered(Announce(alert.handle, alert.url))
+
     async def _end(self) -> None:
-        """End the session off the loop, as libtorrent's destructor waits for trackers and disk."""
+        """End the session once trackers have heard that its torrents have stopped; its sockets are closed then.
+
+        libtorrent's destructor waits for these trackers, for up to `stop_tracker_timeout`, and holds the interpreter
+        lock meanwhile, in whatever thread it runs. Our SOCKS5 server could not carry their announces. So the session is
+        paused first, and dropped when nothing is left to wait for. The poller of alerts must have ended.
+        """
+        session = self._session
+        session.apply_settings({"enable_dht": False})
+        session.pause()
+        await asyncio.to_thread(session.is_paused)  # libtorrent has taken the pause by then
+        while True:
+            for alert in session.pop_alerts():
+                self._note_announce(alert)
+            if not self._last_announces.are_out(time.monotonic()):
+                break
+            await asyncio.sleep(LAST_ANNOUNCES_POLL_S)
+        del session
         holder = [self._session]
         del self._session
         await asyncio.to_thread(holder.clear)

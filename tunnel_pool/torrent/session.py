@@ -246,6 +246,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
 
     def _handle_alerts(self) -> None:
         for alert in self._session.pop_alerts():
+            self._note_announce(alert)
             match type(alert).__name__:
                 case "state_update_alert":
                     for status in alert.status:

@@ -99,17 +99,22 @@ class HopChanges:
         kept = torrent.record.peers if with_peers else []
         if not torrent.is_between_sessions:
             torrent.handle.pause()  # what is moved from here on would be in no account
+        # The plain session ends before the answer if others heard of the torrent, or if it would go on for nobody.
+        is_last_plain = hops != PLAIN and library.torrents_of(PLAIN) == [torrent]
+        ends_plain = was_announced or is_last_plain
         # The steps that can fail come first, so that a failure changes nothing.
-        staying = await self._resume_of_others(torrent) if was_announced else []
+        staying = await self._resume_of_others(torrent) if ends_plain else []
         resume = await library.records.put_with_resume(torrent, with_peers, hops=hops, peers=kept)
         parameters = lt.read_resume_data(resume)
         library.scheduler.leave_swarms(torrent)
         torrent.update(torrent.handle.status())
         torrent.is_between_sessions = True
+        if ends_plain:
+            await before.announced_last(torrent.handle)
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
         before.forget(torrent)
         torrent.give_up("it went to another session")
-        if was_announced:
+        if ends_plain:
             await self._end_plain_session(staying)
         torrent.lane = library.isolator.enter(torrent.record.infohash, hops, labels)
         if torrent.lane != lane:

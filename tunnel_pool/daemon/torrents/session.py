@@ -195,6 +195,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
 
     def _handle(self, alert: Any) -> None:
         kind = type(alert).__name__
+        self._note_announce(alert)
         if isinstance(alert, lt.torrent_status):
             if (torrent := self._torrents.get(alert.handle)) is not None:
                 self._on_alert(torrent, alert)
