@@ -41,7 +41,7 @@ def prepare() -> None:
     """
     if not IS_LINUX or os.geteuid() == 0:
         return
-    connections.keep_tables()
+    connections.keep_open()
     user, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
         unshare(CLONE_NEWUSER)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -219,11 +220,18 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             raise UserError(f"cannot read the feeds that were kept: {error}") from None
         loop_meter = LoopMeter()
         stack.callback(loop_meter.stop)
-        app = _app(daemon, loop_meter)
+        entrance = Entrance()
+        app = _app(daemon, loop_meter, entrance)
         watching = asyncio.get_running_loop().create_task(keep_watch(lambda: daemon.options.watches, daemon.changes))
         stack.callback(watching.cancel)
         daemon.address = await stack.enter_async_context(
-            serving_app(app, options.web.listen, "cannot listen on", "; choose another --rpc")
+            serving_app(
+                app,
+                options.web.listen,
+                "cannot listen on",
+                "; choose another --rpc",
+                partial(entrance.visitor_of, lambda: daemon.options.web.credentials),
+            )
         )
         yield daemon
 
@@ -239,10 +247,9 @@ async def _noting_the_end(store: Store, library: Library) -> AsyncIterator[None]
             logger.warning("Files of torrents will be checked at the next start: %s", error)
 
 
-def _app(daemon: Daemon, loop_meter: LoopMeter) -> web.Application:
+def _app(daemon: Daemon, loop_meter: LoopMeter, entrance: Entrance) -> web.Application:
     """Return the application that answers everything over HTTP."""
     library, changes = daemon.library, daemon.changes
-    entrance = Entrance()
     app = make_app(lambda: daemon.options.web, entrance)
     session_id = new_session_id()
     add_rpc(app, Methods(library, changes, session_id, daemon.stopping.set), session_id)

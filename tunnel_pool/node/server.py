@@ -16,6 +16,7 @@ from tunnel_pool.node.metrics import CONTENT_TYPE, NodeCollector, exposition
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
+from tunnel_pool.system.web_rules import ALWAYS, WebRefusal, is_of_another_site
 
 SOCKET_FILE = "node.sock"
 ASK_TIMEOUT_S = 10.0
@@ -65,7 +66,9 @@ async def _listen_in_state(status: Status, state_dir: Path) -> web.AppRunner | N
 
 def _metrics_app(status: Status) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=exposition(NodeCollector(status)), headers={"Content-Type": CONTENT_TYPE})
+        if is_of_another_site(request.headers) or "Origin" in request.headers:
+            return web.Response(status=403, text=WebRefusal.ANOTHER_SITE.value, headers=ALWAYS)
+        return web.Response(body=exposition(NodeCollector(status)), headers={**ALWAYS, "Content-Type": CONTENT_TYPE})
 
     app = web.Application()
     app.router.add_get("/metrics", answer)

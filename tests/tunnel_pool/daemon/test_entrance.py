@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import subprocess
+from functools import partial
 
 import aiohttp
 import pytest
@@ -19,6 +20,7 @@ from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.sandbox import connections
 from tunnel_pool.system import http_server
 from tunnel_pool.system.http_server import serving_app
+from tunnel_pool.system.shares import Shares
 
 NOBODY = 65534
 # A program of another user, as small as can be: it needs nothing of our installation.
@@ -126,7 +128,7 @@ def test_the_limit_of_guesses_is_each_clients_own_and_all_together():
 
 
 async def test_connections_without_a_request_are_ended(monkeypatch):
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 40)
+    monkeypatch.setattr(http_server, "Shares", partial(Shares, 40, 40, 40))
     monkeypatch.setattr(http_server, "FIRST_REQUEST_S", 1.0)
     app = web.Application()
 

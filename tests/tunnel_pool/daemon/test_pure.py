@@ -17,9 +17,6 @@ from tunnel_pool.daemon.rules.room import NOT_TOLD, Budget
 from tunnel_pool.daemon.server.guard import (
     Credentials,
     is_authorized,
-    is_fetched_by_others,
-    is_known_host,
-    is_own_page,
     may_listen,
 )
 from tunnel_pool.daemon.server.transmission.arguments import priorities_of
@@ -263,51 +260,11 @@ def test_the_password(header, authorized):
     assert is_authorized(header, None, None)
 
 
-@pytest.mark.parametrize(
-    ("site", "destination", "refused"),
-    [
-        (None, None, False),
-        ("same-origin", "empty", False),
-        ("none", "document", False),
-        ("cross-site", "document", False),
-        ("cross-site", "video", True),
-        ("same-site", "image", True),
-        ("cross-site", "iframe", True),
-        ("cross-site", None, True),
-    ],
-)
-def test_what_pages_of_others_load_is_refused(site, destination, refused):
-    assert is_fetched_by_others(site, destination) is refused
-
-
 @pytest.mark.parametrize(("key", "authorized"), [("söcret:x", True), ("", False), ("söcret", False), ("\udcff", False)])
 def test_a_key_is_the_password(key, authorized):
     assert is_authorized(None, key, Credentials("me", "söcret:x")) is authorized
     assert is_authorized("Basic bm8=", key, Credentials("me", "söcret:x")) is authorized
     assert is_authorized(None, None, Credentials("me", "söcret:x")) is False
-
-
-@pytest.mark.parametrize(
-    ("host", "known"),
-    [
-        ("127.0.0.1:9091", True), ("[::1]:9091", True), ("localhost", True), ("192.0.2.7", True), ("NAS.local:1", True),
-        ("evil.example", False), ("localhost.evil.example:9091", False), ("127.0.0.1.evil.example", False),
-        ("", False), (None, False), ("[", False), ("a:b", False),
-    ],
-)  # fmt: skip
-def test_a_name_that_others_point_at_us_is_refused(host, known):
-    assert is_known_host(host, ["nas.local"]) is known
-
-
-@pytest.mark.parametrize(
-    ("origin", "own"),
-    [
-        (None, True), ("http://127.0.0.1:9091", True), ("http://127.0.0.1:80", False), ("null", False),
-        ("https://evil.example", False), ("http://[", False),
-    ],
-)  # fmt: skip
-def test_a_page_of_others_is_refused(origin, own):
-    assert is_own_page(origin, "127.0.0.1:9091") is own
 
 
 def test_beyond_this_machine_with_a_password_alone():

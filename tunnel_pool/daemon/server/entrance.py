@@ -3,29 +3,54 @@
 import hmac
 import logging
 import os
+import socket
 import time
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
 from tunnel_pool.daemon.server.guard import Credentials, GuessLimit, is_authorized
 from tunnel_pool.daemon.server.qbittorrent.logins import Logins
 from tunnel_pool.sandbox import connections
+from tunnel_pool.system.http_server import VISITOR, RefusedError, by_address
+from tunnel_pool.system.shares import Visitor
+from tunnel_pool.system.web_rules import ALWAYS
 
 KEY_HEADER = "X-Api-Key"  # Tribler's
 ROOT = 0
 logger = logging.getLogger(__name__)
 
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="tunnel-pool"'}
+_OTHERS_USER = (
+    "Without a password, the daemon serves only processes of the user that runs it. To serve others, set one with "
+    "--rpc-password-file.\n"
+)
 
 
 class Entrance:
+    """Decides once for each connection who has opened it, and for each request whether it is answered."""
+
     def __init__(self) -> None:
-        self._users: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()  # the user, by connection
         self._guesses = GuessLimit()
         self._own_users = {os.geteuid(), ROOT}
         self.logins = Logins()
         self._credentials: Credentials | None = None  # those that the logins are of
+
+    def visitor_of(self, credentials: Callable[[], Credentials | None], sock: socket.socket) -> Visitor:
+        """Return who has opened a connection that was just accepted: a user of this machine, or an address.
+
+        The user is looked up now: of a connection that its user has closed, nobody can say later whose it was. Raises
+        RefusedError for other users than ours where there are no `credentials`, OSError when the connection is gone.
+        """
+        if not connections.is_supported():
+            return by_address(sock) if credentials() is not None else Visitor("a user", is_owner=True)
+        theirs, ours = connections.place_of(sock.getpeername()), connections.place_of(sock.getsockname())
+        user = connections.user_of(theirs, ours) if theirs is not None and ours is not None else None
+        if user in self._own_users:
+            return Visitor(f"user {user}", is_owner=True)
+        if credentials() is None:
+            raise RefusedError(refusal(_OTHERS_USER, _CHALLENGE))
+        return by_address(sock) if user is None else Visitor(f"user {user}")
 
     def check(self, request: web.Request, credentials: Credentials | None) -> None:
         """Raises HTTPUnauthorized or HTTPTooManyRequests for who may not ask."""
@@ -80,12 +105,9 @@ class Entrance:
 
     def _check_user(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized unless a process of our own user asks, or of root."""
-        if connections.is_supported() and self._user_of(request) not in self._own_users:
-            raise web.HTTPUnauthorized(
-                text="Without a password, the daemon serves only processes of the user that runs it. To serve "
-                "others, set one with --rpc-password-file.\n",
-                headers=_CHALLENGE,
-            )
+        visitor: Visitor | None = request.get(VISITOR)
+        if visitor is None or not visitor.is_owner:
+            raise web.HTTPUnauthorized(text=_OTHERS_USER, headers=_CHALLENGE)
 
     def _check_guess(self, request: web.Request, is_right: bool, is_guess: bool) -> None:
         """Count a wrong password. Raises HTTPUnauthorized for it, HTTPTooManyRequests for any after too many."""
@@ -102,17 +124,19 @@ class Entrance:
 
     def _who_guesses(self, request: web.Request) -> str:
         """Return by what guesses are counted: the user of a connection on this machine, else the address."""
-        address = request.remote or ""
-        user = self._user_of(request) if connections.is_supported() else None
-        return address if user is None else f"user {user}"
+        visitor: Visitor | None = request.get(VISITOR)
+        return visitor.name if visitor is not None else ""
 
-    def _user_of(self, request: web.Request) -> int | None:
-        """Return the user of the process that asks; it is looked up once for each connection."""
-        transport = request.transport
-        if transport is None:
-            return None
-        if transport not in self._users:
-            theirs = connections.place_of(transport.get_extra_info("peername"))
-            ours = connections.place_of(transport.get_extra_info("sockname"))
-            self._users[transport] = None if theirs is None or ours is None else connections.user_of(theirs, ours)
-        return self._users[transport]
+
+def refusal(text: str, headers: Mapping[str, str]) -> bytes:
+    """Return an HTTP response of status 401, for who gets it whatever he asks."""
+    body = text.encode()
+    lines = {
+        **ALWAYS,
+        **headers,
+        "Content-Type": "text/plain; charset=utf-8",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 401 Unauthorized\r\n{head}\r\n".encode() + body

@@ -1,16 +1,12 @@
-"""Who may ask the daemon: by password, by the name it was asked under, by the page that asks. Pure."""
+"""Who may ask the daemon: the password, and how often it may be guessed. Pure."""
 
 import base64
 import hmac
 import ipaddress
-from collections.abc import Collection
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from tunnel_pool.overlay.pacing import TokenBucket
-from tunnel_pool.overlay.serving.destinations import is_address
 
-LOCAL_NAMES = ("localhost", "localhost.")
 GUESSES_PER_S = 0.2  # wrong passwords that are looked at of one client, after the first GUESSES_AT_ONCE
 GUESSES_OF_ALL_PER_S = 5.0
 GUESSES_AT_ONCE = 10
@@ -62,37 +58,6 @@ class GuessLimit:
         if len(self._clients) < MAX_GUESSERS:
             self._clients.setdefault(who, TokenBucket()).take(GUESSES_PER_S, GUESSES_AT_ONCE / GUESSES_PER_S, now_s)
         self._all.take(GUESSES_OF_ALL_PER_S, GUESSES_AT_ONCE / GUESSES_OF_ALL_PER_S, now_s)
-
-
-def is_known_host(header: str | None, names: Collection[str]) -> bool:
-    """Return whether a Host header names us: by an address, as localhost, or by one of these names.
-
-    Any other name is one that somebody else has pointed at our address (DNS rebinding).
-    """
-    if not header:
-        return False
-    try:
-        host = urlsplit(f"//{header}").hostname or ""
-        urlsplit(f"//{header}").port  # noqa: B018 - raises
-    except ValueError:
-        return False
-    return host in LOCAL_NAMES or host in {name.lower() for name in names} or is_address(host)
-
-
-def is_own_page(origin: str | None, host: str | None) -> bool:
-    """Return whether a request comes from no page, or from one of ours: browsers say which in the Origin header."""
-    try:
-        return origin is None or urlsplit(origin).netloc.lower() == (host or "").lower()
-    except ValueError:
-        return False
-
-
-def is_fetched_by_others(site: str | None, destination: str | None) -> bool:
-    """Return whether another site's page loads something of ours, as browsers say (w3.org/TR/fetch-metadata).
-
-    Such a page can't read the content, but learns whether there is any, and its size. Following a link is allowed.
-    """
-    return site in ("cross-site", "same-site") and destination != "document"
 
 
 def may_listen(address: str, credentials: Credentials | None) -> bool:

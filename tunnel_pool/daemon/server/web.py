@@ -12,28 +12,24 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.registry import Collector
 
 from tunnel_pool.daemon.server.entrance import Entrance
-from tunnel_pool.daemon.server.guard import Credentials, is_fetched_by_others, is_known_host, is_own_page
+from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.qbittorrent import paths as qbittorrent
 from tunnel_pool.daemon.server.transmission import rpc
 from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
 from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.system.web_rules import ALWAYS, SET_PAGE_COOKIE, WebRefusal, web_refusal
 
 logger = logging.getLogger(__name__)
 
 USUAL_ADDRESS = HostPort("127.0.0.1", 9091)  # Transmission's
 SESSION_HEADER = "X-Transmission-Session-Id"
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 VERSION_HEADER = "X-Transmission-Rpc-Version"
 RPC_PATH = "/transmission/rpc"
 METRICS_PATH = "/metrics"
 WEB_PATH = "/transmission/web/"
+PAGES = ("/", "/transmission", "/transmission/", WEB_PATH.rstrip("/"), WEB_PATH)  # all that links of others may open
 MAX_BODY_BYTES = 96 << 20  # a torrent file of 64 MiB in base64, and what is around it
 
 
@@ -72,13 +68,11 @@ def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse names that others point at us, pages of other sites, and strangers."""
-        host = request.headers.get("Host")
-        if not is_known_host(host, options().host_names):
-            raise web.HTTPMisdirectedRequest(text="unknown host name; add it with --host-name, or ask by address\n")
-        if not is_own_page(request.headers.get("Origin"), host):
-            raise web.HTTPForbidden(text="a page of another site may not ask\n")
-        if is_fetched_by_others(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Dest")):
-            raise web.HTTPForbidden(text="a page of another site may not load this\n")
+        refusal = web_refusal(request.method, request.path, request.headers, options().host_names, PAGES)
+        if refusal is WebRefusal.UNKNOWN_HOST:
+            raise web.HTTPMisdirectedRequest(text=refusal.value)
+        if refusal is not None:
+            raise web.HTTPForbidden(text=refusal.value)
         if request.path.startswith(qbittorrent.ROOT):
             if request.path != qbittorrent.LOGIN:
                 entrance.check_login(request, options().credentials, qbittorrent.cookie_of(request))
@@ -99,7 +93,9 @@ def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(HEADERS)
+    response.headers.update(ALWAYS)
+    if request.path in PAGES and response.status == 200:
+        response.headers.add("Set-Cookie", SET_PAGE_COOKIE)
 
 
 def _rpc_handler(methods: Methods, session_id: str) -> Handler:
