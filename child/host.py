@@ -25,7 +25,7 @@ from tunnel_pool.overlay.config import (
     slot_of,
 )
 from tunnel_pool.overlay.config_messages import admission_of, config_of, exit_rules_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import use_mask
+from tunnel_pool.overlay.hidden_swarms.end_to_end import use_secret
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.messages import address_message, address_of, peer_of
 from tunnel_pool.overlay.node import open_overlay, open_sharing, socket_warning
@@ -118,7 +118,7 @@ class ChildHost:
         if len(message.community_id) != COMMUNITY_ID_BYTES:
             raise RemoteError(pb.ERROR_BAD_REQUEST, f"a community id has {COMMUNITY_ID_BYTES} bytes")
         logging.getLogger().setLevel(message.log_level or logging.WARNING)
-        use_mask(message.end_to_end_mask)
+        use_secret(message.end_to_end_secret)
         if not EXIT_FLAGS.intersection(message.peer_flags):
             give_up_names()
         try:
@@ -228,7 +228,8 @@ class ChildHost:
         return pb.ExitsRated()
 
     async def _on_refuse_guest(self, message: pb.RefuseGuest) -> pb.GuestRefused:
-        self._created().refuse_guest(message.known_as)
+        if (native := self._created().native) is not None:
+            native.engine.refuse_guest(message.known_as)
         return pb.GuestRefused()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:

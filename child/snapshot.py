@@ -8,6 +8,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, 
 from tunnel_pool.overlay.clients.lanes import detour_of, group_of
 from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, known_as
 from tunnel_pool.overlay.messages import introduction_state
 from tunnel_pool.rpc.sync import (
     CircuitState,
@@ -40,6 +41,7 @@ def circuit_state(circuit: Circuit) -> CircuitState:
         e2e=circuit.e2e,
         group=group_of(circuit),
         detour=detour_of(circuit),
+        known_as=known_as(circuit) if circuit.ctype in END_TO_END else 0,
         streams=streams_of(circuit),
     )
 

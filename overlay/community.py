@@ -25,8 +25,8 @@ from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
     end_to_end_address,
-    end_to_end_circuit_id,
     is_linked,
+    number_of_end,
 )
 from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
 from tunnel_pool.overlay.hidden_swarms.services import HiddenServices
@@ -141,10 +141,10 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         if (circuit := self.circuits.get(circuit_id)) is not None:
             self.on_guest(Guest(circuit, known_as, infohash))
 
-    def refuse_guest(self, known_as: int) -> None:
-        """Tell the guests that are known so that no client will connect to them (tunnel_pool.contract)."""
+    def refuse_guest(self, guest: Guest) -> None:
+        """Tell the guests that are known as this one that no client will connect (tunnel_pool.contract)."""
         if self.native is not None:
-            self.native.engine.refuse_guest(known_as)
+            self.native.engine.refuse_guest(guest.known_as)
 
     def _streams_changed(self) -> None:
         self.on_changed()
@@ -339,11 +339,11 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         elif circuit is not None and not _may_carry(circuit):
             self.counters[DropReason.CIRCUIT_NOT_READY] += 1
         elif circuit is not None and circuit.ctype in END_TO_END:
-            self.on_datagram(circuit, encode_address(*end_to_end_address(circuit_id)), data)
+            self.on_datagram(circuit, encode_address(*end_to_end_address(circuit)), data)
         elif circuit is not None:
             if data.startswith(self._prefix):
                 self.message_from_outside(circuit, origin, data)
-            elif end_to_end_circuit_id(origin[0], origin[1]) is not None:
+            elif number_of_end(origin[0], origin[1]) is not None:
                 # The exit claims that the datagram comes from the other end of an end-to-end circuit of ours.
                 self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
             elif circuit.ctype == CIRCUIT_TYPE_DATA:

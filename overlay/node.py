@@ -19,7 +19,7 @@ from tunnel_pool.overlay.clients.lanes import lane_of
 from tunnel_pool.overlay.clients.streams import reaches_ipv6, tries_streams
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
 from tunnel_pool.overlay.config import OverlayConfig
-from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, known_as, secret_in_use
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex
 from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
 from tunnel_pool.overlay.one_port.front import FrontCommunity
@@ -160,7 +160,8 @@ async def _open_endpoint(
             own_messages=False,
             trains=config.trains,
             takes_trains=takes_trains,
-            mask=mask_in_use(),
+            secret=secret_in_use(),
+            known_as=lambda circuit: known_as(circuit) if circuit.ctype in END_TO_END else 0,
             lane_of=lambda circuit: lane_of(circuit).pack(),
             tries_streams=tries_streams,
             reaches_ipv6=reaches_ipv6,

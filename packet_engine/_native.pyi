@@ -44,7 +44,7 @@ class Settings:
         peer_flags: int,
         own_messages: bool,
         allow_private: bool,
-        mask: int,
+        end_secret: bytes,
     ) -> None: ...
 
 class ExitRules:
@@ -108,6 +108,7 @@ class Engine:
         stats: Stats,
         tries_streams: bool = False,
         reaches_ipv6: bool = False,
+        known_as: int = 0,
     ) -> None:
         """`layers` from the first hop on; `end_to_end` with the direction that we send in.
 

@@ -68,7 +68,8 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
         own_messages: bool = True,
         trains: bool = True,
         takes_trains: bool = True,
-        mask: int = 0,
+        secret: bytes = bytes(32),
+        known_as: Callable[[Circuit], int] = lambda circuit: 0,
         lane_of: Callable[[Circuit], int] = lambda circuit: int(circuit.goal_hops),
         tries_streams: Callable[[Circuit], bool] = lambda circuit: False,
         reaches_ipv6: Callable[[Circuit], bool] = lambda circuit: False,
@@ -77,7 +78,8 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
         (0, 0) being any, through the `device`, "" being any.
 
         `lane_of` says which associations' clients a circuit serves: those that were added with the same number.
-        `mask` is what the addresses of end-to-end circuits differ by from their ids. `tries_streams` says whether the
+        `known_as` is the number of the address that stands for the other end of an end-to-end circuit, 0 for other
+        circuits; of `secret` it is derived which numbers lead to this child. `tries_streams` says whether the
         other end of a circuit may speak streams, `reaches_ipv6` whether it is an exit that reaches IPv6 destinations.
 
         Without `trains`, each datagram is sent by itself; without `takes_trains`, the kernel joins none for us.
@@ -97,7 +99,7 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
         self._counters = counters
         self._own_messages = own_messages
         self._allow_private = allow_private
-        self._mask = mask
+        self._secret, self._known_as = secret, known_as
         self._lane_of = lane_of
         self._tries_streams, self._reaches_ipv6 = tries_streams, reaches_ipv6
         self._keyring = KeyRing()
@@ -150,7 +152,7 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
             self._peer_flags,
             self._own_messages,
             self._allow_private,
-            self._mask,
+            self._secret,
         )
 
     def _configure(self) -> None:
@@ -180,6 +182,7 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
             stats,
             self._tries_streams(circuit),
             self._reaches_ipv6(circuit),
+            self._known_as(circuit),
         )
         return tuple(held)
 

@@ -162,7 +162,7 @@ class Create(google.protobuf.message.Message):
     LAN_FIELD_NUMBER: builtins.int
     WAN_FIELD_NUMBER: builtins.int
     EXIT_RULES_FIELD_NUMBER: builtins.int
-    END_TO_END_MASK_FIELD_NUMBER: builtins.int
+    END_TO_END_SECRET_FIELD_NUMBER: builtins.int
     REQUIRES_DIVERSITY_FIELD_NUMBER: builtins.int
     OFFERED_TOGETHER_FIELD_NUMBER: builtins.int
     AS_NUMBERS_FIELD_NUMBER: builtins.int
@@ -188,7 +188,7 @@ class Create(google.protobuf.message.Message):
     """auto (or absent), native, python"""
     shared_port: builtins.bool
     """the tunnel socket came over the sockets descriptor, as number 0"""
-    end_to_end_mask: builtins.int
+    end_to_end_secret: builtins.bytes
     """overlay/hidden_swarms/end_to_end.py"""
     requires_diversity: builtins.bool
     """of the networks that the hops of a circuit are in"""
@@ -254,7 +254,7 @@ class Create(google.protobuf.message.Message):
         lan: Global___Address | None = ...,
         wan: Global___Address | None = ...,
         exit_rules: Global___ExitRules | None = ...,
-        end_to_end_mask: builtins.int = ...,
+        end_to_end_secret: builtins.bytes = ...,
         requires_diversity: builtins.bool = ...,
         offered_together: builtins.int = ...,
         as_numbers: builtins.bool = ...,
@@ -262,7 +262,7 @@ class Create(google.protobuf.message.Message):
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "exit_rules", b"exit_rules", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "as_numbers", b"as_numbers", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_mask", b"end_to_end_mask", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "offered_together", b"offered_together", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "as_numbers", b"as_numbers", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_secret", b"end_to_end_secret", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "offered_together", b"offered_together", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create
@@ -1588,6 +1588,7 @@ class CircuitDelta(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     STREAMS_FIELD_NUMBER: builtins.int
     DETOUR_FIELD_NUMBER: builtins.int
+    KNOWN_AS_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     goal_hops: builtins.int
     ctype: builtins.str
@@ -1603,6 +1604,8 @@ class CircuitDelta(google.protobuf.message.Message):
     group: builtins.int
     detour: builtins.int
     """hops more than were asked for"""
+    known_as: builtins.int
+    """the number of the address that stands for the other end"""
     @property
     def hops(self) -> Global___HopList: ...
     @property
@@ -1627,10 +1630,11 @@ class CircuitDelta(google.protobuf.message.Message):
         group: builtins.int | None = ...,
         streams: Global___Streams | None = ...,
         detour: builtins.int | None = ...,
+        known_as: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_detour", b"_detour", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "detour", b"detour", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_detour", b"_detour", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_known_as", b"_known_as", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "detour", b"detour", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "known_as", b"known_as", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_detour", b"_detour", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "detour", b"detour", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down", "_bytes_up", b"_bytes_up", "_closing", b"_closing", "_creation_time", b"_creation_time", "_ctype", b"_ctype", "_detour", b"_detour", "_e2e", b"_e2e", "_goal_hops", b"_goal_hops", "_group", b"_group", "_hops", b"_hops", "_infohash", b"_infohash", "_known_as", b"_known_as", "_last_activity", b"_last_activity", "_streams", b"_streams", "_unverified_hop", b"_unverified_hop", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "circuit_id", b"circuit_id", "closing", b"closing", "creation_time", b"creation_time", "ctype", b"ctype", "detour", b"detour", "e2e", b"e2e", "goal_hops", b"goal_hops", "group", b"group", "hops", b"hops", "infohash", b"infohash", "known_as", b"known_as", "last_activity", b"last_activity", "streams", b"streams", "unverified_hop", b"unverified_hop"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_down: typing_extensions.TypeAlias = typing.Literal["bytes_down"]
     _WhichOneofArgType__bytes_down: typing_extensions.TypeAlias = typing.Literal["_bytes_down", b"_bytes_down"]
@@ -1654,6 +1658,8 @@ class CircuitDelta(google.protobuf.message.Message):
     _WhichOneofArgType__hops: typing_extensions.TypeAlias = typing.Literal["_hops", b"_hops"]
     _WhichOneofReturnType__infohash: typing_extensions.TypeAlias = typing.Literal["infohash"]
     _WhichOneofArgType__infohash: typing_extensions.TypeAlias = typing.Literal["_infohash", b"_infohash"]
+    _WhichOneofReturnType__known_as: typing_extensions.TypeAlias = typing.Literal["known_as"]
+    _WhichOneofArgType__known_as: typing_extensions.TypeAlias = typing.Literal["_known_as", b"_known_as"]
     _WhichOneofReturnType__last_activity: typing_extensions.TypeAlias = typing.Literal["last_activity"]
     _WhichOneofArgType__last_activity: typing_extensions.TypeAlias = typing.Literal["_last_activity", b"_last_activity"]
     _WhichOneofReturnType__streams: typing_extensions.TypeAlias = typing.Literal["streams"]
@@ -1682,6 +1688,8 @@ class CircuitDelta(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hops) -> _WhichOneofReturnType__hops | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__infohash) -> _WhichOneofReturnType__infohash | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__known_as) -> _WhichOneofReturnType__known_as | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_activity) -> _WhichOneofReturnType__last_activity | None: ...
     @typing.overload
@@ -2235,7 +2243,7 @@ class StreamGuest(google.protobuf.message.Message):
     INFOHASH_FIELD_NUMBER: builtins.int
     circuit_id: builtins.int
     known_as: builtins.int
-    """the circuit's id, or that of a stranger who has called by TCP at its exit"""
+    """as CircuitDelta's, or that of a stranger who has called by TCP at its exit"""
     infohash: builtins.bytes
     """what such a stranger asks for (20 bytes)"""
     def __init__(

@@ -55,6 +55,7 @@ class CircuitState:
     e2e: bool = False
     group: int = 0
     detour: int = 0
+    known_as: int = 0
     streams: StreamsState = NO_STREAMS
 
 

@@ -10,10 +10,12 @@ group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
     bucket -> index of a socket; 0, the server's own, for buckets of nobody
     and for what is too short to have a destination
 
-An IPv4 address with port 1024 is the other end of an end-to-end circuit: its
-id, all but the first byte masked (overlay/hidden_swarms/end_to_end.py; py-ipv8
-tunnel.py, CIRCUIT_ID_PORT). The first byte is the slot of the child that has
-the circuit.
+An IPv4 address with port 1024 stands for the other end of an end-to-end
+circuit, or for a guest (overlay/hidden_swarms/end_to_end.py; py-ipv8 tunnel.py,
+CIRCUIT_ID_PORT). A hash of the address, by two odd numbers that are a secret of
+each lane, is the slot of the child that has the circuit:
+
+    mixed = address * first; slot = (mixed ^ (mixed >> 15)) * second >> 24   (in 32 bits)
 
 Where a lane is announced (tunnel_pool/torrent/announces), questions to trackers
 and DHT nodes, and what has a name for its destination, go to the server's own
@@ -23,6 +25,7 @@ socket, and IPv4 addresses that are pinned to the socket that is named for each.
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tunnel_pool.socks5.address import AddressType
 from tunnel_pool.steering.bpf import (
@@ -39,6 +42,7 @@ from tunnel_pool.steering.bpf import (
     RET_A,
     RSH,
     TAX,
+    XOR_X,
     Instruction,
     choose,
     ret,
@@ -51,6 +55,8 @@ END_TO_END_PORT = 1024
 MAX_PINS = 128  # of one association: the kernel gives a program little memory
 
 _WORD = (1 << 32) - 1
+SLOT_BITS = 8  # of a slot (overlay/config.py)
+_END_SHIFT = 15
 _GOLDEN = 0x9E3779B1
 
 _ATYP_AT = 3
@@ -70,10 +76,27 @@ def bucket_of(address: bytes) -> int:
     return ((total & _WORD) * _GOLDEN & _WORD) >> (32 - BUCKET_BITS)
 
 
-def end_to_end_slot(address: bytes) -> int | None:
-    """Return the slot of the child that has an end-to-end circuit; None for all other addresses, encoded."""
-    is_one = address[0] == AddressType.IPV4 and int.from_bytes(address[5:7], "big") == END_TO_END_PORT
-    return address[1] if is_one else None
+class EndSteering(NamedTuple):
+    """How addresses that stand for ends and guests lead to the children of a lane: two odd numbers of 32 bits."""
+
+    first: int
+    second: int
+
+    def slot_of(self, number: int) -> int:
+        """Return the slot of the child that such an address leads to, as the program finds it."""
+        mixed = number * self.first & _WORD
+        return ((mixed ^ (mixed >> _END_SHIFT)) * self.second & _WORD) >> (32 - SLOT_BITS)
+
+    def number_for(self, slot: int, bits: int) -> int:
+        """Return an address that leads to the child of this slot, another one for each 24 `bits`."""
+        mixed = (slot << (32 - SLOT_BITS) | bits) * pow(self.second, -1, _WORD + 1) & _WORD
+        mixed ^= (mixed >> _END_SHIFT) ^ (mixed >> 2 * _END_SHIFT)
+        return mixed * pow(self.first, -1, _WORD + 1) & _WORD
+
+
+def is_end_address(address: bytes) -> bool:
+    """Return whether an encoded address stands for the other end of a circuit, or for a guest."""
+    return address[0] == AddressType.IPV4 and int.from_bytes(address[5:7], "big") == END_TO_END_PORT
 
 
 def _hash_at(loads: Sequence[tuple[int, int]]) -> list[Instruction]:
@@ -92,10 +115,16 @@ _HASHES = {
 }
 
 
-def _end_to_end(sockets: int) -> list[Instruction]:
-    """Return the socket of an end-to-end address's slot, if it has one; go on with all others."""
+def _end_to_end(sockets: int, steering: EndSteering) -> list[Instruction]:
+    """Return the socket of the slot that an end's address leads to, if it has one; go on with all others."""
     found: list[Instruction] = [
-        (LD_BYTE, 0, 0, _ADDRESS_AT),
+        (LD_WORD, 0, 0, _ADDRESS_AT),
+        (MUL, 0, 0, steering.first),
+        (TAX, 0, 0, 0),
+        (RSH, 0, 0, _END_SHIFT),
+        (XOR_X, 0, 0, 0),
+        (MUL, 0, 0, steering.second),
+        (RSH, 0, 0, 32 - SLOT_BITS),
         (ADD, 0, 0, socket_of_slot(0)),
         (JGE, 1, 0, sockets),
         (RET_A, 0, 0, 0),
@@ -158,10 +187,12 @@ def _announced(pins: Mapping[bytes, int]) -> list[Instruction]:
     return whole
 
 
-def program(indexes: Sequence[int], sockets: int, pins: Mapping[bytes, int] | None = None) -> list[Instruction]:
+def program(
+    indexes: Sequence[int], sockets: int, steering: EndSteering, pins: Mapping[bytes, int] | None = None
+) -> list[Instruction]:
     """Return the program for the socket index of each of the BUCKETS buckets, in a group of so many sockets.
 
-    `pins`, of a lane that is announced, has the socket index of encoded IPv4 addresses.
+    `steering` is the lane's. `pins`, of a lane that is announced, has the socket index of encoded IPv4 addresses.
     """
     runs = [(0, indexes[0])]
     for bucket, index in enumerate(indexes):
@@ -172,7 +203,7 @@ def program(indexes: Sequence[int], sockets: int, pins: Mapping[bytes, int] | No
     nobody: list[Instruction] = [(RET, 0, 0, OWN_SOCKET)]
     left = sum(2 + len(find) for _, find in hashes) + len(nobody)
     special = _announced(pins) if pins is not None else []
-    whole: list[Instruction] = [*_end_to_end(sockets), *special, (LD_BYTE, 0, 0, _ATYP_AT)]
+    whole: list[Instruction] = [*_end_to_end(sockets, steering), *special, (LD_BYTE, 0, 0, _ATYP_AT)]
     for kind, find in hashes:
         left -= 2 + len(find)
         whole += [(JEQ, 0, len(find) + 1, kind), *find, (JUMP, 0, 0, left)]

@@ -12,6 +12,7 @@ LD_MEMORY, STORE = 0x60, 0x02  # A = M[k], M[k] = A
 TAX = 0x07  # X = A
 ADD, ADD_X = 0x04, 0x0C  # A += k, A += X
 MUL = 0x24  # A *= k
+XOR_X = 0xAC  # A ^= X
 AND = 0x54  # A &= k
 RSH = 0x74  # A >>= k
 JUMP = 0x05  # skip k

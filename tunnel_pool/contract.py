@@ -153,8 +153,8 @@ class Tunnels(Protocol):
         """Take part in a hidden swarm; a seeder's introduction points are made unasked.
 
         `info_hash` is the one that is looked up (tunnel_pool.pooled.hidden_services.lookup_hash). A
-        downloader's `callback` hears the address of each seeder that is linked to us:
-        py-ipv8's circuit_id_to_ip and CIRCUIT_ID_PORT, which the SOCKS5 server knows.
+        downloader's `callback` hears the address of each seeder that is linked to us
+        (overlay/hidden_swarms/end_to_end.py), which the SOCKS5 server knows.
         """
 
     def leave_swarm(self, info_hash: bytes) -> None:
@@ -171,8 +171,8 @@ class Tunnels(Protocol):
         It is the exit of the circuit with this id, while that is there.
         """
 
-    def refuse_guest(self, known_as: int) -> None:
-        """Tell the guests that are known so (`on_guest`) that no client will connect to them."""
+    def refuse_guest(self, guest: Guest) -> None:
+        """Tell the guests that are known as this one (`on_guest`) that no client will connect to them."""
 
     def announce_over(self, circuit_id: int, then: Callable[[], object]) -> None:
         """Hand what comes over this circuit from where no client sends to, so many a second, to `on_datagram`.

@@ -10,6 +10,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.streams import that_reach
+from tunnel_pool.overlay.hidden_swarms.end_to_end import steering_of
 from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association
@@ -43,13 +44,12 @@ class DirectCarrier:
             association.stop_reading()
         self._carried.add(association.id)
 
-    @staticmethod
-    def _share(group: ReusePortGroup | None) -> int:
+    def _share(self, group: ReusePortGroup | None) -> int:
         """Return a socket of the association's port that gets all but questions. Raises OSError."""
         if group is None:
             raise OSError("the association's port can't be shared")
         index = group.add()
-        group.steer(program([index] * BUCKETS, len(group.sockets), {}))
+        group.steer(program([index] * BUCKETS, len(group.sockets), steering_of(self._lane), {}))
         return group.sockets[index].fileno()
 
     async def pin(self, association: Association, address: bytes, circuit_id: int) -> bool:

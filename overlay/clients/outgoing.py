@@ -9,9 +9,11 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.sticky import StickyMap
 from tunnel_pool.overlay.clients.streams import reaches_ipv6
 from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, end_to_end_circuit_id
+from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, known_as, number_of_end
+from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.socks5.address import AddressType, decode_address, encode_address
 
+MAX_ENDS = 1024
 _NOWHERE = encode_address(*NOWHERE)
 
 
@@ -43,6 +45,7 @@ class OutgoingCircuits:
         self._tunnels = tunnels
         self._lane = lane
         self._sticky = StickyMap(group_of)
+        self._ends: Newest[int, int] = Newest(MAX_ENDS)  # circuits by what their other ends are known as
 
     def choose(self, address: bytes) -> Outgoing | None:
         """Return where a datagram to this encoded address goes; None while there is no circuit for it.
@@ -50,13 +53,22 @@ class OutgoingCircuits:
         Raises Socks5Error for what is no address.
         """
         circuits: Mapping[int, Circuit] = self._tunnels.circuits
-        circuit_id = end_to_end_circuit_id(*decode_address(address)[1:])
-        if circuit_id is not None:
-            # Never to an exit, which would learn the id that our first hop knows.
-            linked = end_to_end_circuit(circuits, circuit_id, self._lane)
+        number = number_of_end(*decode_address(address)[1:])
+        if number is not None:
+            # Never to an exit: the address means nothing there.
+            linked = self._end(circuits, number)
             return Outgoing(linked, _NOWHERE) if linked is not None else None
         circuit = self._sticky.circuit_for(address, circuits, lambda: self._able(address))
         return Outgoing(circuit, address) if circuit is not None else None
+
+    def _end(self, circuits: Mapping[int, Circuit], number: int) -> Circuit | None:
+        known = circuits.get(self._ends.get(number, 0))
+        if known is not None and known_as(known) == number:
+            return known
+        found = end_to_end_circuit(circuits.values(), number, self._lane)
+        if found is not None:
+            self._ends[number] = found.circuit_id
+        return found
 
     def _able(self, address: bytes) -> Sequence[Circuit]:
         """Return the circuits for a new destination: of IPv6, those whose exit reaches it, if any does."""

@@ -7,7 +7,13 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYP
 
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address, end_to_end_circuit_id
+from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+    END_TO_END,
+    address_of_number,
+    known_as,
+    number_of_end,
+    steering_of,
+)
 from tunnel_pool.rpc.sync import NO_STREAMS, StreamsState
 from tunnel_pool.socks5.address import Socks5Address
 
@@ -20,13 +26,13 @@ class Guest(NamedTuple):
     """Says who has opened a stream over a circuit of ours, and waits for a client to connect to him."""
 
     circuit: Circuit
-    known_as: int  # the circuit's id, or an id of his own
+    known_as: int  # the number of the address that stands for him
     infohash: bytes | None = None  # what he asks for, if he has called by TCP at the circuit's exit (20 bytes)
 
     @property
     def address(self) -> tuple[str, int]:
         """Return where clients find him."""
-        return end_to_end_address(self.known_as)
+        return address_of_number(self.known_as)
 
 
 def streams_of(route: object) -> StreamsState:
@@ -56,13 +62,14 @@ def that_reach(circuits: Iterable[Circuit], lane: Lane, address: Socks5Address) 
 
     One that stands for no circuit may be a guest's: the child of this slot knows.
     """
-    end = end_to_end_circuit_id(address.host, address.port)
+    end = number_of_end(address.host, address.port)
     speaking = [circuit for circuit in circuits if speaks_streams(circuit, lane)]
     to_exits = [circuit for circuit in speaking if circuit.ctype == CIRCUIT_TYPE_DATA]
     if end is None:
         return to_exits
-    linked = [circuit for circuit in speaking if circuit.circuit_id == end]
-    return linked or [circuit for circuit in to_exits if slot_of(circuit.circuit_id) == slot_of(end)]
+    linked = [circuit for circuit in speaking if circuit.ctype in END_TO_END and known_as(circuit) == end]
+    slot = steering_of(lane).slot_of(end)
+    return linked or [circuit for circuit in to_exits if slot_of(circuit.circuit_id) == slot]
 
 
 def has_flag(circuit: Circuit, flag: int) -> bool:

@@ -14,7 +14,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 
 from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane
-from tunnel_pool.overlay.hidden_swarms.end_to_end import EndToEndAddresses, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.hidden_swarms.end_to_end import EndToEndAddresses, end_to_end_circuit, is_linked, number_of_end
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
 CIRCUIT_TYPE_LOOKUP = "LOOKUP"
@@ -55,11 +55,12 @@ class SwarmCircuits(GroupedCircuits, EndToEndAddresses, HiddenTunnelCommunity):
 
     def select_circuit(self, destination: tuple[str, int] | None, hops: int) -> Circuit | None:
         """Return the circuit behind an end-to-end address, else one to ask over."""
-        circuit_id = end_to_end_circuit_id(*destination) if destination is not None else None
-        circuit = self.circuits.get(circuit_id) if circuit_id is not None else None
+        number = number_of_end(*destination) if destination is not None else None
+        lane = Lane(hops, self._asking_group)
+        circuit = end_to_end_circuit(self.circuits.values(), number, lane) if number is not None else None
         if circuit is not None and is_linked(circuit):
             return circuit
-        return self.circuit_to_ask_over(Lane(hops, self._asking_group))
+        return self.circuit_to_ask_over(lane)
 
     def circuit_to_ask_over(self, lane: Lane) -> Circuit | None:
         circuits = self.lookup_circuits(lane) or self.find_circuits(hops=lane.hops, group=lane.group)

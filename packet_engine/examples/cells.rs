@@ -46,11 +46,11 @@ fn core(to: &Addresses) -> Outcome<Core> {
         max_relay_early: 8,
         no_crypto: vec![2, 3],
         policy: ExitPolicy { peer_flags: BIT_TORRENT, own_messages: false, allow_private: true },
-        mask: 0,
+        end_secret: [0; 32],
     };
     let mut core = Core::new(settings, Arc::new(Counters::default()));
     let circuit = Circuit { relay_early_count: 8.into(), ..Circuit::new(to.first, vec![keys()?], 1, Purpose::Data) };
-    core.routes.circuits.insert(OURS, circuit);
+    core.routes.set_circuit(OURS, circuit);
     core.routes.clients.add(1, Association { lane: 1, client: to.client });
     let exit = Exit { enabled: true, ..Exit::new(to.first, keys()?, Arc::default()) };
     core.routes.exits.insert(THEIRS, exit);

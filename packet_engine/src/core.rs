@@ -18,6 +18,7 @@ use crate::cell::{
 };
 use crate::clients::Lane;
 use crate::counters::{Counters, DropReason};
+use crate::ends::{number_of_end, END_PORT, SECRET_BYTES};
 use crate::gate::Gate;
 use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
@@ -41,9 +42,6 @@ pub const MAX_STREAM_BYTES: usize = 1 << 20;
 /// Messages a second that Python gets of one circuit that ends here; most are speed tests.
 const MESSAGES_PER_S: u64 = 1000;
 const MESSAGES_BURST_NS: u64 = 1_000_000_000;
-
-/// The port that stands for "the other end of the circuit whose id is the address" (py-ipv8 tunnel.py).
-const CIRCUIT_ID_PORT: u16 = 1024;
 
 /// Streams that the other end of a circuit may have at a time.
 const MAX_STREAMS: u32 = 256;
@@ -74,8 +72,8 @@ pub struct Settings {
     /// Message ids that may travel in the clear.
     pub no_crypto: Vec<u8>,
     pub policy: ExitPolicy,
-    /// What the address of a circuit's other end differs by from its id (overlay/hidden_swarms/end_to_end.py).
-    pub mask: u32,
+    /// Of which it is derived which addresses lead to this child (ends.rs).
+    pub end_secret: [u8; SECRET_BYTES],
 }
 
 pub struct Core {
@@ -91,11 +89,11 @@ pub struct Core {
     pub to_enable: Vec<u32>,
     /// Exits whose circuits strangers may connect to from now on, if their clients take that.
     pub to_open_door: Vec<u32>,
-    /// The ids of guests who wait, and the lanes of their circuits (streams/guests.rs).
+    /// What guests who wait are known as, and the lanes of their circuits (streams/guests.rs).
     pub guests: HashMap<u32, Lane>,
-    /// The ids of those who have called, and whom a client has connected to.
+    /// What those are known as who have called, and whom a client has connected to.
     pub met: HashSet<u32>,
-    /// What ids of guests are made by.
+    /// What guests are known as is made by this.
     pub guest_key: hmac::Key,
     pub tcp_first: TcpFirst,
     /// Milliseconds since the epoch.
@@ -176,16 +174,6 @@ fn put_socks5(datagram: &mut [u8], payload: Range<usize>, address: &[u8]) -> Res
     copy(datagram, start, &SOCKS5_UDP_START)?;
     copy(datagram, start + SOCKS5_UDP_START.len(), address)?;
     Ok(start..payload.end)
-}
-
-/// The circuit whose other end an address stands for, if it is one of those.
-pub(crate) fn end_to_end_id(address: Destination<'_>, mask: u32) -> Option<u32> {
-    match address {
-        Destination::Ip(SocketAddr::V4(address)) if address.port() == CIRCUIT_ID_PORT => {
-            Some(u32::from(*address.ip()) ^ mask)
-        }
-        _ => None,
-    }
 }
 
 fn check_relay_early(settings: &Settings, header: Header, message_id: u8) -> Result<(), DropReason> {
@@ -434,9 +422,7 @@ impl Core {
         let origin = match circuit.purpose {
             Purpose::EndToEnd => self.other_end(header.circuit_id),
             // An exit that gives itself out for the other end of a circuit of ours.
-            _ if end_to_end_id(data.origin, self.settings.mask).is_some() => {
-                return Err(DropReason::CircuitForeignSource)
-            }
+            _ if number_of_end(data.origin).is_some() => return Err(DropReason::CircuitForeignSource),
             _ => data.origin,
         };
         let purpose = circuit.purpose;
@@ -468,8 +454,8 @@ impl Core {
 
     /// The address that stands for the other end of a circuit.
     fn other_end(&self, circuit_id: u32) -> Destination<'static> {
-        let host = Ipv4Addr::from(circuit_id ^ self.settings.mask);
-        Destination::Ip(SocketAddr::from((host, CIRCUIT_ID_PORT)))
+        let known_as = self.routes.circuits.get(&circuit_id).map_or(0, |circuit| circuit.known_as);
+        Destination::Ip(SocketAddr::from((Ipv4Addr::from(known_as), END_PORT)))
     }
 
     /// Queue a frame for the main process.
@@ -499,15 +485,13 @@ impl Core {
         let [_, _, 0, rest @ ..] = datagram else { return Err(DropReason::Socks5Malformed) };
         let (destination, address_bytes) = address::parse_socks5(rest).map_err(|_| DropReason::Socks5Malformed)?;
         let (key, payload) = rest.split_at_checked(address_bytes).ok_or(DropReason::Socks5Malformed)?;
-        if let Some(id) = end_to_end_id(destination, self.settings.mask) {
-            if let Some(refusal) = self.refusal_of_utp(clients, id, payload) {
+        if let Some(end) = number_of_end(destination) {
+            if let Some(refusal) = self.refusal_of_utp(clients, end, payload) {
                 return self.answer_client(association_id, from, key, &refusal);
             }
-            // Never to an exit, which would learn the id that our first hop knows.
-            let circuit =
-                self.routes.circuits.get(&id).filter(|circuit| circuit.lane == clients && circuit.is_linked());
-            circuit.ok_or(DropReason::NoCircuit)?;
-            self.routes.clients.asked(id, CIRCUIT_ID_PORT, association_id);
+            // Never to an exit: the address means nothing there.
+            let id = self.routes.linked(clients, end).ok_or(DropReason::NoCircuit)?;
+            self.routes.clients.asked(id, END_PORT, association_id);
             return self.send_data(id, NOWHERE, payload);
         }
         let circuit_id = self.routes.circuit_for(clients, key, association_id).ok_or(DropReason::NoCircuit)?;

@@ -8,8 +8,9 @@ use ring::hmac;
 use crate::address;
 use crate::cell::Header;
 use crate::clients::Lane;
-use crate::core::{end_to_end_id, finish, headroom, seal_for_circuit, Core, Event, Settings};
+use crate::core::{finish, headroom, seal_for_circuit, Core, Event, Settings};
 use crate::counters::{DropReason, RouteStats};
+use crate::ends::{is_usable, number_of_end, slot_of_circuit, words, Steering};
 use crate::gate::Gate;
 use crate::keys::Direction;
 use crate::limits::Class;
@@ -32,8 +33,8 @@ const CALLERS_PER_S: u64 = 10;
 const CALLERS_BURST_NS: u64 = 5_000_000_000;
 /// A port that policies of addresses let pass.
 const ANY_PORT: u16 = 6881;
-/// The part of an id that says which child has a circuit (overlay/config.py, SLOT_SHIFT).
-const SLOT_BITS: u32 = 0xFF00_0000;
+/// How often a number is looked for that nobody else has: as many guests may be behind one address at a time.
+const MAX_TURNS: u32 = 256;
 /// Ports that are remembered of a circuit, as its exit let no stream go there.
 const MAX_FORBIDDEN_PORTS: usize = 256;
 /// Streams that an exit may have open to us at a time.
@@ -100,15 +101,16 @@ impl Core {
         circuit.zip(port_of(destination)).is_some_and(|(circuit, port)| circuit.forbidden_ports.contains(&port))
     }
 
-    /// What a destination (RFC 1928 encoding) stands for, if it is the other end of a circuit, or a guest.
+    /// What the other end of a circuit, or a guest, is known as, if a destination (RFC 1928 encoding) stands for one.
     pub fn end_of(&self, destination: &[u8]) -> Option<u32> {
         let (destination, _) = address::parse_socks5(destination).ok()?;
-        end_to_end_id(destination, self.settings.mask)
+        number_of_end(destination)
     }
 
     /// Whether this is an end-to-end circuit of the lane whose other end opens the streams.
-    pub fn link_that_serves(&self, lane: Lane, circuit_id: u32) -> bool {
-        self.routes.circuits.get(&circuit_id).is_some_and(|circuit| circuit.lane == lane && circuit.serves_streams())
+    pub fn link_that_serves(&self, lane: Lane, known_as: u32) -> bool {
+        let circuit = self.routes.end(lane, known_as).and_then(|id| self.routes.circuits.get(&id));
+        circuit.is_some_and(Circuit::serves_streams)
     }
 
     /// Whether a circuit of ours is for clients of this lane.
@@ -129,16 +131,20 @@ impl Core {
         }
     }
 
-    /// An id for a guest who has called from this address: of the circuit's child, so that his address leads here, and
-    /// no circuit's. It is the same whenever he calls, but for those that others behind his address have now.
-    pub fn guest_id(&self, circuit_id: u32, from: IpAddr) -> Option<u32> {
-        (0..u8::MAX).find_map(|turn| {
-            let named = hmac::sign(&self.guest_key, format!("{from} {turn}").as_bytes());
-            let [one, two, three, four, ..] = named.as_ref() else { return None };
-            let bits = u32::from_be_bytes([*one, *two, *three, *four]);
-            let id = (circuit_id & SLOT_BITS) | (bits & !SLOT_BITS);
-            let is_taken = self.guests.contains_key(&id) || self.met.contains(&id);
-            (!is_taken && !self.routes.circuits.contains_key(&id)).then_some(id)
+    /// What a guest is known as who has called from this address: a number that leads here for clients of the circuit's
+    /// lane, and is no circuit's. In one lane it is the same whenever he calls, but for those that others behind his
+    /// address have now; in two lanes nothing is in common.
+    pub fn guest_number(&self, circuit_id: u32, from: IpAddr) -> Option<u32> {
+        let lane = self.routes.circuits.get(&circuit_id)?.lane;
+        let steering = Steering::of(&self.settings.end_secret, lane);
+        let slot = slot_of_circuit(circuit_id);
+        let is_free = |number: u32| {
+            !self.guests.contains_key(&number) && !self.met.contains(&number) && self.routes.end(lane, number).is_none()
+        };
+        (0..MAX_TURNS).find_map(|turn| {
+            let named = hmac::sign(&self.guest_key, format!("{lane} {from} {turn}").as_bytes());
+            let bits = words(named.as_ref()).next()?;
+            Some(steering.number_for(slot, bits)).filter(|number| is_usable(*number) && is_free(*number))
         })
     }
 
@@ -156,9 +162,9 @@ impl Core {
 
     fn that_may_carry<'a>(&'a self, lane: Lane, destination: &[u8]) -> impl Iterator<Item = (u32, &'a Circuit)> {
         let end = self.end_of(destination);
-        self.routes.circuits.iter().map(|(id, circuit)| (*id, circuit)).filter(move |(id, circuit)| {
+        self.routes.circuits.iter().map(|(id, circuit)| (*id, circuit)).filter(move |(_, circuit)| {
             let leads_there = match end {
-                Some(end) => *id == end && circuit.is_linked(),
+                Some(end) => circuit.known_as == end && circuit.is_linked(),
                 None => circuit.purpose == Purpose::Data && circuit.ready,
             };
             leads_there && circuit.lane == lane && circuit.tries_streams
@@ -168,10 +174,10 @@ impl Core {
     /// What answers a client's packet to the other end of a circuit, or to a guest, that begins a connection by uTP where
     /// streams would carry it. libtorrent tries uTP first, and TCP at once when that is refused (peer_connection.cpp,
     /// connect_failed).
-    pub fn refusal_of_utp(&self, lane: Lane, id: u32, payload: &[u8]) -> Option<[u8; utp::HEADER_BYTES]> {
-        let circuit = self.routes.circuits.get(&id).filter(|circuit| circuit.lane == lane && circuit.is_linked());
-        let has_streams = circuit.is_some() && self.quic.is_connected(LinkId::ours(id));
-        if has_streams || self.guests.get(&id) == Some(&lane) {
+    pub fn refusal_of_utp(&self, lane: Lane, end: u32, payload: &[u8]) -> Option<[u8; utp::HEADER_BYTES]> {
+        let linked = self.routes.linked(lane, end);
+        let has_streams = linked.is_some_and(|id| self.quic.is_connected(LinkId::ours(id)));
+        if has_streams || self.guests.get(&end) == Some(&lane) {
             utp::refusal(payload)
         } else {
             None

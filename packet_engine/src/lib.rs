@@ -6,6 +6,7 @@ pub mod clients;
 pub mod core;
 pub mod core_streams;
 pub mod counters;
+pub mod ends;
 pub mod exit_from;
 pub mod gate;
 pub mod handshakes;

@@ -15,6 +15,7 @@ use crate::cell::{Prefix, PREFIX_BYTES};
 use crate::clients::Association;
 use crate::core::{Event, Settings};
 use crate::counters::RouteStats;
+use crate::ends::SECRET_BYTES;
 use crate::exit_from::ExitFrom;
 use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
@@ -101,7 +102,7 @@ impl EngineSettings {
         peer_flags: u16,
         own_messages: bool,
         allow_private: bool,
-        mask: u32,
+        end_secret: [u8; SECRET_BYTES],
     ) -> PyResult<Self> {
         let others = other_prefixes.map(|prefixes| prefixes.iter().map(|prefix| prefix_of(prefix)).collect());
         Ok(Self(Settings {
@@ -110,7 +111,7 @@ impl EngineSettings {
             max_relay_early,
             no_crypto,
             policy: ExitPolicy { peer_flags, own_messages, allow_private },
-            mask,
+            end_secret,
         }))
     }
 }
@@ -244,7 +245,7 @@ impl Engine {
         Ok(())
     }
 
-    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats, tries_streams=false, reaches_ipv6=false))]
+    #[pyo3(signature = (circuit_id, first_hop, layers, end_to_end, lane, ctype, ready, stats, tries_streams=false, reaches_ipv6=false, known_as=0))]
     #[allow(clippy::too_many_arguments)]
     fn set_circuit(
         &self,
@@ -258,6 +259,7 @@ impl Engine {
         stats: &Stats,
         tries_streams: bool,
         reaches_ipv6: bool,
+        known_as: u32,
     ) -> PyResult<()> {
         let purpose = match ctype {
             "DATA" => Purpose::Data,
@@ -274,6 +276,7 @@ impl Engine {
             ready,
             tries_streams,
             reaches_ipv6,
+            known_as,
             stats: stats.0.clone(),
             ..Circuit::new(address(&first_hop)?, layers, lane, purpose)
         };

@@ -36,6 +36,8 @@ pub struct Circuit {
     /// Which clients it serves.
     pub lane: Lane,
     pub purpose: Purpose,
+    /// What its other end is known as to clients, if it is an end-to-end circuit (ends.rs).
+    pub known_as: u32,
     /// All hops are there, and it is not closing.
     pub ready: bool,
     /// The most bytes of a message that travel in one packet.
@@ -64,6 +66,7 @@ impl Circuit {
             end_to_end: None,
             lane,
             purpose,
+            known_as: 0,
             ready: true,
             largest_message: largest_message(first_hop, MAX_PACKET_BYTES, USUAL_LAYERS),
             probes: Probes::default(),
@@ -172,6 +175,8 @@ pub struct Routes {
     pub sticky: HashMap<Lane, StickyMap>,
     /// Circuits under whose outside address others are told to find us, and what strangers may send over each.
     announced: HashMap<u32, OwnBucket>,
+    /// Circuits by what their other ends are known as.
+    ends: HashMap<(Lane, u32), u32>,
     neighbours: HashSet<IpAddr>,
     neighbours_ms: u64,
 }
@@ -259,9 +264,33 @@ impl Routes {
         }
     }
 
+    /// Set a circuit, new or changed.
+    pub fn set_circuit(&mut self, circuit_id: u32, circuit: Circuit) {
+        let end = (circuit.purpose == Purpose::EndToEnd).then_some((circuit.lane, circuit.known_as));
+        if let Some(before) = self.circuits.insert(circuit_id, circuit) {
+            self.ends.remove(&(before.lane, before.known_as));
+        }
+        if let Some(end) = end {
+            self.ends.insert(end, circuit_id);
+        }
+    }
+
+    /// The circuit whose other end is known as this to clients of the lane.
+    pub fn end(&self, lane: Lane, known_as: u32) -> Option<u32> {
+        self.ends.get(&(lane, known_as)).copied()
+    }
+
+    /// The same, if the other end can read what we send.
+    pub fn linked(&self, lane: Lane, known_as: u32) -> Option<u32> {
+        self.end(lane, known_as).filter(|id| self.circuits.get(id).is_some_and(Circuit::is_linked))
+    }
+
     /// Forget a circuit; returns its lane and the destinations that have none now.
     pub fn remove_circuit(&mut self, circuit_id: u32) -> Option<(Lane, Vec<Box<[u8]>>)> {
         let circuit = self.circuits.remove(&circuit_id)?;
+        if self.end(circuit.lane, circuit.known_as) == Some(circuit_id) {
+            self.ends.remove(&(circuit.lane, circuit.known_as));
+        }
         self.announced.remove(&circuit_id);
         self.clients.forget_circuit(circuit_id);
         let sticky = self.sticky.get_mut(&circuit.lane)?;

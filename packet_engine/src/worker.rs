@@ -327,7 +327,7 @@ impl Worker {
                     circuit.forbidden_ports = std::mem::take(&mut before.forbidden_ports);
                     circuit.relay_early_count.set(before.relay_early_count.get());
                 }
-                core.routes.circuits.insert(id, circuit);
+                core.routes.set_circuit(id, circuit);
                 core.try_streams(id);
             }
             Command::RemoveCircuit(id) => {

@@ -10,6 +10,7 @@ use common::*;
 use packet_engine::clients::Association;
 use packet_engine::core::Event;
 use packet_engine::counters::DropReason;
+use packet_engine::ends::{slot_of_circuit, Steering, SECRET_BYTES};
 use packet_engine::outbox::Via;
 use packet_engine::rules::{BITTORRENT, ENCRYPTED_TCP, HTTPS, TCP};
 use packet_engine::streams::quic::LinkId;
@@ -78,7 +79,8 @@ fn a_caller_reaches_the_client_once_that_connects_to_him() {
         let mut caller = call(at);
         caller.write_all(&handshake()).unwrap();
         let known_as = guest(&mut pair);
-        assert_eq!(known_as >> 24, ID >> 24, "his address leads to the same child");
+        let steering = Steering::of(&[0; SECRET_BYTES], LANE);
+        assert_eq!(steering.slot_of(known_as), slot_of_circuit(ID), "his address leads to the same child");
         let mut client = pair.client.open(&address_of(known_as));
         assert_eq!(pair.reply(&mut client), 0);
         let answer = [handshake(), data(1_000_000)].concat();
@@ -209,7 +211,7 @@ fn a_client_that_did_not_announce_its_circuit_has_no_guests() {
     let (mut pair, at) = announced(TCP);
     pair.client.core.routes.remove_circuit(ID);
     let known = Node::client().core.routes.circuits.remove(&ID).unwrap();
-    pair.client.core.routes.circuits.insert(ID, known);
+    pair.client.core.routes.set_circuit(ID, known);
     let mut caller = call(at);
     caller.write_all(&handshake()).unwrap();
     assert_eq!(pair.end(&mut caller), Some(ErrorKind::ConnectionReset));

@@ -35,7 +35,7 @@ fn core(peer_flags: u16) -> Core {
         max_relay_early: 8,
         no_crypto: vec![2, 3],
         policy: ExitPolicy { peer_flags, own_messages: false, allow_private: false },
-        mask: 0,
+        end_secret: [0; 32],
     };
     Core::new(settings, Arc::new(Counters::default()))
 }
@@ -47,7 +47,7 @@ fn circuit(seeds: &[u8]) -> Circuit {
 
 fn client() -> Core {
     let mut core = core(0);
-    core.routes.circuits.insert(OURS, circuit(&[1, 2]));
+    core.routes.set_circuit(OURS, circuit(&[1, 2]));
     core.routes.clients.add(1, Association { lane: 1, client: address("127.0.0.1:5") });
     core
 }
@@ -144,9 +144,10 @@ fn end(sends: Direction, linked: bool) -> Core {
     let circuit = Circuit {
         end_to_end: linked.then(|| (keys(9), sends)),
         relay_early_count: 8.into(),
+        known_as: OURS,
         ..Circuit::new(address("198.51.100.1:1"), vec![keys(1)], 1, Purpose::EndToEnd)
     };
-    core.routes.circuits.insert(OURS, circuit);
+    core.routes.set_circuit(OURS, circuit);
     core.routes.clients.add(1, Association { lane: 1, client: address("127.0.0.1:5") });
     core
 }
@@ -183,7 +184,7 @@ fn before_it_is_linked_nothing_goes_over_an_end_to_end_circuit() {
 #[test]
 fn ipv6_destinations_are_met_over_circuits_that_reach_them_where_there_are_any() {
     let mut routes = client().routes;
-    routes.circuits.insert(THEIRS, Circuit { reaches_ipv6: true, ..circuit(&[3]) });
+    routes.set_circuit(THEIRS, Circuit { reaches_ipv6: true, ..circuit(&[3]) });
     let met = |routes: &mut packet_engine::routes::Routes, kind: u8, bytes: usize| {
         let destinations = (0..20).map(|last| [&[kind][..], &vec![last; bytes], &[0, 80]].concat());
         let mut ids: Vec<_> = destinations.filter_map(|to| routes.circuit_for(1, &to, 1)).collect();

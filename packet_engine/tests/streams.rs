@@ -123,7 +123,7 @@ fn where_an_exit_lets_nobody_go_another_one_is_asked_and_remembered() {
         relay_early_count: 8.into(),
         ..Circuit::new(address("198.51.100.2:2"), vec![keys(1)], LANE, Purpose::Data)
     };
-    pair.client.core.routes.circuits.insert(ID + 1, more);
+    pair.client.core.routes.set_circuit(ID + 1, more);
     pair.exit.core.routes.exits.insert(ID + 1, Exit::new(address("198.51.100.1:1"), keys(1), Arc::default()));
     pair.client.core.try_streams(ID + 1);
     let other = LinkId::ours(ID + 1);
@@ -252,11 +252,12 @@ fn end_to_end() -> Pair {
             end_to_end: Some((keys(9), sends)),
             tries_streams: true,
             relay_early_count: 8.into(),
+            known_as: ID,
             ..Circuit::new(address(neighbour), vec![keys(seed)], LANE, Purpose::EndToEnd)
         };
         node.core.routes.exits.clear();
         node.core.quic.remove(LinkId::ours(ID));
-        node.core.routes.circuits.insert(ID, circuit);
+        node.core.routes.set_circuit(ID, circuit);
         node.core.try_streams(ID);
     }
     pair

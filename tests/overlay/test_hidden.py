@@ -9,7 +9,6 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.payload import CreateE2EPayload, PeersRequestPayload
 from ipv8.messaging.anonymization.tunnel import (
-    CIRCUIT_ID_PORT,
     CIRCUIT_TYPE_IP_SEEDER,
     CIRCUIT_TYPE_RP_DOWNLOADER,
     CIRCUIT_TYPE_RP_SEEDER,
@@ -22,7 +21,7 @@ from ipv8.peer import Peer
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import address_of, make_config, network, until
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address, end_to_end_circuit_id, is_linked
+from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address, is_linked
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.overlay.node import open_overlay
@@ -69,12 +68,12 @@ async def test_seeder_and_downloader_meet_without_an_exit(hops):
         await until(lambda: addresses, 60, "the link")
         (circuit,) = linked(downloader, CIRCUIT_TYPE_RP_DOWNLOADER)
         (other,) = linked(seeder, CIRCUIT_TYPE_RP_SEEDER)
-        assert addresses == [end_to_end_address(circuit.circuit_id)]
+        assert addresses == [end_to_end_address(circuit)]
         assert (len(circuit.hops), len(other.hops)) == (hops + 1, hops)
         downloader.send_data(circuit.hop.address, circuit.circuit_id, ("0.0.0.0", 0), ("0.0.0.0", 0), b"hello")
         await until(lambda: "seeder" in received)
         at, origin, data = received["seeder"]
-        assert (at, origin, data) == (other, end_to_end_address(other.circuit_id), b"hello")
+        assert (at, origin, data) == (other, end_to_end_address(other), b"hello")
         # Data that looks like an overlay message is handed over as data of the other end, too.
         answer = seeder.get_prefix() + b"\x0dhello"
         seeder.send_data(other.hop.address, other.circuit_id, ("0.0.0.0", 0), ("0.0.0.0", 0), answer)
@@ -185,15 +184,6 @@ async def test_a_relay_that_is_no_exit_lets_messages_of_hidden_services_out_and_
         for packet in (b"d1:y1:qe", client.get_prefix() + b"\xf6" + b"x" * 30, client.get_prefix()):
             client.send_data(circuit.hop.address, circuit.circuit_id, address_of(other), ("0.0.0.0", 0), packet)
         await until(lambda: end.dropped()["exit_content_refused"] == 3)
-
-
-def test_addresses_of_circuits():
-    address = end_to_end_address(0x01020304)
-    assert address[0].startswith("1.")
-    assert end_to_end_circuit_id(*address) == 0x01020304
-    assert end_to_end_circuit_id("1.2.3.4", 80) is None
-    assert end_to_end_circuit_id("::1", CIRCUIT_ID_PORT) is None
-    assert end_to_end_circuit_id("example.org", CIRCUIT_ID_PORT) is None
 
 
 async def test_a_look_up_over_several_hops_ends_at_no_guard_while_there_are_others():

@@ -8,19 +8,21 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.reuse_port import LOOPBACK, reuse_port_group
-from tunnel_pool.socks5.address import encode_address
+from tunnel_pool.socks5.address import AddressType, encode_address
 from tunnel_pool.socks5.steering import (
     BUCKETS,
     END_TO_END_PORT,
     MAX_PINS,
     BucketTable,
+    EndSteering,
     bucket_of,
-    end_to_end_slot,
+    is_end_address,
     program,
 )
 from tunnel_pool.steering.group import ReusePortGroup
 from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
 
+STEERING = EndSteering(0x9C7B13A5, 0x2F0E6D21)
 MAX_INSTRUCTIONS = 1024  # a quarter of BPF_MAXINSNS; the kernel's own form must fit into net.core.optmem_max
 
 addresses = st.one_of(
@@ -46,20 +48,22 @@ def client():
 
 @given(addresses, st.integers(0, 4), st.integers())
 def test_the_kernel_finds_the_bucket_that_we_find(group, client, address, index, seed):
-    assume(end_to_end_slot(address) is None)
+    assume(not is_end_address(address))
     others = random.Random(seed)
     indexes = [others.randrange(5) for _ in range(BUCKETS)]
     indexes[bucket_of(address)] = index
-    group.steer(program(indexes, len(group.sockets)))
+    group.steer(program(indexes, len(group.sockets), STEERING))
     client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
     assert group.sockets[index].recv(2000).endswith(b"payload")
 
 
 @pytest.mark.parametrize("slot", [0, 3, 4, 255])
 def test_an_end_to_end_address_goes_to_the_child_that_has_the_circuit(group, client, slot):
-    group.steer(program([2] * BUCKETS, len(group.sockets)))
-    address = encode_address(f"{slot}.5.6.7", END_TO_END_PORT)
-    assert end_to_end_slot(address) == slot
+    group.steer(program([2] * BUCKETS, len(group.sockets), STEERING))
+    number = STEERING.number_for(slot, 0x050607)
+    assert STEERING.slot_of(number) == slot
+    address = bytes([AddressType.IPV4]) + number.to_bytes(4, "big") + END_TO_END_PORT.to_bytes(2, "big")
+    assert is_end_address(address)
     client.sendto(b"\x00\x00\x00" + address + b"payload", group.sockets[OWN_SOCKET].getsockname())
     expected = socket_of_slot(slot) if slot < 4 else OWN_SOCKET
     assert group.sockets[expected].recv(2000).endswith(b"payload")
@@ -68,12 +72,12 @@ def test_an_end_to_end_address_goes_to_the_child_that_has_the_circuit(group, cli
 @given(addresses)
 def test_all_other_addresses_are_no_end_to_end_ones(address):
     if address[0] != 1 or address[5:7] != END_TO_END_PORT.to_bytes(2, "big"):
-        assert end_to_end_slot(address) is None
+        assert not is_end_address(address)
 
 
 @pytest.mark.parametrize("datagram", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x09" + bytes(30)])
 def test_what_has_no_destination_stays_with_the_server(group, client, datagram):
-    group.steer(program([1] * BUCKETS, len(group.sockets)))
+    group.steer(program([1] * BUCKETS, len(group.sockets), STEERING))
     client.sendto(datagram, group.sockets[OWN_SOCKET].getsockname())
     assert group.sockets[OWN_SOCKET].recv(2000) == datagram
 
@@ -88,7 +92,7 @@ def test_no_two_groups_share_a_port():
 
 
 def test_drained(group, client):
-    group.steer(program([2] * BUCKETS, len(group.sockets)))
+    group.steer(program([2] * BUCKETS, len(group.sockets), STEERING))
     for _ in range(3):
         client.sendto(b"\x00\x00\x00" + encode_address("1.2.3.4", 5), group.sockets[OWN_SOCKET].getsockname())
     assert group.discard(2) == 3
@@ -96,7 +100,7 @@ def test_drained(group, client):
 
 
 def test_the_largest_program_fits():
-    assert len(program([bucket % 256 for bucket in range(BUCKETS)], 257)) <= MAX_INSTRUCTIONS
+    assert len(program([bucket % 256 for bucket in range(BUCKETS)], 257, STEERING)) <= MAX_INSTRUCTIONS
 
 
 def test_buckets_are_given_out_at_first_use_to_whoever_has_the_fewest():
@@ -170,8 +174,8 @@ UTP = b"\x21\x00" + bytes(6) + b"\x00\x00\x01\x01" + bytes(30)
 
 @given(addresses, st.sampled_from([DHT_QUERY, CONNECT, ANNOUNCE, UTP]))
 def test_questions_and_names_of_an_announced_lane_go_to_the_server(group, client, address, payload):
-    assume(end_to_end_slot(address) is None)
-    group.steer(program([3] * BUCKETS, len(group.sockets), {}))
+    assume(not is_end_address(address))
+    group.steer(program([3] * BUCKETS, len(group.sockets), STEERING, {}))
     client.sendto(b"\x00\x00\x00" + address + payload, group.sockets[OWN_SOCKET].getsockname())
     expected = 3 if payload == UTP and address[0] != 3 else OWN_SOCKET
     assert group.sockets[expected].recv(2000).endswith(payload)
@@ -186,7 +190,7 @@ pin_tables = st.dictionaries(pinned_addresses, st.integers(0, 4), max_size=40)
 @given(pin_tables, pinned_addresses, st.data())
 def test_a_pinned_address_goes_to_the_socket_that_is_named_for_it(group, client, pins, other, data):
     address = data.draw(st.sampled_from([other, *pins]))
-    group.steer(program([2] * BUCKETS, len(group.sockets), pins))
+    group.steer(program([2] * BUCKETS, len(group.sockets), STEERING, pins))
     client.sendto(b"\x00\x00\x00" + address + UTP, group.sockets[OWN_SOCKET].getsockname())
     assert group.sockets[pins.get(address, 2)].recv(2000).endswith(UTP)
 
@@ -195,6 +199,6 @@ def test_many_pins_at_one_host_and_at_many_fit_into_a_program(group):
     one_host = {encode_address("9.9.9.9", port): port % 4 for port in range(2000, 2000 + MAX_PINS)}
     many = {encode_address(f"9.9.{number}.9", 2000): number % 4 for number in range(MAX_PINS)}
     for pins in (one_host, many):
-        whole = program([bucket % 5 for bucket in range(BUCKETS)], len(group.sockets), pins)
+        whole = program([bucket % 5 for bucket in range(BUCKETS)], len(group.sockets), STEERING, pins)
         assert len(whole) <= 4096
         group.steer(whole)

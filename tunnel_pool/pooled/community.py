@@ -28,7 +28,7 @@ from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
-from tunnel_pool.overlay.hidden_swarms.end_to_end import mask_in_use
+from tunnel_pool.overlay.hidden_swarms.end_to_end import secret_in_use, set_known_as
 from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.peers.discovery import MAX_PEERS
@@ -265,11 +265,11 @@ class PooledTunnelCommunity(
         scores = self.exit_scores.known(time.time())
         return pb.RateExits(ratings=[pb.RateExits.Rating(mid=mid, score=score) for mid, score in scores.items()])
 
-    def refuse_guest(self, known_as: int) -> None:
-        """Tell the guests that are known so that no client will connect to them (tunnel_pool.contract)."""
-        slot = slot_of(known_as)
+    def refuse_guest(self, guest: Guest) -> None:
+        """Tell the guests that are known as this one that no client will connect (tunnel_pool.contract)."""
+        slot = slot_of(guest.circuit.circuit_id)
         if slot in self.pool.working():
-            self.pool.tell(slot, "refuse_guest", pb.RefuseGuest(known_as=known_as))
+            self.pool.tell(slot, "refuse_guest", pb.RefuseGuest(known_as=guest.known_as))
 
     def guest_came(self, message: pb.StreamGuest) -> None:
         if (circuit := self.circuits.get(message.circuit_id)) is not None:
@@ -312,6 +312,7 @@ class PooledTunnelCommunity(
         circuit.streams = state.streams
         circuit.goal_hops = state.goal_hops  # one more than was asked for where the child makes a detour
         set_detour(circuit, state.detour)
+        set_known_as(circuit, state.known_as)
         was_linked, circuit.e2e = circuit.e2e, state.e2e
         circuit.unverified_hop = self._hop(state.unverified_hop) if state.unverified_hop else None
         for hop in state.hops[len(circuit.hops) :]:
@@ -397,7 +398,7 @@ class PooledTunnelCommunity(
         )
         message.sync_interval_s = SYNC_INTERVAL_S
         message.log_level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        message.end_to_end_mask = mask_in_use()
+        message.end_to_end_secret = secret_in_use()
         if self._limits is not None:
             message.limited = True
             with contextlib.suppress(OSError):

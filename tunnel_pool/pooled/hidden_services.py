@@ -201,7 +201,7 @@ class PooledHiddenServices(EndToEndAddresses):
         """Act on a circuit of ours that a child has linked with a seeder's."""
         callback = self.e2e_callbacks.get(circuit.info_hash or b"")
         if callback is not None and circuit.ctype == CIRCUIT_TYPE_RP_DOWNLOADER:
-            result = callback(end_to_end_address(circuit.circuit_id))
+            result = callback(end_to_end_address(circuit))
             if asyncio.iscoroutine(result):
                 task = asyncio.ensure_future(result)
                 self._callbacks.add(task)

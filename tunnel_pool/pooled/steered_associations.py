@@ -15,6 +15,7 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.streams import that_reach
 from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.hidden_swarms.end_to_end import steering_of
 from tunnel_pool.overlay.messages import address_message
 from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.pool.pool import ProcessPool
@@ -26,7 +27,7 @@ from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association, new_id
-from tunnel_pool.socks5.steering import MAX_PINS, BucketTable, bucket_of, end_to_end_slot, program
+from tunnel_pool.socks5.steering import MAX_PINS, BucketTable, bucket_of, is_end_address, program
 from tunnel_pool.steering.bpf import ret
 from tunnel_pool.steering.group import ReusePortGroup
 from tunnel_pool.steering.slots import OWN_SOCKET, socket_of_slot
@@ -98,7 +99,7 @@ class SteeredCarrier:
         steered = self._steered.get(association.id)
         if steered is None or not steered.steers:
             return False
-        if end_to_end_slot(address) is not None:
+        if is_end_address(address):
             return False  # such datagrams come here only until the circuit's child serves the association
         if not steered.serving and time.monotonic() > steered.gather_until_s:
             return False
@@ -246,7 +247,8 @@ class SteeredCarrier:
         indexes = [OWN_SOCKET if owner is None else socket_of_slot(owner) for owner in owners]
         pins = {address: socket_of_slot(slot_of(id_)) for address, id_ in steered.pins.items()}
         try:
-            steered.group.steer(program(indexes, len(steered.group.sockets), pins if self._announced else None))
+            pinned = pins if self._announced else None
+            steered.group.steer(program(indexes, len(steered.group.sockets), steering_of(self._lane), pinned))
         except OSError as error:  # no memory for the program (net.core.optmem_max)
             logger.warning("Datagrams pass through the main process from now on: %s", error.strerror)
             steered.steers = False

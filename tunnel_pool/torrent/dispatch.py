@@ -20,7 +20,7 @@ from tunnel_pool.overlay.config import slot_of
 from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     END_TO_END,
     end_to_end_address,
-    end_to_end_circuit_id,
+    number_of_end,
 )
 from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
@@ -138,7 +138,7 @@ class Dispatcher:
         """Let a guest in; one who has called is a stranger like those who come by datagrams."""
         may_come = guest.infohash is None or self._may_let_stranger_in()
         if not may_come or not self.on_guest(guest):
-            self._tunnels.refuse_guest(guest.known_as)
+            self._tunnels.refuse_guest(guest)
 
     def open_stream(self, sock: socket.socket, address: Socks5Address, early: bytes) -> None:
         assert self._carrier is not None
@@ -148,7 +148,7 @@ class Dispatcher:
         """Return why a CONNECT is refused, None if it is not: only HTTP trackers are asked, by exits that offer it."""
         if address.port == HTTPS_PORT:
             return ReplyCode.NETWORK_UNREACHABLE, "no circuit that carries TLS is known"
-        if end_to_end_circuit_id(address.host, address.port) is not None:
+        if number_of_end(address.host, address.port) is not None:
             return ReplyCode.HOST_UNREACHABLE, "the circuit to this peer is gone"
         by_detour = any(map(detour_of, self._tunnels.circuits_for_new_peers(*self.lane)))
         if not by_detour and not self._tunnels.get_candidates(PEER_FLAG_EXIT_HTTP):
@@ -231,7 +231,7 @@ class Dispatcher:
 
     def circuit_removed(self, circuit: Circuit) -> None:
         if circuit.ctype in END_TO_END:
-            self._on_lost({end_to_end_address(circuit.circuit_id)}.__contains__)
+            self._on_lost({end_to_end_address(circuit)}.__contains__)
         self._clients.forget_circuit(circuit.circuit_id)
         if self.announcer is not None:
             self.announcer.circuit_removed(circuit.circuit_id)

@@ -10,7 +10,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane, lane_of
 from tunnel_pool.overlay.clients.streams import Guest, may_lead, streams_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit_id
+from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit, number_of_end
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
 CHOOSE_S, IDLE_CHOOSE_S = 0.25, 1.0
@@ -128,9 +128,9 @@ class TransportControl:
     async def _answered(self, peer: Address) -> None:
         """Return when the other end of a circuit is known to speak streams, or has had the time to say so."""
         until_s = time.monotonic() + ENDS_ANSWER_S
-        circuit_id = end_to_end_circuit_id(*peer)
+        number = number_of_end(*peer)
         while time.monotonic() < until_s:
-            circuit = self._tunnels.circuits.get(circuit_id or 0)
+            circuit = end_to_end_circuit(self._tunnels.circuits.values(), number or 0, self._lane)
             if circuit is None:
                 break
             if streams_of(circuit).are_spoken:

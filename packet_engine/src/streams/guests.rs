@@ -1,10 +1,10 @@
 //! Guests: streams that the other end of a circuit of ours has opened, until a client of ours connects to them. A part of
 //! `Service`.
 //!
-//! The other end of an end-to-end circuit is a downloader, and known by the circuit's id. At an exit it is a stranger who
-//! has called (doors.rs), for one of the client's torrents; he is known by an id of his own, which no circuit has, and
-//! which he has again when he comes again, so that a client's ban holds. Clients find a guest at the address that stands
-//! for his id.
+//! The other end of an end-to-end circuit is a downloader, and known as the circuit's other end. At an exit it is a
+//! stranger who has called (doors.rs), for one of the client's torrents; he is known by a number of his own, which no
+//! circuit has, and which he has again when he comes again, so that a client's ban holds. Clients find a guest at the
+//! address of this number (ends.rs).
 
 use crate::address::Destination;
 use crate::core::{Core, Event as Notice};
@@ -78,7 +78,8 @@ impl Service {
         let Client { socket, asked } = client;
         let mut bridge = Bridge::of_guest(opening.key, socket, inspection, early, &asked.early, core.now);
         if let Step::Guest { known_as } = opening.step {
-            bridge.guest = (known_as != opening.key.link.circuit_id).then_some(known_as);
+            let circuit = core.routes.circuits.get(&opening.key.link.circuit_id);
+            bridge.guest = circuit.is_some_and(|circuit| circuit.known_as != known_as).then_some(known_as);
             core.met.extend(bridge.guest);
         }
         self.watch_and_join(core, watch, number, bridge);
@@ -123,14 +124,15 @@ impl Opening {
         self.request_bytes = request_bytes;
         if wish == Wish::Connect {
             core.may_have_guest(link.circuit_id, wish)?;
-            return Ok(Some((link.circuit_id, None)));
+            let circuit = core.routes.circuits.get(&link.circuit_id).ok_or(DropReason::UnknownCircuit)?;
+            return Ok(Some((circuit.known_as, None)));
         }
         let Destination::Ip(from) = from else { return Err(DropReason::StreamMalformed) };
         let Some(infohash) = infohash_of(self.bytes.get(request_bytes..).unwrap_or_default())? else {
             return Ok(None);
         };
         core.may_have_guest(link.circuit_id, wish)?;
-        let known_as = core.guest_id(link.circuit_id, from.ip()).ok_or(DropReason::StreamTooMany)?;
+        let known_as = core.guest_number(link.circuit_id, from.ip()).ok_or(DropReason::StreamTooMany)?;
         Ok(Some((known_as, Some(infohash))))
     }
 }

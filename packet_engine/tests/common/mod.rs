@@ -62,7 +62,7 @@ impl Node {
             max_relay_early: 8,
             no_crypto: vec![2, 3],
             policy: ExitPolicy { peer_flags, own_messages: false, allow_private: true },
-            mask: 0,
+            end_secret: [0; 32],
         };
         Self {
             core: Core::new(settings, Arc::new(Counters::default())),
@@ -84,7 +84,7 @@ impl Node {
             relay_early_count: 8.into(),
             ..Circuit::new(address("198.51.100.2:2"), vec![keys(1)], LANE, Purpose::Data)
         };
-        node.core.routes.circuits.insert(ID, circuit);
+        node.core.routes.set_circuit(ID, circuit);
         node.core.try_streams(ID);
         node.core.gate.now_ns = packet_engine::sys::monotonic_ns();
         node

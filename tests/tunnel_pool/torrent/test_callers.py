@@ -10,8 +10,8 @@ from tests.network import until, unused_host
 from tests.tunnel_pool.torrent.test_dispatch import Tunnels
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.streams import Guest, that_reach
-from tunnel_pool.overlay.config import SLOT_SHIFT
-from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address
+from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.hidden_swarms.end_to_end import address_of_number, drawn_number, known_as, steering_of
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import StreamsState
 from tunnel_pool.socks5.address import AddressType, Socks5Address
@@ -24,14 +24,15 @@ from tunnel_pool.torrent.session_settings import anonymous_settings
 from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
 
 INFOHASH = bytes(range(20))
+CALLER = 8 << 24  # 8.0.0.0
 
 
 def guest(circuit, number):
-    return Guest(circuit, circuit.circuit_id & (0xFF << SLOT_SHIFT) | number, INFOHASH)
+    return Guest(circuit, number, INFOHASH)
 
 
-def to(known_as):
-    return Socks5Address(AddressType.IPV4, *end_to_end_address(known_as))
+def to(number):
+    return Socks5Address(AddressType.IPV4, *address_of_number(number))
 
 
 def speaking(tunnels):
@@ -44,10 +45,10 @@ def test_the_address_of_a_caller_leads_to_the_child_of_his_circuit_and_to_no_oth
     tunnels = Tunnels()
     circuits = speaking(tunnels)
     for circuit in circuits:
-        known_as = guest(circuit, 77).known_as
-        assert that_reach(circuits, Lane(1), to(known_as)) == [circuit]
-        assert that_reach(circuits, Lane(2), to(known_as)) == []
-    assert that_reach(circuits, Lane(1), to(2 << SLOT_SHIFT | 77)) == []
+        number = drawn_number(Lane(1), slot_of(circuit.circuit_id))
+        assert that_reach(circuits, Lane(1), to(number)) == [circuit]
+        assert that_reach(circuits, Lane(2), to(number)) == []
+    assert that_reach(circuits, Lane(1), to(drawn_number(Lane(1), 2))) == []
 
 
 def test_an_address_of_a_linked_circuit_leads_there_alone():
@@ -55,8 +56,10 @@ def test_an_address_of_a_linked_circuit_leads_there_alone():
     circuits = speaking(tunnels)
     linked = tunnels.circuits[5]
     linked.ctype = CIRCUIT_TYPE_RP_SEEDER
-    assert that_reach(circuits, Lane(1), to(5)) == [linked]
-    assert all(circuit.ctype == CIRCUIT_TYPE_DATA for circuit in that_reach(circuits, Lane(1), to(1 << SLOT_SHIFT | 6)))
+    assert that_reach(circuits, Lane(1), to(known_as(linked))) == [linked]
+    other = drawn_number(Lane(1), 1)
+    assert steering_of(Lane(1)).slot_of(other) == 1
+    assert all(circuit.ctype == CIRCUIT_TYPE_DATA for circuit in that_reach(circuits, Lane(1), to(other)))
 
 
 async def test_callers_are_let_in_so_many_a_second_and_guests_of_hidden_swarms_always():
@@ -112,8 +115,8 @@ def known_peers(handle):
 async def test_a_caller_is_for_the_torrent_that_he_asks_for(torrents):
     session, (one, other) = torrents
     for number, infohash in enumerate((one.info_hashes().v1.to_bytes(), one.info_hashes().v2.to_bytes()[:20])):
-        assert session.connect_to_caller(end_to_end_address(number), infohash)
-    assert not session.connect_to_caller(end_to_end_address(9), INFOHASH)
+        assert session.connect_to_caller(address_of_number(CALLER + number), infohash)
+    assert not session.connect_to_caller(address_of_number(CALLER + 9), INFOHASH)
     await until(lambda: known_peers(one) == 2, what="both callers")
     assert known_peers(other) == 0
 
@@ -123,12 +126,12 @@ async def test_callers_that_are_gone_are_forgotten_and_other_peers_are_not(torre
     infohash = one.info_hashes().v1.to_bytes()
     one.connect_peer(("192.0.2.1", 6881))
     for number in range(libtorrent_session.MANY_CALLERS):
-        session.connect_to_caller(end_to_end_address(number), infohash)
+        session.connect_to_caller(address_of_number(CALLER + number), infohash)
     await until(lambda: known_peers(one) == libtorrent_session.MANY_CALLERS + 1, what="all callers")
-    session.connect_to_caller(end_to_end_address(100), infohash)
+    session.connect_to_caller(address_of_number(CALLER + 100), infohash)
     await until(lambda: known_peers(one) == libtorrent_session.MANY_CALLERS + 2, what="those who may be connecting")
     monkeypatch.setattr(libtorrent_session, "CALLER_CONNECTS_S", 0.0)
-    session.connect_to_caller(end_to_end_address(101), infohash)
+    session.connect_to_caller(address_of_number(CALLER + 101), infohash)
     await until(lambda: known_peers(one) == 2, what="the newest, and the peer that is no caller")
 
 
@@ -146,6 +149,6 @@ async def test_the_session_is_told_of_callers_by_torrent_and_of_other_guests_by_
     assert control.guest_came(Guest(circuit, 5))
     assert not control.guest_came(guest(circuit, 77))
     assert told == [
-        ("end", end_to_end_address(5), b"a hidden swarm's name"),
-        ("caller", end_to_end_address(77), INFOHASH),
+        ("end", address_of_number(5), b"a hidden swarm's name"),
+        ("caller", address_of_number(77), INFOHASH),
     ]

@@ -17,7 +17,7 @@ def adapt(community: TunnelCommunity) -> None:
 
     def on_raw_data(circuit: Circuit, origin: tuple[str, int], data: bytes) -> None:
         # py-ipv8 leaves it to its caller to say who is at the other end.
-        origin = end_to_end_address(circuit.circuit_id) if circuit.ctype in END_TO_END else origin
+        origin = end_to_end_address(circuit) if circuit.ctype in END_TO_END else origin
         community.on_datagram(circuit, encode_address(origin[0], origin[1]), data)
 
     community.send_datagram = send_datagram
