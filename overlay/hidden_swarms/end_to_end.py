@@ -37,7 +37,7 @@ END_TO_END = (CIRCUIT_TYPE_RP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER)
 
 
 def use_secret(secret: bytes) -> None:
-    """Take this secret from now on; before there are circuits. One of another length than SECRET_BYTES is passed over."""
+    """Take this secret from now on, before there are circuits, if it has SECRET_BYTES."""
     global _secret  # noqa: PLW0603 - one for all communities of a process
     if len(secret) == SECRET_BYTES:
         _secret = secret
