@@ -84,6 +84,7 @@ PURE = [
     "steering/slots.py",
     "steering/cells.py",
     "tunnel_pool/daemon/server/guard.py",
+    "tunnel_pool/system/repeats.py",
     "tunnel_pool/system/shares.py",
     "tunnel_pool/system/web_rules.py",
     "tunnel_pool/torrent/last_announces.py",

@@ -26,6 +26,7 @@ from tunnel_pool.overlay.messages import peer_message
 from tunnel_pool.pool.owners import SwarmOwners
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.mirror import MirroredExit, PeerOf, RouteMirror, update_swarm
+from tunnel_pool.pooled.swarm_lists import SwarmLists
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import CallError
 from tunnel_pool.rpc.sync import SyncState
@@ -58,6 +59,8 @@ class PooledHiddenServices(EndToEndAddresses):
         self.pex: dict[bytes, PexCommunity] = {}
         self.e2e_callbacks: dict[bytes, OnPeer | None] = {}
         self._owners = SwarmOwners()
+        self._lists = SwarmLists(self._tell_of_swarms, lambda: self.pool.running())  # noqa: PLW0108 - no pool yet
+        self._sharing: asyncio.Handle | None = None  # the call that shares the swarms out in this turn of the loop
         self._groups: dict[bytes, int] = {}  # isolation groups
         self._callbacks: set[asyncio.Future[Any]] = set()  # kept until done
 
@@ -71,7 +74,7 @@ class PooledHiddenServices(EndToEndAddresses):
         self.swarms[info_hash] = Swarm(info_hash, hops, _asked_by_its_child, seeder_key)
         self.e2e_callbacks[info_hash] = callback
         self._groups[info_hash] = group
-        self._share_swarms()
+        self._share_soon()
 
     def leave_swarm(self, info_hash: bytes) -> None:
         for circuit in [each for each in self.circuits.values() if each.info_hash == info_hash]:
@@ -80,15 +83,17 @@ class PooledHiddenServices(EndToEndAddresses):
         self.swarms.pop(info_hash, None)
         self.e2e_callbacks.pop(info_hash, None)
         self._groups.pop(info_hash, None)
-        self._share_swarms()
+        self._share_soon()
 
     def owner_of(self, info_hash: bytes) -> int | None:
         """Return the slot of the child that has this swarm, None while none has it."""
+        if self._sharing is not None:
+            self._share_swarms()
         return self._owners.of.get(info_hash)
 
     def is_offered(self, info_hash: bytes) -> bool:
         """Return whether an introduction point names us as a seeder of this swarm."""
-        slot = self.owner_of(info_hash)
+        slot = self._owners.of.get(info_hash)
         state = self.pool.pictures[slot].swarms.get(info_hash) if slot in self.pool.pictures else None
         return state is not None and state.offered
 
@@ -98,11 +103,19 @@ class PooledHiddenServices(EndToEndAddresses):
         there = (each for each in self.circuits.values() if each.ctype == CIRCUIT_TYPE_IP_SEEDER)
         return sum(slot_of(each.circuit_id) == slot for each in there) < OWN_CIRCUITS
 
+    def _share_soon(self) -> None:
+        """Share the swarms out before the loop does anything else: many may come at once."""
+        if self._sharing is None:
+            self._sharing = asyncio.get_running_loop().call_soon(self._share_swarms)
+
     def _share_swarms(self) -> None:
         """Tell the children whose list of swarms has changed."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            self._sharing = None
         lanes = {info_hash: self.lane_of_swarm(swarm) for info_hash, swarm in self.swarms.items()}
         for slot in self._owners.assign(lanes, self.pool.running()):
-            self._tell_of_swarms(slot)
+            self._lists.changed(slot)
 
     def lane_of_swarm(self, swarm: Swarm) -> Lane:
         return Lane(swarm.hops, self._groups[swarm.info_hash])
@@ -111,12 +124,12 @@ class PooledHiddenServices(EndToEndAddresses):
         """Let a child go on with the swarms that it had before it was drained."""
         had = [info_hash for info_hash in self.pool.pictures[slot].swarms if info_hash in self.swarms]
         for other in self._owners.give(had, slot) & set(self.pool.running()):
-            self._tell_of_swarms(other)
+            self._lists.changed(other)
 
-    def _tell_of_swarms(self, slot: int) -> None:
+    def _tell_of_swarms(self, slot: int) -> "asyncio.Future[pb.Monitored]":
         swarms = [self.swarms[info_hash] for info_hash in self._owners.swarms_of(slot)]
         message = pb.Monitor(swarms=[_swarm_message(swarm, self._groups[swarm.info_hash]) for swarm in swarms])
-        self.pool.call(slot, "monitor", message).add_done_callback(_monitor_answered)
+        return self.pool.call(slot, "monitor", message)
 
     async def create_introduction_point(self, info_hash: bytes, required_ip: Peer | None = None) -> None:
         """Ask the swarm's child for an introduction point, at `required_ip` if given; it also makes some unasked."""
@@ -215,8 +228,3 @@ def _asked_by_its_child(*arguments: object) -> Any:
 def _swarm_message(swarm: Swarm, group: int) -> pb.Swarm:
     state = pb.SWARM_STATE_SEEDING if swarm.seeding else pb.SWARM_STATE_DOWNLOADING
     return pb.Swarm(infohash=swarm.info_hash, hops=swarm.hops, state=state, group=group)
-
-
-def _monitor_answered(future: "asyncio.Future[pb.Monitored]") -> None:
-    if (error := future.exception()) is not None:
-        logger.info("A child was not told of its swarms: %s", error)

@@ -2,10 +2,13 @@
 
 import logging
 import os
+import time
+from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.repeats import WINDOW_S, Repeats
 
 FILE_BYTES = 10_000_000
 FILES = 5
@@ -17,6 +20,25 @@ class JournalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         mark = f"<{PRIORITIES.get(record.levelno, 6)}>"
         return "\n".join(mark + line for line in super().format(record).splitlines())
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a few of the lines that repeat each other through, and tells once a minute how many more there were."""
+
+    def __init__(self, handler: logging.Handler, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._handler, self._clock = handler, clock
+        self._repeats = Repeats()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s = self._clock()
+        for left_out in self._repeats.take_ended(now_s):
+            text = f"{left_out.count} more lines like this in {round(WINDOW_S)} s: {left_out.last}"
+            logger, level = left_out.kind.logger, left_out.kind.level
+            self._handler.emit(logging.LogRecord(logger, level, "", 0, text, None, None))
+        if record.levelno < logging.INFO:
+            return True
+        return self._repeats.may_write(record.name, record.levelno, record.getMessage(), now_s)
 
 
 class PrivateFileHandler(RotatingFileHandler):
@@ -42,6 +64,7 @@ def set_up_logging(level: str, file: Path | None = None) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     elif _is_read_by_the_journal():
         handler.setFormatter(JournalFormatter("%(message)s"))
+    handler.addFilter(RepeatFilter(handler))
     logging.raiseExceptions = False  # a full disk is no reason to fill the other, where stderr goes, with tracebacks
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # aiohttp logs a traceback and an address for every malformed request; our handlers log their own failures.

@@ -12,7 +12,8 @@ import pytest
 from tests.commands import ROOT
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.system.log import FILE_BYTES, PrivateFileHandler, set_up_logging
+from tunnel_pool.system.log import FILE_BYTES, PrivateFileHandler, RepeatFilter, set_up_logging
+from tunnel_pool.system.repeats import LINES_OF_A_KIND, MAX_KINDS, Repeats
 
 COMPLAIN = "import logging, tunnel_pool.system.log as log; log.set_up_logging('info'); logging.warning('one\\ntwo')"
 
@@ -54,3 +55,58 @@ def test_a_unit_starts_the_command_with_options_that_it_has(name):
     parsed = make_parser(arguments).parse_args(arguments)
     assert parsed.command == name
     assert str(parsed.state) == "/var/lib/x"
+
+
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def log():
+    """A logger with the filter, its lines, and the clock in a list."""
+    handler, now_s = Lines(), [0.0]
+    handler.addFilter(RepeatFilter(handler, lambda: now_s[0]))
+    logger = logging.Logger("alone")
+    logger.addHandler(handler)
+    return logger, handler.lines, now_s
+
+
+def test_lines_that_repeat_are_told_once_a_minute_with_their_number(log):
+    logger, lines, now_s = log
+    for number in range(2746):
+        now_s[0] = number * 180 / 2746
+        logger.info("A tracker was not asked: no circuit %08x", 0x10000000 + number)
+    assert len(lines) <= 3 * (LINES_OF_A_KIND + 1)
+    now_s[0] = 300.0
+    logger.info("something else")
+    told = [int(line.split()[0]) for line in lines if "more lines like this" in line]
+    written = sum(line.startswith("A tracker") for line in lines)
+    assert sum(told) + written == 2746
+    assert lines[-1] == "something else"
+
+
+def test_lines_of_different_text_and_level_are_all_written(log):
+    logger, lines, _ = log
+    for name in ("abc", "def", "ghi", "jkl", "mno", "pqr", "stu"):
+        logger.info("Torrent %s is whole", name)
+        logger.warning("Torrent %s is whole", name)
+    assert len(lines) == 14
+
+
+def test_what_is_asked_for_by_debug_is_written(log):
+    logger, lines, _ = log
+    for _ in range(100):
+        logger.debug("the same")
+    assert len(lines) == 100
+
+
+def test_kinds_are_bounded():
+    repeats = Repeats()
+    for number in range(10 * MAX_KINDS):
+        assert repeats.may_write("a", 20, chr(0x4E00 + number), 0.0)
+    assert len(repeats._windows) == MAX_KINDS
