@@ -29,6 +29,11 @@ def template_command() -> list[str]:
     return _command_for("tunnel_pool.child.template", switches.TEMPLATE)
 
 
+def feed_reader_command() -> list[str]:
+    """Return how to start a process that reads one feed."""
+    return _command_for("tunnel_pool.daemon.feeds.reader", switches.READ_FEED)
+
+
 def _command_for(module: str, switch: str) -> list[str]:
     return [*own_executable(), switches.of_a_host(module) if is_frozen() else switch]
 

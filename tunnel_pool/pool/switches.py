@@ -1,9 +1,17 @@
-"""The arguments by which the executable is told to be a child, or the template of children. Imports nothing."""
+"""The arguments by which the executable is told to be a child, the template of children, or a reader of feeds.
+
+Imports nothing.
+"""
 
 CHILD = "--child"
 TEMPLATE = "--template"
+READ_FEED = "--read-feed"
 
-OWN = {"tunnel_pool.child": CHILD, "tunnel_pool.child.template": TEMPLATE}
+OWN = {
+    "tunnel_pool.child": CHILD,
+    "tunnel_pool.child.template": TEMPLATE,
+    "tunnel_pool.daemon.feeds.reader": READ_FEED,
+}
 _of_a_host = dict(OWN)
 
 

@@ -33,7 +33,7 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         now_s = self._clock()
         for left_out in self._repeats.take_ended(now_s):
-            text = f"{left_out.count} more lines like this in {round(WINDOW_S)} s: {left_out.last}"
+            text = f"{left_out.lines} more lines like this in {round(WINDOW_S)} s: {left_out.last}"
             logger, level = left_out.kind.logger, left_out.kind.level
             self._handler.emit(logging.LogRecord(logger, level, "", 0, text, None, None))
         if record.levelno < logging.INFO:

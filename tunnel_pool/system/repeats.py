@@ -33,7 +33,7 @@ class LeftOut(NamedTuple):
     """Lines of one kind that were not written."""
 
     kind: Kind
-    count: int
+    lines: int
     last: str
 
 

@@ -14,9 +14,10 @@ import msgspec
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.adding import parameters_of, wish_of
+from tunnel_pool.daemon.feeds.apart import read_apart
 from tunnel_pool.daemon.feeds.book import FeedBook
 from tunnel_pool.daemon.feeds.model import Article, Feed, Rule
-from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, FeedError, read_feed
+from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, FeedError
 from tunnel_pool.daemon.outside.client import WebClient, WebSession
 from tunnel_pool.daemon.outside.urls import NotAllowedError, NotNowError, OutsideError, Place, Way
 from tunnel_pool.daemon.storage.store import Store, StoreError
@@ -149,7 +150,7 @@ class Feeds(FeedBook):
     async def _read_over(self, feed: Feed, session: WebSession) -> None:
         """Raises FeedError, OutsideError and StoreError."""
         fetched, place = await session.fetch(self._client.place_of(feed.url), MAX_FEED_BYTES)
-        feed.title, articles = await asyncio.to_thread(read_feed, fetched.body)
+        feed.title, articles = await read_apart(fetched.body)
         feed.problem, feed.failures, feed.read_s = "", 0, time.time()
         self._articles[feed.number] = merged(self.articles(feed), articles, place, time.time())
         await self._keep_articles(feed)

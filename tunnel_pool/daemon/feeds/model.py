@@ -43,6 +43,14 @@ class Article(msgspec.Struct, kw_only=True):
     again_s: float = 0.0  # when it is tried again, since the epoch
 
 
+class Reading(msgspec.Struct, kw_only=True):
+    """What the process that reads a feed has found."""
+
+    title: str = ""  # the feed's own
+    articles: list[Article] = []
+    error: str = ""  # why it is no feed
+
+
 class Feed(msgspec.Struct, kw_only=True):
     number: int
     url: str

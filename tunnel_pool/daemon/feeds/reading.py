@@ -9,7 +9,7 @@ import email.utils
 import hashlib
 import itertools
 from collections.abc import Iterator
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 
 from defusedxml import DefusedXmlException
 from defusedxml import ElementTree as SafeTree
@@ -18,6 +18,8 @@ from tunnel_pool.daemon.feeds.model import Article
 from tunnel_pool.daemon.outside.urls import MAX_URL_CHARACTERS, is_magnet
 
 MAX_ARTICLES = 500
+MAX_ELEMENTS, MAX_ATTRIBUTES, MAX_DEPTH = 200_000, 200_000, 64
+PIECE_BYTES = 1 << 16
 MAX_UID, MAX_TITLE, MAX_TEXT, MAX_DESCRIPTION = 200, 500, 200, 1000
 MAX_MAGNET_CHARACTERS = 8192
 MOST_BYTES = 2**53
@@ -28,19 +30,32 @@ class FeedError(Exception):
     """Says in one line why what came is no feed."""
 
 
+class _BoundedBuilder(TreeBuilder):
+    """Builds a tree of no more elements, attributes and levels than a feed has. Raises FeedError."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._elements = self._attributes = self._depth = 0
+
+    def start(self, tag: str, attrs: dict[str, str]) -> Element:
+        self._elements += 1
+        self._attributes += len(attrs)
+        self._depth += 1
+        if self._elements > MAX_ELEMENTS or self._attributes > MAX_ATTRIBUTES or self._depth > MAX_DEPTH:
+            raise FeedError("it has more elements, attributes or levels than a feed may")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str) -> Element:
+        self._depth -= 1
+        return super().end(tag)
+
+
 _TORZNAB = "{http://torznab.com/schemas/2015/feed}attr"
 
 
 def read_feed(document: bytes) -> tuple[str, list[Article]]:
     """Return a feed's own title, and its articles in its order, no more than MAX_ARTICLES. Raises FeedError."""
-    try:
-        root = SafeTree.fromstring(document, forbid_dtd=True)
-    except (DefusedXmlException, ParseError, ValueError, LookupError) as error:
-        if document[:512].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-            raise FeedError("it is a web page") from None
-        if isinstance(error, DefusedXmlException):
-            raise FeedError("it has a document type, which could make it grow without end") from None
-        raise FeedError(f"it is no XML ({str(error)[:100]})") from None
+    root = _parsed(document)
     kind = _local(root.tag)
     if kind == "rss":
         parent = next(iter(_children(root, "channel")), None)
@@ -59,6 +74,22 @@ def read_feed(document: bytes) -> tuple[str, list[Article]]:
         if article.torrent_url:
             articles.setdefault(article.uid, article)
     return _text(parent, "title", MAX_TITLE), list(articles.values())
+
+
+def _parsed(document: bytes) -> Element:
+    """Raises FeedError."""
+    parser = SafeTree.DefusedXMLParser(target=_BoundedBuilder(), forbid_dtd=True)
+    try:
+        for start in range(0, len(document), PIECE_BYTES):
+            parser.feed(document[start : start + PIECE_BYTES])
+        root: Element = parser.close()
+    except (DefusedXmlException, ParseError, ValueError, LookupError) as error:
+        if document[:512].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise FeedError("it is a web page") from None
+        if isinstance(error, DefusedXmlException):
+            raise FeedError("it has a document type, which could make it grow without end") from None
+        raise FeedError(f"it is no XML ({str(error)[:100]})") from None
+    return root
 
 
 def _local(tag: object) -> str:
