@@ -10,22 +10,16 @@ import asyncio  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-from concurrent.futures import ThreadPoolExecutor  # noqa: E402
 
 from tunnel_pool.child.confinement import confine_process  # noqa: E402
 from tunnel_pool.child.exit_watch import ExitWatch  # noqa: E402
 from tunnel_pool.child.host import ChildHost  # noqa: E402
-from tunnel_pool.overlay.serving.exit_socket import MAX_RESOLVING_IN_ALL  # noqa: E402
 from tunnel_pool.rpc.lifeline import die_with_parent  # noqa: E402
-
-MAX_THREADS = MAX_RESOLVING_IN_ALL + 16
 
 
 async def run() -> None:
     """Serve until the main process asks to end, or can't be talked to."""
     loop = asyncio.get_running_loop()
-    # Names that take long to be looked up for others must not keep all else from its thread.
-    loop.set_default_executor(ThreadPoolExecutor(MAX_THREADS))
     asked = asyncio.Event()
 
     def stop(why: str) -> None:

@@ -89,7 +89,8 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
         self.sock = sock
         self._reset_at = (0, 0)
         self.on_orphans: Callable[[int, list[bytes]], None] = lambda lane, destinations: None
-        self.look_up: Callable[[str], Future[str | None]] | None = None  # finds a name's address, for an exit's streams
+        # Finds a name's address, for a stream of the circuit with this id, which ends here.
+        self.look_up: Callable[[str, int], Future[str | None]] | None = None
         # Called when a client is to connect to who has opened a stream: the circuit, the id that his address stands
         # for, and the infohash that a caller asks for.
         self.on_guest: Callable[[int, int, bytes | None], None] = lambda circuit_id, known_as, infohash: None
@@ -247,8 +248,8 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
                     self.notify_listeners((UDPv4Address(*source), packet))
                 case ("orphans", lane, destinations):
                     self.on_orphans(lane, destinations)
-                case ("resolve", number, name):
-                    self._resolve(number, name)
+                case ("resolve", number, name, circuit_id):
+                    self._resolve(number, name, circuit_id)
                 case ("guest", circuit_id, known_as, infohash):
                     self.on_guest(circuit_id, known_as, infohash)
                 case ("streams", circuit_id):
@@ -259,11 +260,11 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
                 case ("failed", why):
                     self.on_failed(why)
 
-    def _resolve(self, number: int, name: str) -> None:
+    def _resolve(self, number: int, name: str, circuit_id: int) -> None:
         if self.look_up is None:
             self.engine.resolved(number, None)
             return
-        self.look_up(name).add_done_callback(
+        self.look_up(name, circuit_id).add_done_callback(
             lambda found: None if found.cancelled() else self.engine.resolved(number, found.result())
         )
 

@@ -3,11 +3,12 @@
 import socket
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
-from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
+from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
 from tunnel_pool.overlay.hidden_swarms.services import (
     HIDDEN_SERVICE_ANSWERS,
@@ -18,13 +19,14 @@ from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unm
 from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.overlay.serving.inner_names import is_inner_name
+from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING, MAX_RESOLVING_IN_ALL, look_up
 from tunnel_pool.overlay.serving.strangers import Strangers, StrangersLetIn
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import MESSAGE_ID_AT
 
 SERVING_FLAGS = {PEER_FLAG_RELAY, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8}
-MAX_RESOLVING, MAX_RESOLVING_IN_ALL = 8, 64  # names of a circuit, and of all, that are looked up at a time
 
 
 class ExitPolicy(Protocol):
@@ -35,6 +37,7 @@ class ExitPolicy(Protocol):
     allow_private: bool
     exit_source: ExitSource
     exit_rules: ExitRules
+    exit_sockets: Mapping[int, Any]
     resolving: int  # names that are being looked up, for all circuits
     strangers: StrangersLetIn
 
@@ -77,7 +80,7 @@ class PolicedExitSocket(TunnelExitSocket):
             self._policy.counters[DropReason.EXIT_NOT_OFFERED] += 1
             return
         if isinstance(destination, DomainAddress):
-            if not self._may_look_up(data):
+            if not self._may_look_up(data, destination[0]):
                 return
             self._resolving += 1
             self._policy.resolving += 1
@@ -87,9 +90,10 @@ class PolicedExitSocket(TunnelExitSocket):
                 return
         super().sendto(data, destination)
 
-    def _may_look_up(self, data: bytes) -> bool:
+    def _may_look_up(self, data: bytes, name: str) -> bool:
         refusal = None
-        if self._policy.exit_source.device or not self._policy.exit_protocols():
+        is_inner = is_inner_name(name) and not self._policy.allow_private
+        if is_inner or self._policy.exit_source.device or not self._policy.exit_protocols():
             # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
             refusal = DropReason.EXIT_NAME_REFUSED
         elif self._resolving >= MAX_RESOLVING or self._policy.resolving >= MAX_RESOLVING_IN_ALL:
@@ -150,7 +154,9 @@ class PolicedExitSocket(TunnelExitSocket):
 
     async def resolve(self, address: DomainAddress) -> tuple[str, int]:
         try:
-            resolved: tuple[str, int] = await super().resolve(address)
+            found = await look_up(address[0], None, socket.SOCK_DGRAM)
+            ip = min(found, key=lambda each: int(each[0]))[4][0]  # IPv4 first, as py-ipv8 does
+            resolved: tuple[str, int] = (UDPv6Address if ":" in ip else UDPv4Address)(ip, address[1])
             return resolved
         except (OSError, ValueError):
             self._policy.counters[DropReason.EXIT_NAME_UNKNOWN] += 1

@@ -8,6 +8,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
+from tunnel_pool.overlay.serving.resolver import look_up
 from tunnel_pool.overlay.wire.udp import CannotBindError, bind_to_device, bind_udp
 
 PORT_TRIES = 64
@@ -74,7 +75,7 @@ class ExitSource(NamedTuple):
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """Return the addresses of a name, or the address itself, that can be reached from here. Raises OSError."""
-        info = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        info = await look_up(host, port, socket.SOCK_STREAM)
         return [str(address[0]) for family in self.families for of, *_, address in info if of == family]
 
     def _host(self, family: socket.AddressFamily) -> str:

@@ -9,6 +9,7 @@ from ipv8.messaging.anonymization.community import TunnelCommunity
 from tunnel_pool.overlay.requests.http import PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
 from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
+from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
@@ -101,7 +102,8 @@ class HttpExit:
     async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
         """Return an address that we may connect to. Raises RefusedError, OSError."""
         if not is_address(host):
-            if self._community.exit_source.device:
+            is_inner = is_inner_name(host) and not self._community.allow_private
+            if is_inner or self._community.exit_source.device:
                 # The system's resolver would ask through any device.
                 raise RefusedError(DropReason.EXIT_NAME_REFUSED)
             if not exit_socket.asked.may_look_up(self._community.exit_rules, time.monotonic()):

@@ -30,6 +30,7 @@ use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::ExitRules;
 use crate::shaper::Cost;
 use crate::stream::{self, Frame};
+use crate::streams::dials::AllDials;
 use crate::streams::quic::{random_bytes, LinkId, Quic};
 use crate::tcp_first::TcpFirst;
 use crate::utp::{self, could_be_utp};
@@ -55,7 +56,7 @@ pub enum Event {
     /// A circuit is gone; these destinations (SOCKS5 encoding) had it.
     Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
     /// A stream's destination is a name; the answer is `Command::Resolved`.
-    Resolve { number: u32, name: String },
+    Resolve { number: u32, name: String, circuit_id: u32 },
     /// The other end of a circuit has opened a stream, which waits for a client of ours to connect to it: to what its id
     /// stands for. One who has called says which torrent is wanted.
     Guest { circuit_id: u32, known_as: u32, infohash: Option<[u8; 20]> },
@@ -101,6 +102,8 @@ pub struct Core {
     pub now: Instant,
     pub quic: Quic,
     pub rules: ExitRules,
+    /// The connections of all exits' streams.
+    pub all_dials: AllDials,
     /// CREATE and EXTEND.
     pub handshakes: Handshakes,
     /// CREATED, by the same limits.
@@ -214,6 +217,7 @@ impl Core {
             now: Instant::now(),
             quic: Quic::new(MAX_STREAMS),
             rules: ExitRules::default(),
+            all_dials: AllDials::default(),
             handshakes: Handshakes::default(),
             answers: Handshakes::default(),
         }

@@ -30,6 +30,9 @@ const CALLED_PER_S: u64 = 5;
 const GUESTS_BURST_NS: u64 = 10_000_000_000;
 /// Strangers a second who may connect to a circuit that ends here, with a burst of five seconds' worth.
 const CALLERS_PER_S: u64 = 10;
+/// Of these, from one address; the others have room while it calls without end.
+const CALLERS_OF_ADDRESS_PER_S: u64 = 2;
+const MAX_CALLERS_REMEMBERED: usize = 1024;
 const CALLERS_BURST_NS: u64 = 5_000_000_000;
 /// A port that policies of addresses let pass.
 const ANY_PORT: u16 = 6881;
@@ -264,6 +267,13 @@ impl Core {
         self.stats_of(link).map_or(0, |stats| stats.read_streams().1)
     }
 
+    /// How many streams are open of all circuits that end here and have the same previous hop.
+    pub fn open_streams_of_neighbour(&self, link: LinkId) -> u64 {
+        let Some(hop) = self.routes.exits.get(&link.circuit_id).map(|exit| exit.previous_hop.ip()) else { return 0 };
+        let exits = self.routes.exits.values().filter(|exit| exit.previous_hop.ip() == hop);
+        exits.map(|exit| exit.stats.read_streams().1).sum()
+    }
+
     /// Whether the other end of a circuit may have our client connect to it; it is counted then.
     pub fn may_have_guest(&mut self, circuit_id: u32, wish: Wish) -> Result<(), DropReason> {
         let per_s = if wish == Wish::Call { CALLED_PER_S } else { GUESTS_PER_S };
@@ -296,10 +306,20 @@ impl Core {
         self.may_be_called(circuit_id)?;
         self.may_answer(from)?;
         let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        if !exit.callers.permits(self.gate.now_ns) {
+        let now_ns = self.gate.now_ns;
+        if exit.callers_by.len() >= MAX_CALLERS_REMEMBERED {
+            exit.callers_by.retain(|_, bucket| !bucket.permits(now_ns.saturating_sub(CALLERS_BURST_NS)));
+        }
+        let is_known = exit.callers_by.len() < MAX_CALLERS_REMEMBERED || exit.callers_by.contains_key(&from);
+        let mut of_address = exit.callers_by.get(&from).copied().unwrap_or_default();
+        if !exit.callers.permits(now_ns) || !of_address.permits(now_ns) {
             return Err(DropReason::ExitStrangersTooFast);
         }
-        exit.callers.take(1, CALLERS_PER_S, CALLERS_BURST_NS, self.gate.now_ns);
+        exit.callers.take(1, CALLERS_PER_S, CALLERS_BURST_NS, now_ns);
+        of_address.take(1, CALLERS_OF_ADDRESS_PER_S, CALLERS_BURST_NS, now_ns);
+        if is_known {
+            exit.callers_by.insert(from, of_address);
+        }
         Ok(())
     }
 
@@ -356,6 +376,7 @@ impl Core {
         }
         let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
         exit.dials.may_dial(to.ip(), self.gate.now_ns)?;
+        self.all_dials.may_dial(exit.previous_hop.ip(), to.ip(), self.gate.now_ns)?;
         exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
         exit.stats.active(self.now_ms);
         Ok(to)
@@ -364,6 +385,7 @@ impl Core {
     pub fn dial_failed(&mut self, link: LinkId, to: IpAddr) {
         if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
             exit.dials.failed(to);
+            self.all_dials.failed(exit.previous_hop.ip(), to);
         }
     }
 

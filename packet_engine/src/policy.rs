@@ -83,7 +83,7 @@ fn is_anybody_v4(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
 }
 
-/// IANA's IPv4 special-purpose registry, as Python's ipaddress reads it.
+/// IANA's IPv4 special-purpose registry; overlay/serving/destinations.py has the same list.
 fn is_global_v4(ip: Ipv4Addr) -> bool {
     !matches!(
         ip.octets(),
@@ -92,6 +92,7 @@ fn is_global_v4(ip: Ipv4Addr) -> bool {
             | [169, 254, ..]
             | [172, 16..=31, ..]
             | [192, 0, 0 | 2, _]
+            | [192, 88, 99, _]
             | [192, 168, ..]
             | [198, 18 | 19, ..]
             | [198, 51, 100, _]

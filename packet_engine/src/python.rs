@@ -394,7 +394,9 @@ impl Engine {
                     let list = PyList::new(py, destinations.iter().map(|address| PyBytes::new(py, address)))?;
                     events.append(("orphans", lane, list))?;
                 }
-                Notice::Event(Event::Resolve { number, name }) => events.append(("resolve", number, name))?,
+                Notice::Event(Event::Resolve { number, name, circuit_id }) => {
+                    events.append(("resolve", number, name, circuit_id))?;
+                }
                 Notice::Event(Event::Guest { circuit_id, known_as, infohash }) => {
                     let infohash = infohash.map(|infohash| PyBytes::new(py, &infohash));
                     events.append(("guest", circuit_id, known_as, infohash))?;

@@ -126,6 +126,8 @@ pub struct Exit {
     pub strangers: Strangers,
     /// Who connects to it by TCP (streams/doors.rs).
     pub callers: OwnBucket,
+    /// The same by address.
+    pub callers_by: HashMap<IpAddr, OwnBucket>,
     /// It can be called by TCP.
     pub has_door: bool,
     pub messages: OwnBucket,
@@ -144,6 +146,7 @@ impl Exit {
             contacts: Contacts::default(),
             strangers: Strangers::default(),
             callers: OwnBucket::default(),
+            callers_by: HashMap::new(),
             has_door: false,
             messages: OwnBucket::default(),
             dials: Dials::default(),

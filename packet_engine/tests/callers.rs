@@ -250,12 +250,33 @@ fn callers_come_at_a_rate_and_few_at_a_time() {
 fn one_host_has_few_of_the_places() {
     let (mut pair, at) = announced(TCP);
     let callers: Vec<_> = (0..20).map(|_| call(at)).collect();
-    pair.until(|pair| (pair.exit.core.counters.get(DropReason::StreamTooMany) == 12).then_some(()));
+    let refused = |pair: &Pair| {
+        let counters = &pair.exit.core.counters;
+        counters.get(DropReason::StreamTooMany) + counters.get(DropReason::ExitStrangersTooFast)
+    };
+    pair.until(|pair| (refused(pair) == 12).then_some(()));
     assert_eq!(pair.exit.service.len(), 8);
     let mut another = call_from(2, at);
     another.write_all(&handshake()).unwrap();
     guest(&mut pair);
     drop(callers);
+}
+
+#[test]
+fn one_address_that_calls_without_end_shuts_nobody_out() {
+    let (mut pair, at) = announced(TCP);
+    for round in 0..100 {
+        pair.exit.later_ns += 100_000_000; // ten calls a second
+        let loud = call(at);
+        pair.step();
+        drop(loud);
+        if round % 10 == 9 {
+            let mut other = call_from(2 + round / 10, at);
+            other.write_all(&handshake()).unwrap();
+            guest(&mut pair);
+        }
+    }
+    assert!(pair.exit.core.counters.get(DropReason::ExitStrangersTooFast) > 50);
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! How many connections a circuit that ends here may ask for: nobody scans ports or floods a host through us. Pure.
+//!
+//! A new circuit costs nothing. So the same is counted for all circuits of a previous hop, and for each destination.
+//! A connection has failed, too, whose content was refused, or which ended before its content was judged.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,6 +16,12 @@ const BURST_NS: u64 = 10_000_000_000;
 const MAX_FAILED_OF_ADDRESS: u32 = 4;
 const MAX_FAILED: u32 = 256;
 const FORGET_NS: u64 = 60_000_000_000;
+/// What the circuits of one previous hop have together, for one that a circuit has.
+const CIRCUITS_OF_A_NEIGHBOUR: u32 = 8;
+/// Connections to one address that failed, of all circuits together.
+const MAX_FAILED_OF_ADDRESS_IN_ALL: u32 = 64;
+const MAX_NEIGHBOURS: usize = 4096;
+const MAX_ADDRESSES: usize = 16384;
 
 /// The connections of one circuit.
 #[derive(Debug, Default)]
@@ -26,20 +35,29 @@ pub struct Dials {
 impl Dials {
     /// Whether one more connection may be made; it is counted then.
     pub fn may_dial(&mut self, to: IpAddr, now_ns: u64) -> Result<(), DropReason> {
+        self.may_dial_times(to, 1, now_ns)
+    }
+
+    /// The same for so many circuits together.
+    fn may_dial_times(&mut self, to: IpAddr, circuits: u32, now_ns: u64) -> Result<(), DropReason> {
         self.forget(now_ns);
-        if self.all_failed >= MAX_FAILED || self.failed.get(&to).is_some_and(|failed| *failed >= MAX_FAILED_OF_ADDRESS)
-        {
+        let of_address = self.failed.get(&to).copied().unwrap_or(0);
+        if self.all_failed >= MAX_FAILED * circuits || of_address >= MAX_FAILED_OF_ADDRESS * circuits {
             return Err(DropReason::StreamFailedTooOften);
         }
-        self.may_ask(now_ns)
+        self.may_ask_times(circuits, now_ns)
     }
 
     /// Whether a name may be looked up for one more connection; it is counted as one.
     pub fn may_ask(&mut self, now_ns: u64) -> Result<(), DropReason> {
+        self.may_ask_times(1, now_ns)
+    }
+
+    fn may_ask_times(&mut self, circuits: u32, now_ns: u64) -> Result<(), DropReason> {
         if !self.new.permits(now_ns) {
             return Err(DropReason::StreamTooFast);
         }
-        self.new.take(1, PER_S, BURST_NS, now_ns);
+        self.new.take(1, PER_S * u64::from(circuits), BURST_NS, now_ns);
         Ok(())
     }
 
@@ -51,17 +69,66 @@ impl Dials {
 
     /// Halve what is remembered, once a minute.
     fn forget(&mut self, now_ns: u64) {
-        let minutes = now_ns.saturating_sub(self.forgot_ns) / FORGET_NS;
-        if minutes == 0 {
-            return;
+        if let Some(left) = halved(&mut self.forgot_ns, now_ns) {
+            self.all_failed = left(self.all_failed);
+            halve_all(&mut self.failed, left);
         }
-        self.forgot_ns = now_ns;
-        let left = |count: u32| count.checked_shr(u32::try_from(minutes).unwrap_or(u32::MAX)).unwrap_or(0);
-        self.all_failed = left(self.all_failed);
-        self.failed.retain(|_, failed| {
-            *failed = left(*failed);
-            *failed > 0
-        });
+    }
+
+    fn is_idle(&mut self, now_ns: u64) -> bool {
+        self.forget(now_ns);
+        self.all_failed == 0 && self.new.permits(now_ns)
+    }
+}
+
+/// What is left of a count after the minutes since `forgot_ns`, if there were any; the time of that is now, then.
+fn halved(forgot_ns: &mut u64, now_ns: u64) -> Option<impl Fn(u32) -> u32 + Copy> {
+    let minutes = now_ns.saturating_sub(*forgot_ns) / FORGET_NS;
+    (minutes > 0).then(|| {
+        *forgot_ns = now_ns;
+        move |count: u32| count.checked_shr(u32::try_from(minutes).unwrap_or(u32::MAX)).unwrap_or(0)
+    })
+}
+
+fn halve_all(counts: &mut HashMap<IpAddr, u32>, left: impl Fn(u32) -> u32) {
+    counts.retain(|_, count| {
+        *count = left(*count);
+        *count > 0
+    });
+}
+
+/// The connections of all circuits that end here, by previous hop and by destination.
+#[derive(Debug, Default)]
+pub struct AllDials {
+    neighbours: HashMap<IpAddr, Dials>,
+    failed: HashMap<IpAddr, u32>,
+    forgot_ns: u64,
+}
+
+impl AllDials {
+    /// Whether one more connection may be made for this previous hop; it is counted then.
+    pub fn may_dial(&mut self, neighbour: IpAddr, to: IpAddr, now_ns: u64) -> Result<(), DropReason> {
+        if let Some(left) = halved(&mut self.forgot_ns, now_ns) {
+            halve_all(&mut self.failed, left);
+            self.neighbours.retain(|_, dials| !dials.is_idle(now_ns));
+        }
+        if self.failed.get(&to).is_some_and(|failed| *failed >= MAX_FAILED_OF_ADDRESS_IN_ALL) {
+            return Err(DropReason::StreamFailedTooOften);
+        }
+        if self.neighbours.len() >= MAX_NEIGHBOURS && !self.neighbours.contains_key(&neighbour) {
+            return Err(DropReason::StreamTooFast);
+        }
+        self.neighbours.entry(neighbour).or_default().may_dial_times(to, CIRCUITS_OF_A_NEIGHBOUR, now_ns)
+    }
+
+    /// A connection for this previous hop has failed.
+    pub fn failed(&mut self, neighbour: IpAddr, to: IpAddr) {
+        if let Some(dials) = self.neighbours.get_mut(&neighbour) {
+            dials.failed(to);
+        }
+        if self.failed.len() < MAX_ADDRESSES || self.failed.contains_key(&to) {
+            *self.failed.entry(to).or_default() += 1;
+        }
     }
 }
 
@@ -96,6 +163,36 @@ mod tests {
         assert_eq!(dials.may_dial(to(1), START_NS), Err(DropReason::StreamFailedTooOften));
         assert!(dials.may_dial(to(2), START_NS).is_ok());
         assert!(dials.may_dial(to(1), START_NS + FORGET_NS).is_ok());
+    }
+
+    #[test]
+    fn new_circuits_of_one_neighbour_scan_no_more_than_a_few() {
+        let (mut all, neighbour) = (AllDials::default(), IpAddr::from([9, 9, 9, 9]));
+        let mut tried = 0;
+        for _ in 0..1000 {
+            if all.may_dial(neighbour, to(1), START_NS).is_ok() {
+                all.failed(neighbour, to(1));
+                tried += 1;
+            }
+        }
+        assert_eq!(tried, MAX_FAILED_OF_ADDRESS * CIRCUITS_OF_A_NEIGHBOUR);
+        assert!(all.may_dial(neighbour, to(2), START_NS).is_ok());
+        assert!(all.may_dial(neighbour, to(1), START_NS + FORGET_NS).is_ok());
+    }
+
+    #[test]
+    fn many_neighbours_scan_no_more_of_one_address() {
+        let mut all = AllDials::default();
+        let mut tried = 0;
+        for number in 0..10_000 {
+            let neighbour = to(number);
+            if all.may_dial(neighbour, IpAddr::from([7, 7, 7, 7]), START_NS).is_ok() {
+                all.failed(neighbour, IpAddr::from([7, 7, 7, 7]));
+                tried += 1;
+            }
+        }
+        assert_eq!(tried, MAX_FAILED_OF_ADDRESS_IN_ALL);
+        assert!(all.neighbours.len() <= MAX_NEIGHBOURS);
     }
 
     #[test]

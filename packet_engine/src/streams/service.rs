@@ -35,6 +35,8 @@ pub(super) const MAX_EARLY_BYTES: usize = 4 << 10;
 pub const MAX_TRIES: u8 = 3;
 /// Once half of all connections are taken, a circuit gets no more than so many.
 const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
+/// Streams of all circuits that one previous hop has here, while half of all connections are taken.
+const MAX_OF_NEIGHBOUR_WHEN_FULL: u64 = 1024;
 
 /// What the sockets are watched by.
 pub trait Watch {
@@ -343,6 +345,9 @@ impl Service {
                     if let Some(known_as) = bridge.guest {
                         core.met.remove(&known_as);
                     }
+                    if let Some(to) = bridge.dialled.filter(|_| !bridge.is_judged()) {
+                        core.dial_failed(bridge.key.link, to);
+                    }
                     (bridge.key, Some(bridge.into_socket()))
                 }
                 Some(Entry::Waiting(client, _)) => {
@@ -391,8 +396,9 @@ impl Service {
         core.stream_opened(key.link);
         let number = self.add(Entry::Opening(opening));
         self.by_key.insert(key, number);
-        let is_greedy =
-            self.entries.len() > MAX_CONNECTIONS / 2 && core.open_streams(key.link) > MAX_OF_CIRCUIT_WHEN_FULL;
+        let is_greedy = self.entries.len() > MAX_CONNECTIONS / 2
+            && (core.open_streams(key.link) > MAX_OF_CIRCUIT_WHEN_FULL
+                || core.open_streams_of_neighbour(key.link) > MAX_OF_NEIGHBOUR_WHEN_FULL);
         // A guest waits for a client, whose connection is another one.
         let most = if key.link.is_ours { MAX_CONNECTIONS / 2 } else { MAX_CONNECTIONS };
         if self.entries.len() > most || is_greedy {
@@ -438,7 +444,7 @@ impl Service {
                         let name = String::from_utf8_lossy(name).into_owned();
                         opening.step = Step::Resolving { port };
                         match core.may_resolve(link.circuit_id, &name, port) {
-                            Ok(()) => core.events.push(Notice::Resolve { number, name }),
+                            Ok(()) => core.events.push(Notice::Resolve { number, name, circuit_id: link.circuit_id }),
                             Err(reason) => {
                                 core.counters.count(reason);
                                 self.refuse(core, number, reply_to(reason));
@@ -468,7 +474,9 @@ impl Service {
             Ok(to) => self.dial(core, watch, number, to),
             Err(reason) => {
                 core.counters.count(reason);
-                self.refuse(core, number, reply_to(reason));
+                // Whether a name is unknown or leads where nothing may go would map a network that we are in.
+                let is_forbidden = by_name && reply_to(reason) == Reply::NotAllowed;
+                self.refuse(core, number, if is_forbidden { Reply::HostUnreachable } else { reply_to(reason) });
             }
         }
     }
@@ -515,7 +523,8 @@ impl Service {
         let _ = socket.set_nodelay(true);
         let inspection = Inspection::new(core.stream_protocols(link), to.port());
         let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
-        let bridge = Bridge::of_exit(opening.key, socket, inspection, early, core.now);
+        let mut bridge = Bridge::of_exit(opening.key, socket, inspection, early, core.now);
+        bridge.dialled = Some(to.ip());
         self.entries.insert(number, Entry::Joined(Box::new(bridge)));
         self.turn(core, number);
     }

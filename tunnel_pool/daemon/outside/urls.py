@@ -10,11 +10,10 @@ from typing import NamedTuple
 from yarl import URL
 
 from tunnel_pool.daemon.outside.private import address_of, is_private
+from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.torrent.anonymous_torrents import HTTPS_PORT
 
 MAX_URL_CHARACTERS = 2048
-# Names that mean something in the owner's network, or in another one, and nothing to an exit.
-LOCAL_SUFFIXES = (".local", ".localhost", ".lan", ".home", ".home.arpa", ".internal", ".onion", ".i2p")
 
 
 class OutsideError(Exception):
@@ -86,6 +85,5 @@ def _parsed(text: str, source: Place | None) -> URL:
 
 
 def _check_name(host: str) -> None:
-    name = host.rstrip(".").lower()
-    if "." not in name or name.endswith(LOCAL_SUFFIXES):
+    if is_inner_name(host):
         raise NotAllowedError("an exit can't look up this name: write the IP address of a machine in your own network")

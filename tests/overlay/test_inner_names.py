@@ -1,0 +1,101 @@
+"""Names of inner networks: no exit looks them up, and no exit is asked for them."""
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from tests.network import until
+from tunnel_pool.daemon.outside.urls import NotAllowedError, place_of
+from tunnel_pool.overlay.serving import stream_names
+from tunnel_pool.overlay.serving.exit_rules import Protocol
+from tunnel_pool.overlay.serving.inner_names import is_inner_name
+from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING, MAX_RESOLVING_IN_ALL, MAX_RESOLVING_OF_HOP
+from tunnel_pool.overlay.serving.stream_names import StreamNames
+
+INNER = [
+    "nas", "localhost", "a.local", "a.LAN.", "x.corp", "fritz.box", "www.fritz.box", "a.home.arpa", "b.intranet",
+    "printer.internal", "127.1", "0x7f.1", "2130706433", "1.2.3.4.5", "x.0x7f", "a..b", "", ".", "db.svc.localdomain",
+]  # fmt: skip
+OUTER = ["example.org", "tracker.example", "a.box", "corp.example", "1.example", "lan.de", "xn--bcher-kva.example"]
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_inner_names(name):
+    assert is_inner_name(name)
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_names_of_the_internet(name):
+    assert not is_inner_name(name)
+
+
+@pytest.mark.parametrize("name", ["nas.lan", "fritz.box", "x.corp", "0x7f.1", "localdomain"])
+def test_no_exit_is_asked_for_a_feeds_inner_name(name):
+    with pytest.raises(NotAllowedError, match="can't look up"):
+        place_of(f"https://{name}/rss")
+
+
+class Policy(SimpleNamespace):
+    """An exit with circuits 0 to 99; circuit n has the previous hop n // 10."""
+
+    def __init__(self):
+        hops = {
+            number: SimpleNamespace(hop=SimpleNamespace(address=(f"hop {number // 10}", 1))) for number in range(100)
+        }
+        super().__init__(
+            counters=Counter(),
+            resolving=0,
+            allow_private=False,
+            exit_source=SimpleNamespace(device="", families=(2, 10)),
+            exit_sockets=hops,
+        )
+
+    def exit_protocols(self):
+        return Protocol.TCP
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Names that the resolver is asked for; it answers those that begin with `quick`."""
+    names = []
+
+    async def look_up(name, port, kind):
+        names.append(name)
+        if not name.startswith("quick"):
+            await asyncio.Event().wait()
+        return [(2, 1, 6, "", ("192.0.2.1", 0))]
+
+    monkeypatch.setattr(stream_names, "look_up", look_up)
+    return names
+
+
+async def test_slow_names_of_one_circuit_hold_up_no_other(asked):
+    names = StreamNames(Policy())
+    for number in range(64):
+        names.look_up(f"slow{number}.example", 0)
+    await until(lambda: len(asked) == MAX_RESOLVING)
+    assert await names.look_up("quick.example", 1) == "192.0.2.1"
+    assert await names.look_up("quick.example", 0) is None
+    names.close()
+
+
+async def test_slow_names_of_one_previous_hop_hold_up_no_other(asked):
+    names = StreamNames(Policy())
+    for circuit_id in range(10):
+        for number in range(64):
+            names.look_up(f"slow{number}.example", circuit_id)
+    await until(lambda: len(asked) == MAX_RESOLVING_OF_HOP)
+    assert MAX_RESOLVING_OF_HOP < MAX_RESOLVING_IN_ALL
+    assert await names.look_up("quick.example", 10) == "192.0.2.1"
+    names.close()
+
+
+async def test_an_exit_looks_no_inner_name_up(asked):
+    policy = Policy()
+    names = StreamNames(policy)
+    for name in ("nas", "printer.local", "10.1"):
+        assert await names.look_up(name, 0) is None
+    assert asked == []
+    assert policy.counters == {"exit_name_refused": 3}
