@@ -185,8 +185,10 @@ class CarefulIntroductions(GuardedHandlers):
         there is room. Many may be behind one address: who is not kept is answered, too, and may use this node.
         """
         key, now_s = peer.public_key.key_to_bin(), time.monotonic()
-        if key == self.my_peer.public_key.key_to_bin():
+        is_our_key = key == self.my_peer.public_key.key_to_bin()
+        if is_our_key:
             self._questions.came_back(tuple(self._source), payload.identifier, now_s)
+        if is_our_key or self._is_bound_to(self._source):
             self.counters[DropReason.INTRODUCTION_OF_OURSELVES] += 1
             return
         known = self.network.get_verified_by_public_key_bin(key)
