@@ -22,6 +22,7 @@ import os
 import socket
 import struct
 import sys
+from functools import lru_cache
 from typing import NamedTuple
 
 from tunnel_pool.sandbox.kernel import IS_LINUX
@@ -143,10 +144,15 @@ def _read(descriptor: int) -> str:
 
 
 def _packed(place: Place) -> tuple[bytes, int]:
-    address = ipaddress.ip_address(place[0].partition("%")[0])
+    return _packed_host(place[0]), place[1]
+
+
+@lru_cache(maxsize=1024)
+def _packed_host(host: str) -> bytes:
+    address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.packed, place[1]
-    return address.packed, place[1]
+        return address.ipv4_mapped.packed
+    return address.packed
 
 
 def _parsed(text: str) -> tuple[bytes, int]:

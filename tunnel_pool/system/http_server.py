@@ -1,9 +1,11 @@
 """An aiohttp application at an address, and bounds on who only holds its connections."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,9 +24,8 @@ KEPT_S = 75.0  # how long a connection stays open after an answer (aiohttp: an h
 BACKLOG = 4096  # a full queue has the kernel drop connections, which are tried again after a second
 ACCEPTED_AT_ONCE = 32  # connections, then the loop's other work has its turn
 NO_DESCRIPTORS_S = 1.0  # how long nothing is accepted when there are no descriptors left
-MAX_REFUSALS = 64  # connections at a time that are told why they are refused; more are closed without a word
-REFUSAL_S = 2.0  # how long they have to read it
-MAX_REFUSED_BYTES = 1 << 16  # of their requests, which nobody reads
+MAX_REFUSED = 64  # connections that are left open until the answer, why they are refused, has been read
+REFUSAL_S = 2.0  # how long that may take
 REFUSED = (401, 403, 421, 429)  # statuses after which a connection is closed
 FEW = 32  # connections that are closed and not forgotten yet
 # The key of a request's visitor; aiohttp before 3.14 takes strings alone.
@@ -50,30 +51,6 @@ def by_address(sock: socket.socket) -> Visitor:
     return Visitor(str(sock.getpeername()[0]))
 
 
-class _Refusal(asyncio.Protocol):
-    """Answers a connection at once, reads what it asks without a look, and closes it."""
-
-    def __init__(self, answer: bytes, on_lost: Callable[[], object]) -> None:
-        self._answer, self._on_lost = answer, on_lost
-        self._read_bytes = 0
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._answer)
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        self._read_bytes += len(data)
-        if self._read_bytes > MAX_REFUSED_BYTES and self._transport is not None:
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_lost()
-
-
 @dataclass(slots=True)
 class _Held:
     """What is known of an open connection."""
@@ -90,7 +67,7 @@ class _Door:
         self._listening, self._server, self._visitor_of = listening, server, visitor_of
         self._shares = Shares()
         self._held: dict[asyncio.Protocol, _Held] = {}
-        self._refusals = 0
+        self._refused: deque[tuple[float, socket.socket]] = deque()  # since when, the oldest first
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         listening.setblocking(False)
@@ -101,6 +78,8 @@ class _Door:
         self._listening.close()
         for task in self._tasks:
             task.cancel()
+        while self._refused:
+            self._refused.popleft()[1].close()
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Have a request answered; the connection is busy meanwhile. Who was refused has to connect again."""
@@ -164,14 +143,25 @@ class _Door:
         self._loop.call_later(FIRST_REQUEST_S, self._end_if_silent, protocol)
 
     def _refuse(self, sock: socket.socket, answer: bytes) -> None:
-        if self._refusals >= MAX_REFUSALS:
-            sock.close()
-            return
-        self._refusals += 1
-        self._spawn(sock, _Refusal(answer, self._refused))
+        """Answer at once, whatever is asked; nothing of it is read.
 
-    def _refused(self) -> None:
-        self._refusals -= 1
+        A socket with unread bytes that is closed has its other end forget what it has not read either.
+        """
+        with contextlib.suppress(OSError):
+            sock.send(answer)
+            sock.shutdown(socket.SHUT_WR)
+        if not self._refused:
+            self._loop.call_later(REFUSAL_S, self._close_refused)
+        self._refused.append((self._loop.time(), sock))
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popleft()[1].close()
+
+    def _close_refused(self) -> None:
+        """Close those that had the time to read the answer."""
+        while self._refused and self._loop.time() - self._refused[0][0] >= REFUSAL_S:
+            self._refused.popleft()[1].close()
+        if self._refused:
+            self._loop.call_later(REFUSAL_S, self._close_refused)
 
     def _spawn(self, sock: socket.socket, protocol: asyncio.Protocol) -> None:
         task = self._loop.create_task(self._connect(sock, protocol))

@@ -27,6 +27,23 @@ _OTHERS_USER = (
 )
 
 
+def refusal(text: str, headers: Mapping[str, str]) -> bytes:
+    """Return an HTTP response of status 401, for who gets it whatever he asks."""
+    body = text.encode()
+    lines = {
+        **ALWAYS,
+        **headers,
+        "Content-Type": "text/plain; charset=utf-8",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 401 Unauthorized\r\n{head}\r\n".encode() + body
+
+
+_REFUSAL = refusal(_OTHERS_USER, _CHALLENGE)
+
+
 class Entrance:
     """Decides once for each connection who has opened it, and for each request whether it is answered."""
 
@@ -49,7 +66,7 @@ class Entrance:
         if user in self._own_users:
             return Visitor(f"user {user}", is_owner=True)
         if credentials() is None:
-            raise RefusedError(refusal(_OTHERS_USER, _CHALLENGE))
+            raise RefusedError(_REFUSAL)
         return by_address(sock) if user is None else Visitor(f"user {user}")
 
     def check(self, request: web.Request, credentials: Credentials | None) -> None:
@@ -126,17 +143,3 @@ class Entrance:
         """Return by what guesses are counted: the user of a connection on this machine, else the address."""
         visitor: Visitor | None = request.get(VISITOR)
         return visitor.name if visitor is not None else ""
-
-
-def refusal(text: str, headers: Mapping[str, str]) -> bytes:
-    """Return an HTTP response of status 401, for who gets it whatever he asks."""
-    body = text.encode()
-    lines = {
-        **ALWAYS,
-        **headers,
-        "Content-Type": "text/plain; charset=utf-8",
-        "Content-Length": str(len(body)),
-        "Connection": "close",
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 401 Unauthorized\r\n{head}\r\n".encode() + body
