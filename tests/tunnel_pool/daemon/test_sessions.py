@@ -1,6 +1,7 @@
 """The daemon's libtorrent sessions, over real tunnels."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -79,3 +80,21 @@ async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_
             torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=1))
             assert torrent.is_paused
             await until(lambda: not torrent.is_paused)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_the_plain_sessions_sockets_are_closed_before_the_answer_that_a_torrent_has_hops(has_run, tmp_path):
+    """Also where the torrent was added a moment ago and nobody has heard of it: the session's DHT would go on."""
+    node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)
+    place = HostPort(unused_host(), 0)
+    options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)), SessionOptions(plain_listen=place))
+    async with running(options) as daemon:
+        torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
+        torrent.has_run = has_run
+        await until(lambda: daemon.library.sessions.plain_port())
+        port = daemon.library.sessions.plain_port()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, pytest.raises(OSError, match="in use"):
+            sock.bind((place.host, port))
+        await daemon.changes.hops.change(torrent, 1, None)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((place.host, port))
