@@ -19,6 +19,7 @@ help:
 	@echo "make lock       write requirements/ anew: what is installed, with hashes"
 	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
 	@echo "make fuzz       feed the packet engine's streams with random input for FUZZ_SECONDS (where cargo is)"
+	@echo "make outdated   list the pins that are older than the newest release"
 	@echo "make check      lint, types, freshness of generated code, all tests, guard: what .ci/run does"
 
 demo: $(VENV)/run.stamp
@@ -152,6 +153,16 @@ lock: $(VENV)/bin/python
 	@$(LOCK) setup.py --extra cli -o requirements/run.txt
 	@$(LOCK) setup.py --extra dev -o requirements/dev.txt
 	@$(LOWEST_LOCK) setup.py --extra cli -o requirements/lowest.txt
+
+# What is pinned here, and has a newer release; asks the package indexes, and changes nothing.
+.PHONY: outdated
+outdated: $(VENV)/dev.stamp
+	@echo "Python:"; $(BIN)/python -m pip --disable-pip-version-check list --outdated 2>/dev/null || \
+	echo "no package index answers: try again with a network" >&2
+ifneq ($(CARGO),)
+	@echo "Rust:"; cd packet_engine && cargo update --dry-run --verbose 2>&1 | grep -E "Updating [a-z]|Unchanged" || \
+	echo "no crate has a newer release, or no registry answers"
+endif
 
 clean:
 	@rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -43,7 +43,7 @@ _add(
 )
 _add(
     Kind.POOLED,
-    "as in py-ipv8, by a mask: the address that libtorrent tells a peer does not name the circuit",
+    "of our circuits alone: the address is drawn at random, as libtorrent tells it to peers",
     "circuit_id_to_ip ip_to_circuit_id",
 )
 _add(

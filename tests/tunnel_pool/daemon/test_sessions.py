@@ -91,7 +91,7 @@ async def test_the_plain_sessions_sockets_are_closed_before_the_answer_that_a_to
     async with running(options) as daemon:
         torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
         torrent.has_run = has_run
-        await until(lambda: daemon.library.sessions.plain_port())
+        await until(daemon.library.sessions.plain_port)
         port = daemon.library.sessions.plain_port()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, pytest.raises(OSError, match="in use"):
             sock.bind((place.host, port))

@@ -76,3 +76,9 @@ def test_a_torrent_has_only_so_many_trackers_and_web_seeds():
     handle = session.add_torrent(parameters)
     assert sorted(entry["url"] for entry in handle.trackers()) == sorted(trackers[:MAX_TRACKERS])
     assert len(handle.url_seeds()) == MAX_WEB_SEEDS
+
+
+def test_web_seeds_at_ipv6_addresses_are_left_out():
+    """libtorrent 2.1.1 has a fault there."""
+    link = f"magnet:?xt=urn:btih:{INFOHASH}&ws=http://[2001:db8::1]/a&ws=https://user@[::1]:8/b&ws=http://a.example/c"
+    assert parse_torrent(link).url_seeds == ["http://a.example/c"]
