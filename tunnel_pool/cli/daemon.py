@@ -16,6 +16,7 @@ from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.layers import Parse, config_model, layered
 from tunnel_pool.cli.arguments.pairs import folder_hop_pairs, hop_pairs, pairs, watches
 from tunnel_pool.cli.arguments.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
+from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.daemon.config import DaemonConfig
 from tunnel_pool.daemon.daemon import Daemon, DaemonOptions, running
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, place_of
@@ -94,9 +95,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--webhook-done",
+        type=secret_text,
         metavar="URL",
         help="URL to which JSON is posted when a torrent was downloaded: at an address of this machine or of a private "
-        "network, like http://192.168.1.5:8123/done, or by https:// anywhere else, through the tunnels.",
+        "network, like http://192.168.1.5:8123/done, or by https:// anywhere else, through the tunnels. "
+        f"{FROM_ELSEWHERE}",
     )
     parser.add_argument(
         "--blocklist",

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
+from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.cli.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.feeds.model import LEAST_INTERVAL_MIN, MOST_INTERVAL_MIN
 from tunnel_pool.daemon.remote import Remote
@@ -56,11 +57,14 @@ def _add_feed_options(parser: argparse.ArgumentParser, action: str) -> None:
     if action == "list":
         return
     if action == "add":
-        parser.add_argument("url", metavar="URL", help="Where the feed is, like https://tracker.example/rss.")
+        where = f"Where the feed is, like https://tracker.example/rss. {FROM_ELSEWHERE}"
+        parser.add_argument("url", type=secret_text, metavar="URL", help=where)
     else:
         parser.add_argument("feed", metavar="FEED", help="Number or name of a feed.")
     if action == "set":
-        parser.add_argument("--url", metavar="URL", help="Where the feed is from now on.")
+        parser.add_argument(
+            "--url", type=secret_text, metavar="URL", help=f"Where the feed is from now on. {FROM_ELSEWHERE}"
+        )
     if action in ("add", "set"):
         parser.add_argument("--name", metavar="NAME", help="What it is called here. Default: its host.")
         parser.add_argument(

@@ -1,7 +1,12 @@
 """What a feed says, where it may lead, and what rules take of it."""
 
+import argparse
+import io
+import time
+
 import pytest
 
+from tunnel_pool.cli.arguments.secret_text import secret_text
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.feeds import merged
@@ -183,3 +188,30 @@ def test_a_rule_that_means_nothing_is_refused(rule):
 def test_a_pattern_that_takes_too_long_is_given_up():
     with pytest.raises(matching.TooSlowError):
         takes("a" * 400 + "!", must="(a|a|aa)+$", is_regex=True)
+
+
+def test_a_secret_comes_from_a_file_or_standard_input(tmp_path, monkeypatch):
+    """Other users of this machine see what a command line says."""
+    file = tmp_path / "url"
+    file.write_text("https://tracker.example/rss?passkey=1\nmore\n")
+    assert secret_text(f"@{file}") == "https://tracker.example/rss?passkey=1"
+    monkeypatch.setattr("sys.stdin", io.StringIO("https://b.example/\n"))
+    assert secret_text("-") == "https://b.example/"
+    assert secret_text("https://c.example/") == "https://c.example/"
+    for wrong in ("-", f"@{tmp_path}/none", f"@{tmp_path}"):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"nothing in|cannot read"):
+            secret_text(wrong)
+
+
+def test_a_word_with_many_stars_takes_no_longer_for_it():
+    """The texts between the stars are found one behind the other; nothing is tried twice."""
+
+    def is_taken(must, title):
+        article = Article(uid="1", title=title, torrent_url="x")
+        return matching.takes(Rule(name="r", must=must), article, "feed")
+
+    began_s = time.process_time()
+    assert not any(is_taken("*a" * 50 + "*b", "a" * 500) for _ in range(100))
+    assert time.process_time() - began_s < 1.0  # 50 ms each, before, and the rule was given up
+    assert is_taken("show*s0?*720p", "Show.x.S01.720p")
+    assert not is_taken("720p*show", "Show 720p")
