@@ -90,10 +90,11 @@ def user_of(theirs: Place, ours: Place) -> int | None:
 
 def _answers(diag: socket.socket) -> bool:
     """Return whether the kernel knows a connection of our own by sock_diag."""
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as one:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as one:
+        one.connect(listening.getsockname())
         other, place = listening.accept()
         with other:
-            return _asked(diag, place, other.getsockname()) is not None and one.fileno() >= 0
+            return _asked(diag, place, other.getsockname()) is not None
 
 
 def _asked(diag: socket.socket, theirs: Place, ours: Place) -> int | None:
