@@ -45,7 +45,10 @@ Place = tuple[str, int]
 
 
 class _Kept(NamedTuple):
-    """What the kernel is asked by: opened before a new user namespace, it shows the old one's user ids."""
+    """Holds the descriptors by which the kernel is asked.
+
+    Those that were opened before a new user namespace show the user ids of the old one.
+    """
 
     diag: socket.socket | None
     tables: tuple[int, ...]

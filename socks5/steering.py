@@ -77,7 +77,7 @@ def bucket_of(address: bytes) -> int:
 
 
 class EndSteering(NamedTuple):
-    """How addresses that stand for ends and guests lead to the children of a lane: two odd numbers of 32 bits."""
+    """Holds the two odd 32-bit numbers by which addresses of ends and guests lead to the children of a lane."""
 
     first: int
     second: int

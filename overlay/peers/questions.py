@@ -24,7 +24,7 @@ MAX_OWN_ADDRESSES = 16
 
 
 class Answer(Enum):
-    """What an introduction response is to us."""
+    """Says how an introduction response relates to the questions that were sent."""
 
     ASKED = auto()
     UNASKED = auto()

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use packet_engine::ends::{slot_of_circuit, Steering, SECRET_BYTES};
 use packet_engine::address::Destination;
 use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
@@ -481,4 +482,25 @@ proptest! {
         let dropped: u64 = node.counters.all().map(|(_, number)| number).sum();
         prop_assert_eq!(dropped as usize + sent(&mut node).len(), 1);
     }
+}
+
+#[test]
+fn one_caller_at_two_lanes_is_known_by_numbers_that_have_nothing_in_common() {
+    let mut core = core(0);
+    let there = |lane: u32| Circuit::new(address("198.51.100.1:1"), vec![keys(1)], lane, Purpose::Data);
+    let (one, other) = (0x0300_0001, 0x0300_0002); // of one child
+    core.routes.set_circuit(one, there(1));
+    core.routes.set_circuit(other, there(2));
+    let (mut same_first_byte, mut leads_there) = (0, 0);
+    for number in 0..1000_u32 {
+        let from = std::net::IpAddr::from(std::net::Ipv4Addr::from(0x0800_0000 | number));
+        let known = [one, other].map(|circuit| core.guest_number(circuit, from).unwrap());
+        assert_eq!(core.guest_number(one, from), Some(known[0]), "he is known when he comes again");
+        assert_ne!(known[0], known[1]);
+        same_first_byte += u32::from(known[0] >> 24 == known[1] >> 24);
+        let steering = Steering::of(&[0; SECRET_BYTES], 1);
+        assert_eq!(steering.slot_of(known[0]), slot_of_circuit(one));
+        leads_there += u32::from(steering.slot_of(known[1]) == slot_of_circuit(one));
+    }
+    assert!(same_first_byte < 30 && leads_there < 30, "{same_first_byte}, {leads_there}: as by chance, of 1,000");
 }

@@ -50,7 +50,7 @@ class Wire:
 
 @pytest.fixture
 def full(monkeypatch):
-    """No node has room for another."""
+    """Leave no node room for another."""
     monkeypatch.setattr(introductions, "MAX_PER_INNER_HOST", 0)
 
 

@@ -96,7 +96,7 @@ def test_two_meetings_of_one_child_have_nothing_in_common():
 
 
 def test_two_lanes_have_nothing_in_common():
-    """By the steering of one lane, addresses of another lead anywhere."""
+    """The steering of one lane leads the addresses of another anywhere."""
     other = steering_of(Lane(2, 5))
     slots = Counter(other.slot_of(known_as(circuit_of(1, hops=1, group=4))) for _ in range(DRAWS))
     assert len(slots) > 200

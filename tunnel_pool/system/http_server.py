@@ -53,7 +53,7 @@ def by_address(sock: socket.socket) -> Visitor:
 
 @dataclass(slots=True)
 class _Held:
-    """What is known of an open connection."""
+    """Holds what is known of an open connection."""
 
     visitor: Visitor
     is_made: bool = False  # its protocol has a transport, or had one

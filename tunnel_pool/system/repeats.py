@@ -14,7 +14,7 @@ _NUMBERS = re.compile(r"\b[0-9a-fA-F]{8,}\b|\d+")  # ids, hashes, counts, ports 
 
 
 class Kind(NamedTuple):
-    """What lines that repeat each other have in common: their text but for the numbers in it."""
+    """Names what lines that repeat each other have in common: all of their text but the numbers."""
 
     logger: str
     level: int

@@ -16,7 +16,7 @@ MAX_OF_ONE = 128
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever has opened a connection: a user of this machine, or an address."""
+    """Names who has opened a connection: a user of this machine, or an address."""
 
     name: str
     is_owner: bool = False
@@ -29,7 +29,7 @@ class _Connection:
 
 
 class Decision(NamedTuple):
-    """Whether a connection is taken, and which other one ends for it."""
+    """Says whether a connection is taken, and which other one ends for it."""
 
     is_taken: bool
     ends: Hashable | None = None
@@ -39,7 +39,7 @@ ROOM = Decision(is_taken=True)
 
 
 class Shares:
-    """Open connections by any key, in the order in which they were opened or last became idle."""
+    """Holds open connections by any key, in the order in which they were opened or last became idle."""
 
     def __init__(
         self, most: int = MAX_CONNECTIONS, most_of_others: int = MAX_OF_OTHERS, most_of_one: int = MAX_OF_ONE

@@ -1,4 +1,4 @@
-"""Has feeds read in a process of their own, one after another."""
+"""Has a feed read in a process of its own."""
 
 import asyncio
 import contextlib
@@ -16,20 +16,17 @@ from tunnel_pool.pool.program import feed_reader_command, own_environment
 TIMEOUT_S = 3.0 * CPU_S  # on a busy machine it waits for a core
 MAX_ANSWER_BYTES = 16 << 20
 
-_one_at_a_time = asyncio.Semaphore(1)
-
 
 async def read_apart(document: bytes) -> tuple[str, list[Article]]:
     """Return a feed's own title, and its articles (`reading.py`). Raises FeedError."""
-    async with _one_at_a_time:
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                answer = await _answer_to(document)
-            reading = msgspec.msgpack.decode(answer, type=Reading)
-        except (TimeoutError, msgspec.MsgspecError):
-            raise FeedError(TOO_MUCH) from None
-        except OSError as error:
-            raise FeedError(f"no process could be started to read it: {error.strerror}") from None
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            answer = await _answer_to(document)
+        reading = msgspec.msgpack.decode(answer, type=Reading)
+    except (TimeoutError, msgspec.MsgspecError):
+        raise FeedError(TOO_MUCH) from None
+    except OSError as error:
+        raise FeedError(f"no process could be started to read it: {error.strerror}") from None
     if reading.error:
         raise FeedError(reading.error)
     return reading.title, reading.articles

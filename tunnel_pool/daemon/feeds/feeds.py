@@ -43,6 +43,7 @@ class Feeds(FeedBook):
 
     def __init__(self, store: Store, client: WebClient, changes: Changes, hops: Callable[[], int]) -> None:
         super().__init__(store, client, hops)
+        self._reading = asyncio.Lock()  # one feed at a time, as each takes a core
         self._changes = changes
         self._due_s: dict[int, float] = {}  # on the monotonic clock
         self._put_off: set[int] = set()  # feeds whose articles are to be looked through
@@ -150,7 +151,8 @@ class Feeds(FeedBook):
     async def _read_over(self, feed: Feed, session: WebSession) -> None:
         """Raises FeedError, OutsideError and StoreError."""
         fetched, place = await session.fetch(self._client.place_of(feed.url), MAX_FEED_BYTES)
-        feed.title, articles = await read_apart(fetched.body)
+        async with self._reading:
+            feed.title, articles = await read_apart(fetched.body)
         feed.problem, feed.failures, feed.read_s = "", 0, time.time()
         self._articles[feed.number] = merged(self.articles(feed), articles, place, time.time())
         await self._keep_articles(feed)

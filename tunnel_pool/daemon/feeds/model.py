@@ -44,7 +44,7 @@ class Article(msgspec.Struct, kw_only=True):
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """What the process that reads a feed has found."""
+    """Holds what the process that reads a feed has found."""
 
     title: str = ""  # the feed's own
     articles: list[Article] = []
