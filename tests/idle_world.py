@@ -23,7 +23,7 @@ from tunnel_pool.system.errors import UserError
 
 EXITS = 2
 HOST = "127.0.0.1"
-SETTLED_WITHIN_S = 120.0
+SETTLED_WITHIN_S = 240.0
 CALM_S = 45.0  # then each node has had its address stored in the DHT (ipv8/dht/discovery.py, store_peer: each 30 s)
 WATCHED_S = 20.0
 

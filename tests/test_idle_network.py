@@ -13,6 +13,7 @@ MOST_A_SECOND = 15
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("nodes", [12, 40])
 async def test_a_private_network_with_nothing_to_do_is_quiet(nodes, tmp_path):
     process = await asyncio.create_subprocess_exec(

@@ -104,39 +104,50 @@ async def test_ten_thousand_connections_of_another_user(tmp_path):
     async with (
         daemon(tmp_path, "--workers=0", "--hops=1") as (running, address),
         Rpc(address) as rpc,
-        aiohttp.ClientSession() as kept,
     ):
         await rpc.call("torrent_add", {"filename": f"magnet:?xt=urn:btih:{infohash}", "paused": True})
         process = psutil.Process(running.pid)
         before = process.num_fds()
-        waits, descriptors = [], []
-
-        async def ask(http):
-            began_s = time.monotonic()
-            async with http.get(f"http://{address}/api/status") as response:
-                assert response.status == 200
-                await response.read()
-            waits.append(time.monotonic() - began_s)
-
+        calm = (await asked_meanwhile(address, process, asyncio.sleep(2)))[0]
         attack = await asyncio.create_subprocess_exec(
             SYSTEM_PYTHON, "-I", "-c", ATTACK, address.host, str(address.port), str(CONNECTIONS), infohash,
             stdout=subprocess.PIPE, user=NOBODY, group=NOBODY, extra_groups=[],
         )  # fmt: skip
-        attacking = asyncio.ensure_future(attack.communicate())
-        while not attacking.done():
+        waits, most_descriptors = await asked_meanwhile(address, process, attack.wait())
+        assert await attack.stdout.read() == b"done\n"
+        (torrent,) = (await rpc.call("torrent_get", {"fields": ["hash_string", "labels"]}))["torrents"]
+        assert torrent == {"hash_string": infohash, "labels": ["hops:1"]}
+        assert most_descriptors < before + MAX_CONNECTIONS
+        await until(lambda: process.num_fds() <= before + 8, what="all of the other user's connections closed")
+        usual, slowest = waits[len(waits) // 2], late_one(waits)
+        print(f"{len(waits)} answers: half within {1000 * usual:.0f} ms, 99 of 100 within {1000 * slowest:.0f} ms")
+        print(f"without the attack: 99 of 100 within {1000 * late_one(calm):.0f} ms")
+        print(f"{most_descriptors} descriptors at most, {before} before")
+        # Where other work on the machine makes the owner wait without any attack, this says nothing of the daemon.
+        assert slowest < max(MOST_S, 10 * late_one(calm))
+
+
+def late_one(waits):
+    return waits[int(0.99 * len(waits))]
+
+
+async def asked_meanwhile(address, process, something):
+    """Have the owner ask until something is done; return how long he waited, in order, and the most descriptors."""
+    waits, descriptors = [], []
+
+    async def ask(http):
+        began_s = time.monotonic()
+        async with http.get(f"http://{address}/api/status") as response:
+            assert response.status == 200
+            await response.read()
+        waits.append(time.monotonic() - began_s)
+
+    doing = asyncio.ensure_future(something)
+    async with aiohttp.ClientSession() as kept:
+        while not doing.done():
             await ask(kept)
             async with aiohttp.ClientSession() as new:
                 await ask(new)
             descriptors.append(process.num_fds())
             await asyncio.sleep(OWNER_ASKS_S)
-        assert (await attacking)[0] == b"done\n"
-        (torrent,) = (await rpc.call("torrent_get", {"fields": ["hash_string", "labels"]}))["torrents"]
-        assert torrent == {"hash_string": infohash, "labels": ["hops:1"]}
-        waits.sort()
-        slowest = waits[int(0.99 * len(waits))]
-        usual = waits[len(waits) // 2]
-        print(f"{len(waits)} answers: half within {1000 * usual:.0f} ms, 99 of 100 within {1000 * slowest:.0f} ms")
-        print(f"{max(descriptors)} descriptors at most, {before} before")
-        assert slowest < MOST_S
-        assert max(descriptors) < before + MAX_CONNECTIONS
-        await until(lambda: process.num_fds() <= before + 8, what="all of the other user's connections closed")
+    return sorted(waits), max(descriptors)
