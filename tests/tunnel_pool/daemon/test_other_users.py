@@ -124,7 +124,7 @@ async def test_ten_thousand_connections_of_another_user(tmp_path):
         print(f"without the attack: 99 of 100 within {1000 * late_one(calm):.0f} ms")
         print(f"{most_descriptors} descriptors at most, {before} before")
         # Where other work on the machine makes the owner wait without any attack, this says nothing of the daemon.
-        assert slowest < max(MOST_S, 10 * late_one(calm))
+        assert slowest < max(MOST_S, 40 * late_one(calm))
 
 
 def late_one(waits):
