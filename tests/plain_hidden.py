@@ -19,7 +19,7 @@ from tests.plain_node import is_rust, open_plain
 from tunnel_pool.bench.harness.plain_tunnels import adapt
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.hidden_swarms.end_to_end import use_mask
+from tunnel_pool.overlay.hidden_swarms.end_to_end import set_known_as
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.system import runner
@@ -31,6 +31,13 @@ from tunnel_pool.torrent.session import TorrentSession
 class PlainHidden(HiddenTunnelCommunity):
     community_id = bytes(range(20))
     settings_class = HiddenTunnelSettings
+
+    def create_circuit(self, *arguments, **options):
+        """Create a circuit as py-ipv8 does, whose other end has the circuit's id for its address."""
+        circuit = super().create_circuit(*arguments, **options)
+        if circuit is not None:
+            set_known_as(circuit, circuit.circuit_id)
+        return circuit
 
 
 def say(**what):
@@ -50,7 +57,6 @@ async def name_usual_client(endpoint, hops, ports):
 
 async def take_part(role, host, hops, files, nodes):
     torrent, folder = files
-    use_mask(0)  # py-ipv8's own addresses of circuits are their ids
     community = await open_plain(host, set(), PlainHidden, HiddenTunnelSettings)
     if is_rust():
         endpoint = community.endpoint

@@ -108,8 +108,9 @@ class HopChanges:
         parameters = lt.read_resume_data(resume)
         library.scheduler.leave_swarms(torrent)
         torrent.update(torrent.handle.status())
-        torrent.is_between_sessions = True
-        if ends_plain:
+        has_handle, torrent.is_between_sessions = not torrent.is_between_sessions, True
+        if has_handle:
+            # A tracker that hears of the end after the new beginning would take a private torrent's account for gone.
             await before.announced_last(torrent.handle)
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
         before.forget(torrent)
