@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use packet_engine::ends::{slot_of_circuit, Steering, SECRET_BYTES};
 use packet_engine::address::Destination;
 use packet_engine::clients::Association;
 use packet_engine::core::{Core, Event, Settings};
 use packet_engine::counters::{Counters, DropReason};
+use packet_engine::ends::{slot_of_circuit, Steering, SECRET_BYTES};
 use packet_engine::keys::{Direction, HalfParts, SessionKeys, COUNTER_BYTES, TAG_BYTES};
 use packet_engine::outbox::Via;
 use packet_engine::policy::ExitPolicy;
