@@ -8,7 +8,8 @@ import pytest
 
 from tests.network import until, unused_host
 from tests.recording_tracker import recording_tracker
-from tests.tunnel_pool.daemon.running import Rpc, daemon
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon
 from tunnel_pool.bench.harness.daemon import network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 

@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.network import until, unused_host
 from tests.recording_tracker import recording_tracker
-from tests.tunnel_pool.daemon.running import Rpc, daemon
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon
 from tunnel_pool.bench.harness.daemon import network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 
-from tests.tunnel_pool.daemon.running import Rpc
+from tests.tunnel_pool.daemon.rpc import Rpc
 
 
 async def ask(address, method, parameters):

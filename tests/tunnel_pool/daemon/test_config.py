@@ -10,7 +10,8 @@ import pytest
 from tests.commands import ROOT, command
 from tests.network import until
 from tests.test_cli import fails
-from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon, make_torrent
 from tunnel_pool.cli import config as config_command
 from tunnel_pool.cli.arguments.layers import environment_arguments, named
 from tunnel_pool.cli.daemon import options_of

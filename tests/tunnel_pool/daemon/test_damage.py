@@ -9,7 +9,8 @@ import pytest
 
 from tests.commands import command
 from tests.network import until
-from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.bench.harness.daemon import PRIVATE
 from tunnel_pool.daemon.storage.backup import backup_of
 from tunnel_pool.daemon.storage.record import Record

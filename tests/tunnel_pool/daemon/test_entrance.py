@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from tests.network import until
-from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon, daemon_here
 from tunnel_pool.cli.arguments.rpc_options import rpc_address
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, GuessLimit

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.network import until
-from tests.tunnel_pool.daemon.running import Rpc, daemon_here
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon_here
 from tunnel_pool.daemon.rules.groups import Group, Member, shares
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent

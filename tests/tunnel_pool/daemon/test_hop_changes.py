@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from tests.swarms import http_tracker
-from tests.tunnel_pool.daemon.running import Rpc, daemon
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon
 
 LINK = "magnet:?xt=urn:btih:{}&tr=http://{}:{}/announce"
 

@@ -11,7 +11,8 @@ from qbittorrentapi import Client
 from tests.network import until
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.owners_program import owners_program
-from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.torrents import incomplete
 from tunnel_pool.daemon.torrents.changes import AddRequest

@@ -13,7 +13,8 @@ import pytest
 
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import FILES, Owner, Seeder, link_of, right_files
-from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, kept_peers, make_torrent, seen
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
 from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.overlay.config import HostPort
 

@@ -7,7 +7,8 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.commands import ROOT
-from tests.tunnel_pool.daemon.running import Rpc, daemon
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon
 
 
 def asked_for():

@@ -11,7 +11,8 @@ import pytest
 from tests.commands import MODULE, command
 from tests.network import until
 from tests.test_cli import fails
-from tests.tunnel_pool.daemon.running import Rpc, daemon, daemon_here, make_torrent
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.cli.details import numbers
 from tunnel_pool.cli.main import make_parser, module_of
 from tunnel_pool.daemon.storage.record import LimitMode

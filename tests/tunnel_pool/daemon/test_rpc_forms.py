@@ -7,7 +7,8 @@ import random
 import aiohttp
 
 from tests.network import metrics_in
-from tests.tunnel_pool.daemon.running import Rpc, daemon, make_torrent
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon, make_torrent
 from tunnel_pool.daemon.server.transmission.fields import FIELDS
 from tunnel_pool.daemon.server.transmission.names import camel
 

@@ -8,7 +8,8 @@ import pytest
 
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
-from tests.tunnel_pool.daemon.running import Rpc, connected, daemon, make_torrent, seen
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
 from tunnel_pool.daemon.rules.selection import distrust_ends, newly_wanted
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.private_swarm.swarm import same_bytes

@@ -7,7 +7,8 @@ import time
 from tests.network import until, unused_host
 from tests.recording_tracker import recording_tracker
 from tests.tunnel_pool.daemon.owner import Seeder
-from tests.tunnel_pool.daemon.running import Rpc, daemon_here
+from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.tunnel_pool.daemon.running import daemon_here
 from tunnel_pool.daemon.network_watch import SAID_AFTER_S, SAID_AGAIN_S, NetworkWatch
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent
