@@ -38,11 +38,14 @@ async def tribler(swarm, folder, plain=False, patched=False):
         def check():
             assert running.process.returncode is None, running.lines[-20:]
 
+        # A full pipe would stop Tribler, and asyncio hears of an end once the pipes have been read to theirs.
+        printed = asyncio.ensure_future(running.process.stdout.read())
         await started.until_ready(check)
         yield running, started
         family = running.family()
         running.process.terminate()
-        await asyncio.wait_for(running.process.wait(), tribler_core.ENDS_WITHIN_S)
+        await asyncio.wait_for(printed, tribler_core.ENDS_WITHIN_S)
+        await running.process.wait()
         await until_all_ended(family)
 
 
