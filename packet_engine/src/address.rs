@@ -21,6 +21,14 @@ pub enum Destination<'a> {
     Name(&'a [u8], u16),
 }
 
+/// What one subscriber has: an address of IPv4, a /64 of IPv6 (RFC 6177) with zeros behind it.
+pub fn subnet_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        ip => ip,
+    }
+}
+
 impl Destination<'_> {
     pub fn port(&self) -> u16 {
         match self {

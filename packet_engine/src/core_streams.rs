@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ring::hmac;
 
-use crate::address;
+use crate::address::{self, subnet_of};
 use crate::cell::Header;
 use crate::clients::Lane;
 use crate::core::{finish, headroom, seal_for_circuit, Core, Event, Settings};
@@ -269,8 +269,9 @@ impl Core {
 
     /// How many streams are open of all circuits that end here and have the same previous hop.
     pub fn open_streams_of_neighbour(&self, link: LinkId) -> u64 {
-        let Some(hop) = self.routes.exits.get(&link.circuit_id).map(|exit| exit.previous_hop.ip()) else { return 0 };
-        let exits = self.routes.exits.values().filter(|exit| exit.previous_hop.ip() == hop);
+        let Some(exit) = self.routes.exits.get(&link.circuit_id) else { return 0 };
+        let hop = subnet_of(exit.previous_hop.ip());
+        let exits = self.routes.exits.values().filter(|exit| subnet_of(exit.previous_hop.ip()) == hop);
         exits.map(|exit| exit.stats.read_streams().1).sum()
     }
 
@@ -306,7 +307,7 @@ impl Core {
         self.may_be_called(circuit_id)?;
         self.may_answer(from)?;
         let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        let now_ns = self.gate.now_ns;
+        let (from, now_ns) = (subnet_of(from), self.gate.now_ns);
         if exit.callers_by.len() >= MAX_CALLERS_REMEMBERED {
             exit.callers_by.retain(|_, bucket| !bucket.permits(now_ns.saturating_sub(CALLERS_BURST_NS)));
         }
@@ -360,7 +361,7 @@ impl Core {
         exit.dials.may_ask(self.gate.now_ns)
     }
 
-    /// Whether an exit connects to an address, and to which; it is counted then.
+    /// Whether an exit connects to an address, and to which.
     pub fn may_dial(&mut self, circuit_id: u32, to: SocketAddr, by_name: bool) -> Result<SocketAddr, DropReason> {
         let protocols = self.exit_protocols();
         let policy = &self.settings.policy;
@@ -382,10 +383,18 @@ impl Core {
         Ok(to)
     }
 
-    pub fn dial_failed(&mut self, link: LinkId, to: IpAddr) {
+    pub fn dial_begun(&mut self, link: LinkId, to: IpAddr) {
         if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
-            exit.dials.failed(to);
-            self.all_dials.failed(exit.previous_hop.ip(), to);
+            exit.dials.begun(to);
+            self.all_dials.begun(exit.previous_hop.ip(), to);
+        }
+    }
+
+    /// What an exit has connected to has passed, or it has ended before; told once of each connection that was begun.
+    pub fn dial_judged(&mut self, link: LinkId, to: IpAddr, has_passed: bool) {
+        if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
+            exit.dials.judged(to, has_passed);
+            self.all_dials.judged(exit.previous_hop.ip(), to, has_passed);
         }
     }
 

@@ -213,6 +213,36 @@ fn content_that_may_not_pass_reaches_nobody() {
 }
 
 #[test]
+fn connections_that_say_nothing_are_few_and_those_that_speak_are_not_counted() {
+    let mut pair = Pair::new(TCP);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = encoded(listener.local_addr().unwrap());
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(pair.client.open(&at));
+        assert_eq!(pair.reply(held.last_mut().unwrap()), 0);
+    }
+    let mut client = pair.client.open(&at);
+    assert_eq!(pair.reply(&mut client), 1);
+    assert_eq!(pair.exit.core.counters.get(DropReason::StreamFailedTooOften), 1);
+    // Both sides of one speak: one more may come, and one alone.
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_nonblocking(true).unwrap();
+    assert!(pair.moved(&mut held[0], &mut server, HANDSHAKE) == HANDSHAKE);
+    assert!(pair.moved(&mut server, &mut held[0], HANDSHAKE) == HANDSHAKE);
+    for reply in [0, 1] {
+        held.push(pair.client.open(&at));
+        assert_eq!(pair.reply(held.last_mut().unwrap()), reply);
+    }
+    // Those that ended unjudged have failed.
+    held.truncate(1);
+    pair.until(|pair| (pair.exit.service.len() == 1).then_some(()));
+    let mut client = pair.client.open(&at);
+    assert_eq!(pair.reply(&mut client), 1);
+    assert!(pair.moved(&mut server, &mut held[0], HANDSHAKE) == HANDSHAKE);
+}
+
+#[test]
 fn a_name_is_looked_up_by_python() {
     let mut pair = Pair::new(TCP);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -84,8 +84,8 @@ pub struct Bridge {
     asked: Option<Asked>,
     /// At an exit: the socket is that of a caller at this address, who has spoken first and knows nothing of requests.
     caller: Option<IpAddr>,
-    /// At an exit: the address that it has connected to.
-    pub dialled: Option<IpAddr>,
+    /// At an exit: the address that it has connected to, until what passes was judged.
+    pub unjudged: Option<IpAddr>,
     /// At our end: what the guest is known as, if he has called.
     pub guest: Option<u32>,
     /// At an exit: what may pass. Bytes that are not judged yet are kept.
@@ -109,7 +109,7 @@ impl Bridge {
             awaits_reply: false,
             asked: None,
             caller: None,
-            dialled: None,
+            unjudged: None,
             guest: None,
             inspection: None,
             kept: BytesMut::new(),

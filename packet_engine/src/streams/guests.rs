@@ -94,11 +94,15 @@ impl Service {
                 return None;
             }
         };
-        if let Step::Guest { known_as } = opening.step {
-            let is_other = |entry: &Entry| entry.waiting_guest().is_some_and(|(_, waiting)| waiting == known_as);
-            if !self.entries.values().any(is_other) {
-                core.guests.remove(&known_as);
+        match opening.step {
+            Step::Guest { known_as } => {
+                let is_other = |entry: &Entry| entry.waiting_guest().is_some_and(|(_, waiting)| waiting == known_as);
+                if !self.entries.values().any(is_other) {
+                    core.guests.remove(&known_as);
+                }
             }
+            Step::Connecting { to, .. } => core.dial_judged(opening.key.link, to.ip(), false),
+            _ => {}
         }
         Some(opening)
     }

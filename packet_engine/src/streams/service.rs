@@ -288,6 +288,11 @@ impl Service {
         let turn = bridge.turn(&mut core.quic, &mut self.scratch, core.now);
         let (sent, received) = bridge.take_bytes();
         core.stream_carried(bridge.key.link, sent, received);
+        if bridge.is_judged() {
+            if let Some(to) = bridge.unjudged.take() {
+                core.dial_judged(bridge.key.link, to, true);
+            }
+        }
         match turn {
             Turn::Waits => {}
             Turn::Goes => {
@@ -345,8 +350,8 @@ impl Service {
                     if let Some(known_as) = bridge.guest {
                         core.met.remove(&known_as);
                     }
-                    if let Some(to) = bridge.dialled.filter(|_| !bridge.is_judged()) {
-                        core.dial_failed(bridge.key.link, to);
+                    if let Some(to) = bridge.unjudged {
+                        core.dial_judged(bridge.key.link, to, false);
                     }
                     (bridge.key, Some(bridge.into_socket()))
                 }
@@ -490,10 +495,11 @@ impl Service {
             Ok(socket)
         });
         opening.since = core.now;
+        core.dial_begun(link, to.ip());
         match outcome {
             Ok(socket) => opening.step = Step::Connecting { socket, to },
             Err(error) => {
-                core.dial_failed(link, to.ip());
+                core.dial_judged(link, to.ip(), false);
                 self.refuse(core, number, Reply::why(&error));
             }
         }
@@ -513,7 +519,6 @@ impl Service {
             Err(error) => Some(error),
         };
         if let Some(error) = error {
-            core.dial_failed(link, to.ip());
             self.refuse(core, number, Reply::why(&error));
             return;
         }
@@ -524,7 +529,7 @@ impl Service {
         let inspection = Inspection::new(core.stream_protocols(link), to.port());
         let early = opening.bytes.get(opening.request_bytes..).unwrap_or_default();
         let mut bridge = Bridge::of_exit(opening.key, socket, inspection, early, core.now);
-        bridge.dialled = Some(to.ip());
+        bridge.unjudged = Some(to.ip());
         self.entries.insert(number, Entry::Joined(Box::new(bridge)));
         self.turn(core, number);
     }
