@@ -1,5 +1,6 @@
 """py-ipv8's exit socket with a policy on destinations and an address to leave from."""
 
+import asyncio
 import socket
 import time
 from collections import Counter
@@ -20,7 +21,8 @@ from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
-from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING, MAX_RESOLVING_IN_ALL, look_up
+from tunnel_pool.overlay.serving.resolver import Found, Names
+from tunnel_pool.overlay.serving.shares import Asker
 from tunnel_pool.overlay.serving.strangers import Strangers, StrangersLetIn
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -38,7 +40,7 @@ class ExitPolicy(Protocol):
     exit_source: ExitSource
     exit_rules: ExitRules
     exit_sockets: Mapping[int, Any]
-    resolving: int  # names that are being looked up, for all circuits
+    names: Names
     strangers: StrangersLetIn
 
     def exit_protocols(self) -> ExitProtocol: ...
@@ -52,7 +54,6 @@ class PolicedExitSocket(TunnelExitSocket):
     def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy) -> None:
         super().__init__(circuit_id, hop, overlay)
         self._policy = overlay
-        self._resolving = 0
         self._contacts = Contacts()
         self._strangers = Strangers()
         self.asked = Contacts()  # over HTTP
@@ -80,15 +81,33 @@ class PolicedExitSocket(TunnelExitSocket):
             self._policy.counters[DropReason.EXIT_NOT_OFFERED] += 1
             return
         if isinstance(destination, DomainAddress):
-            if not self._may_look_up(data, destination[0]):
-                return
-            self._resolving += 1
-            self._policy.resolving += 1
+            self._send_to_name(data, destination)
+            return
+        destination = unmapped(destination)
+        if self._may_send(data, destination):
+            super().sendto(data, destination)
+
+    @property
+    def asker(self) -> Asker:
+        return Asker(self.circuit_id, self.hop.address[0])
+
+    def _send_to_name(self, data: bytes, destination: DomainAddress) -> None:
+        """Look the name up and send; py-ipv8 would write the names of others to the log."""
+        if not self._may_look_up(data, destination[0]):
+            return
+        found = self._policy.names.look_up(self.asker, destination[0], socket.SOCK_DGRAM)
+        if found is None:
+            self._policy.counters[DropReason.EXIT_TOO_MANY_NAMES] += 1
         else:
-            destination = unmapped(destination)
-            if not self._may_send(data, destination):
-                return
-        super().sendto(data, destination)
+            self.register_anonymous_task("send to a name", self._send_once_found, data, found, destination[1])
+
+    async def _send_once_found(self, data: bytes, found: "asyncio.Future[Found]", port: int) -> None:
+        try:
+            ip = min(await found, key=lambda each: int(each[0]))[4][0]  # IPv4 first, as py-ipv8 does
+        except (OSError, ValueError):
+            self._policy.counters[DropReason.EXIT_NAME_UNKNOWN] += 1
+        else:
+            self.sendto(data, (UDPv6Address if ":" in ip else UDPv4Address)(ip, port))
 
     def _may_look_up(self, data: bytes, name: str) -> bool:
         refusal = None
@@ -96,8 +115,6 @@ class PolicedExitSocket(TunnelExitSocket):
         if is_inner or self._policy.exit_source.device or not self._policy.exit_protocols():
             # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
             refusal = DropReason.EXIT_NAME_REFUSED
-        elif self._resolving >= MAX_RESOLVING or self._policy.resolving >= MAX_RESOLVING_IN_ALL:
-            refusal = DropReason.EXIT_TOO_MANY_NAMES
         elif not self.is_allowed(data):
             return False
         elif not self._contacts.may_look_up(self._policy.exit_rules, time.monotonic()):
@@ -151,19 +168,6 @@ class PolicedExitSocket(TunnelExitSocket):
             return False
         self._policy.strangers.let_in(len(data))
         return True
-
-    async def resolve(self, address: DomainAddress) -> tuple[str, int]:
-        try:
-            found = await look_up(address[0], None, socket.SOCK_DGRAM)
-            ip = min(found, key=lambda each: int(each[0]))[4][0]  # IPv4 first, as py-ipv8 does
-            resolved: tuple[str, int] = (UDPv6Address if ":" in ip else UDPv4Address)(ip, address[1])
-            return resolved
-        except (OSError, ValueError):
-            self._policy.counters[DropReason.EXIT_NAME_UNKNOWN] += 1
-            raise
-        finally:
-            self._resolving -= 1
-            self._policy.resolving -= 1
 
     def is_allowed(self, data: bytes) -> bool:
         """Return whether the rules or the peer flags let such content out (py-ipv8 exit_socket.py).

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from tunnel_pool.overlay.serving.resolver import look_up
+from tunnel_pool.overlay.serving.resolver import Found
 from tunnel_pool.overlay.wire.udp import CannotBindError, bind_to_device, bind_udp
 
 PORT_TRIES = 64
@@ -73,10 +73,13 @@ class ExitSource(NamedTuple):
             sock.close()
             raise
 
-    async def resolve(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a name, or the address itself, that can be reached from here. Raises OSError."""
-        info = await look_up(host, port, socket.SOCK_STREAM)
-        return [str(address[0]) for family in self.families for of, *_, address in info if of == family]
+    def reaches(self, host: str) -> bool:
+        """Return whether an IP address is of a family that can be reached."""
+        return (socket.AF_INET6 if ":" in host else socket.AF_INET) in self.families
+
+    def reached(self, found: Found) -> list[str]:
+        """Return the addresses of what a resolver found that can be reached from here, IPv4 first."""
+        return [str(address[0]) for family in self.families for of, *_, address in found if of == family]
 
     def _host(self, family: socket.AddressFamily) -> str:
         return self.host if family == socket.AF_INET else UNSPECIFIED[family]

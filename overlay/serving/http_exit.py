@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import time
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
@@ -10,13 +11,13 @@ from tunnel_pool.overlay.requests.http import PART_BYTES, PEER_FLAG_EXIT_HTTP, H
 from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
+from tunnel_pool.overlay.serving.shares import Shares
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 EXIT_TIMEOUT_S = 10.0
 PIECES_AT_ONCE, PAUSE_S = 8, 0.02  # where a limit holds, many at once would not find room in the circuit's queue
-MAX_REQUESTS_PER_CIRCUIT = 5
-MAX_REQUESTS = 100
+MAX_REQUESTS_OF_CIRCUIT, MAX_REQUESTS_OF_HOP, MAX_REQUESTS = 5, 40, 100
 # One request line, headers of one line each, no body: what a tracker is asked, and nothing else on this connection.
 # Other headers could say that somebody else asks (X-Forwarded-For), or who is logged in.
 _HEADERS = rb"(?:host|user-agent|accept|accept-encoding|accept-language|connection|cache-control|pragma)"
@@ -35,7 +36,7 @@ class HttpExit:
     def __init__(self, community: TunnelCommunity) -> None:
         """Let the requests come in over circuits that end at the community."""
         self._community = community
-        self._serving: dict[int, int] = {}  # requests by circuit
+        self._requests = Shares(MAX_REQUESTS_OF_CIRCUIT, MAX_REQUESTS_OF_HOP, MAX_REQUESTS)
         self._judging = asyncio.Lock()
         community.add_cell_handler(HttpRequestPayload, self._on_request)
 
@@ -46,30 +47,29 @@ class HttpExit:
         if circuit_id is None or circuit_id not in self._community.exit_sockets or not offered:
             self._community.counters[DropReason.HTTP_NOT_OFFERED] += 1
             return
-        running = self._serving.get(circuit_id, 0)
-        if running >= MAX_REQUESTS_PER_CIRCUIT or sum(self._serving.values()) >= MAX_REQUESTS:
+        exit_socket = self._community.exit_sockets[circuit_id]
+        asker = exit_socket.asker
+        if not self._requests.take(asker):
             self._community.counters[DropReason.HTTP_TOO_MANY_REQUESTS] += 1
             return
-        self._serving[circuit_id] = running + 1
         try:
             async with asyncio.timeout(EXIT_TIMEOUT_S):
-                response = await self.fetch(self._community.exit_sockets[circuit_id], payload.target, payload.request)
+                response = await self.fetch(exit_socket, payload.target, payload.request)
+            await self._answer(source_address, payload, circuit_id, response)
         except RefusedError as refused:
             self._community.counters[str(refused)] += 1
-            return
         except (OSError, TimeoutError):
             self._community.counters[DropReason.HTTP_FAILED] += 1
-            return
         finally:
-            self._serving[circuit_id] -= 1
-            if not self._serving[circuit_id]:
-                del self._serving[circuit_id]
+            self._requests.give_back(asker)
+
+    async def _answer(self, to: tuple[str, int], asked: HttpRequestPayload, circuit_id: int, response: bytes) -> None:
         pieces = [response[start : start + PART_BYTES] for start in range(0, len(response), PART_BYTES)]
         for number, piece in enumerate(pieces):
             if number and number % PIECES_AT_ONCE == 0:
                 await asyncio.sleep(PAUSE_S)
-            answer = HttpResponsePayload(circuit_id, payload.identifier, number, len(pieces), piece)
-            self._community.send_cell(source_address, answer)
+            answer = HttpResponsePayload(circuit_id, asked.identifier, number, len(pieces), piece)
+            self._community.send_cell(to, answer)
 
     async def fetch(self, exit_socket: PolicedExitSocket, target: tuple[str, int], request: bytes) -> bytes:
         """Return what the server answers. Raises RefusedError, OSError."""
@@ -101,21 +101,29 @@ class HttpExit:
 
     async def _destination(self, exit_socket: PolicedExitSocket, host: str, port: int) -> tuple[str, int]:
         """Return an address that we may connect to. Raises RefusedError, OSError."""
-        if not is_address(host):
-            is_inner = is_inner_name(host) and not self._community.allow_private
-            if is_inner or self._community.exit_source.device:
-                # The system's resolver would ask through any device.
-                raise RefusedError(DropReason.EXIT_NAME_REFUSED)
-            if not exit_socket.asked.may_look_up(self._community.exit_rules, time.monotonic()):
-                raise RefusedError(DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST)
+        if is_address(host):
+            found = [host] if self._community.exit_source.reaches(host) else []
+        else:
+            found = await self._look_up(exit_socket, host)
         why: str = DropReason.EXIT_DESTINATION_REFUSED
-        try:
-            found = await self._community.exit_source.resolve(host, port)
-        except UnicodeError:  # it is not a name
-            raise RefusedError(DropReason.EXIT_NAME_REFUSED) from None
         for ip in found:
             if is_allowed_destination(ip, port, self._community.allow_private):
                 if (refusal := self._community.exit_rules.destination_refusal(ip, port)) is None:
                     return ip, port
                 why = refusal
         raise RefusedError(why)
+
+    async def _look_up(self, exit_socket: PolicedExitSocket, name: str) -> list[str]:
+        is_inner = is_inner_name(name) and not self._community.allow_private
+        if is_inner or self._community.exit_source.device:
+            # The system's resolver would ask through any device.
+            raise RefusedError(DropReason.EXIT_NAME_REFUSED)
+        if not exit_socket.asked.may_look_up(self._community.exit_rules, time.monotonic()):
+            raise RefusedError(DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST)
+        if (found := self._community.names.look_up(exit_socket.asker, name, socket.SOCK_STREAM)) is None:
+            raise RefusedError(DropReason.EXIT_TOO_MANY_NAMES)
+        try:
+            addresses: list[str] = self._community.exit_source.reached(await found)
+        except UnicodeError:  # it is not a name
+            raise RefusedError(DropReason.EXIT_NAME_REFUSED) from None
+        return addresses

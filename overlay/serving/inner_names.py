@@ -4,10 +4,10 @@ An exit that looked them up would tell strangers which machines its own network 
 of his.
 """
 
-# RFC 6761, 6762, 7686, 8375 and ICANN's .internal; what home routers, companies and other networks use.
+# RFC 6761, 6762, 7686, 8375, 9476 and ICANN's .internal; what home routers, companies and other networks use.
 INNER_SUFFIXES = (
-    "arpa", "corp", "domain", "home", "i2p", "internal", "intranet", "invalid", "lan", "local", "localdomain",
-    "localhost", "mail", "onion", "private", "workgroup",
+    "alt", "arpa", "corp", "dhcp", "domain", "home", "i2p", "internal", "intranet", "invalid", "lan", "local",
+    "localdomain", "localhost", "mail", "onion", "private", "test", "wlan", "workgroup",
     "easy.box", "fritz.box", "o2.box", "speedport.ip",
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission,
 from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules, Protocol, exit_protocols
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
+from tunnel_pool.overlay.serving.resolver import Names
 from tunnel_pool.overlay.serving.strangers import StrangersLetIn
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import CarriedState
@@ -58,7 +59,7 @@ class ServingTunnels(TunnelCommunity):
         self.exit_source = settings.exit_source
         self.exit_rules = settings.exit_rules
         self.admission = settings.admission
-        self.resolving = 0  # names that are looked up now
+        self.names = Names()
         self.strangers = StrangersLetIn()
         self._offers_nobody = False  # whether the neighbour whose circuit is being joined is offered no candidates
         self._rules = settings.exit_rules

@@ -1,6 +1,7 @@
 """Names of inner networks: no exit looks them up, and no exit is asked for them."""
 
-import asyncio
+import socket
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -8,15 +9,17 @@ import pytest
 
 from tests.network import until
 from tunnel_pool.daemon.outside.urls import NotAllowedError, place_of
-from tunnel_pool.overlay.serving import stream_names
 from tunnel_pool.overlay.serving.exit_rules import Protocol
+from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
-from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING, MAX_RESOLVING_IN_ALL, MAX_RESOLVING_OF_HOP
+from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING, MAX_RESOLVING_IN_ALL, MAX_RESOLVING_OF_HOP, Names
+from tunnel_pool.overlay.serving.shares import Asker, Shares
 from tunnel_pool.overlay.serving.stream_names import StreamNames
 
 INNER = [
-    "nas", "localhost", "a.local", "a.LAN.", "x.corp", "fritz.box", "www.fritz.box", "a.home.arpa", "b.intranet",
-    "printer.internal", "127.1", "0x7f.1", "2130706433", "1.2.3.4.5", "x.0x7f", "a..b", "", ".", "db.svc.localdomain",
+    "nas", "a.test", "x.alt", "pc.wlan", "pc.dhcp", "localhost", "a.local", "a.LAN.", "x.corp", "fritz.box",
+    "www.fritz.box", "a.home.arpa", "b.intranet", "printer.internal", "127.1", "0x7f.1", "2130706433", "1.2.3.4.5",
+    "x.0x7f", "a..b", "", ".", "db.svc.localdomain",
 ]  # fmt: skip
 OUTER = ["example.org", "tracker.example", "a.box", "corp.example", "1.example", "lan.de", "xn--bcher-kva.example"]
 
@@ -41,15 +44,14 @@ class Policy(SimpleNamespace):
     """An exit with circuits 0 to 99; circuit n has the previous hop n // 10."""
 
     def __init__(self):
-        hops = {
-            number: SimpleNamespace(hop=SimpleNamespace(address=(f"hop {number // 10}", 1))) for number in range(100)
-        }
         super().__init__(
             counters=Counter(),
-            resolving=0,
+            names=Names(),
             allow_private=False,
-            exit_source=SimpleNamespace(device="", families=(2, 10)),
-            exit_sockets=hops,
+            exit_source=ExitSource(),
+            exit_sockets={
+                number: SimpleNamespace(asker=Asker(number, f"192.0.2.{number // 10}")) for number in range(100)
+            },
         )
 
     def exit_protocols(self):
@@ -58,17 +60,18 @@ class Policy(SimpleNamespace):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Names that the resolver is asked for; it answers those that begin with `quick`."""
-    names = []
+    """Names that the system is asked for; it answers those that begin with `quick`, the others at the end."""
+    names, answers = [], threading.Event()
 
-    async def look_up(name, port, kind):
+    def getaddrinfo(name, port, **options):
         names.append(name)
         if not name.startswith("quick"):
-            await asyncio.Event().wait()
+            answers.wait(30)
         return [(2, 1, 6, "", ("192.0.2.1", 0))]
 
-    monkeypatch.setattr(stream_names, "look_up", look_up)
-    return names
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield names
+    answers.set()
 
 
 async def test_slow_names_of_one_circuit_hold_up_no_other(asked):
@@ -99,3 +102,14 @@ async def test_an_exit_looks_no_inner_name_up(asked):
         assert await names.look_up(name, 0) is None
     assert asked == []
     assert policy.counters == {"exit_name_refused": 3}
+
+
+def test_a_previous_hop_is_an_address_of_ipv4_and_64_bits_of_ipv6():
+    for hosts in (["192.0.2.1"], ["::ffff:192.0.2.1", "192.0.2.1"], ["2001:db8::1", "2001:db8::ffff:1"]):
+        shares = Shares(of_circuit=9, of_hop=3, in_all=9)
+        askers = [Asker(number, hosts[number % len(hosts)]) for number in range(5)]
+        assert [shares.take(asker) for asker in askers] == [True] * 3 + [False] * 2
+        assert shares.take(Asker(6, "2001:db8:0:1::1"))
+        shares.give_back(askers[0])
+        assert shares.take(askers[4])
+        assert shares.all == 4

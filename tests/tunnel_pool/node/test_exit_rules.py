@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import threading
 from collections import Counter
 
 import pytest
@@ -25,6 +26,7 @@ from tunnel_pool.overlay.serving.exit_rules import (
     could_be_any_of,
     network_ranges,
 )
+from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING
 from tunnel_pool.overlay.serving.serving import MAX_TEST_BYTES
 from tunnel_pool.packet_engine import is_built
 
@@ -391,6 +393,36 @@ async def test_nobody_is_flooded_through_an_exit(engine):
     await close(world)
 
 
+async def test_names_count_together_whoever_asks_until_the_system_has_answered(engine, monkeypatch):
+    """Who destroys a circuit, or asks by HTTP and does not wait, would get threads that are not counted otherwise."""
+    asked, answers = [], threading.Event()
+
+    def getaddrinfo(host, port, **options):
+        asked.append(host)
+        answers.wait(60)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    world = await world_of(NO_RULES, flags=EXIT_FLAGS | {PEER_FLAG_EXIT_HTTP})
+    names, circuit_id = world.exit_node.names, world.circuit.circuit_id
+    ask = world.client.perform_http_request(("http.example", 80), b"GET / HTTP/1.1\r\n\r\n", circuit_id=circuit_id)
+    by_http = asyncio.ensure_future(ask)
+    by_stream = world.exit_node.stream_names.look_up("stream.example", circuit_id)
+    await until(lambda: names.under_way == 2)
+    for number in range(MAX_RESOLVING):
+        world.send(DomainAddress(f"{number}.example", 6881), DHT)
+    await world.refused_as("exit_too_many_names", 2)
+    assert len(asked) == names.under_way == MAX_RESOLVING
+    await world.client.remove_circuit(circuit_id, destroy=1)
+    await until(lambda: circuit_id not in world.exit_node.exit_sockets)
+    by_http.cancel()
+    assert names.under_way == MAX_RESOLVING
+    answers.set()
+    assert await by_stream is None
+    await until(lambda: names.under_way == 0)
+    await close(world)
+
+
 @pytest.mark.parametrize("failure", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label empty")])
 async def test_what_others_ask_for_is_not_in_the_log(engine, failure, monkeypatch, caplog):
     """The log must contain neither the names that are resolved for others, nor their addresses, nor failures."""
@@ -408,9 +440,9 @@ async def test_what_others_ask_for_is_not_in_the_log(engine, failure, monkeypatc
         world.send(DomainAddress(name, sink.address[1]), DHT)
         world.send((sink.address[0], 0), DHT)
     await until(lambda: sink.count() or len(asked) == 4)
-    await until(lambda: world.exit_node.resolving == 0)
+    await until(lambda: world.exit_node.names.under_way == 0)
     world.send(DomainAddress("none.example", 1), DHT)
-    await until(lambda: asked.count("none.example") == 2 and world.exit_node.resolving == 0)
+    await until(lambda: asked.count("none.example") == 2 and world.exit_node.names.under_way == 0)
     assert world.dropped()["exit_name_unknown"] == 3
     await close(world)
     told = [record.getMessage() for record in caplog.records]
