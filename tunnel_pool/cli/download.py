@@ -10,6 +10,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.system.errors import UserError
@@ -31,7 +32,13 @@ and --save."""
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", nargs="+", metavar="WHAT", help="A magnet link, a .torrent file or an infohash.")
+    parser.add_argument(
+        "what",
+        nargs="+",
+        type=secret_text,
+        metavar="WHAT",
+        help=f"A magnet link, a .torrent file or an infohash. {FROM_ELSEWHERE}",
+    )
     parser.add_argument(
         "--save",
         type=options.folder,

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options, credentials
+from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.overlay.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError, UserError
@@ -29,7 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command = parser.prog.split()[-1]
     parser.description = DESCRIPTIONS[command]
     if command == "add":
-        parser.add_argument("what", nargs="+", metavar="WHAT", help="A .torrent file, a magnet link or an infohash.")
+        parser.add_argument(
+            "what",
+            nargs="+",
+            type=secret_text,
+            metavar="WHAT",
+            help=f"A .torrent file, a magnet link or an infohash. {FROM_ELSEWHERE}",
+        )
         parser.add_argument(
             "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count, 0 (plain) to 3."
         )

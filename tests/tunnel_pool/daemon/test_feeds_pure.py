@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tunnel_pool.cli.arguments.secret_text import secret_text
+from tunnel_pool.cli.arguments.secret_text import _line_of_stdin, secret_text
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.feeds import merged
@@ -196,7 +196,9 @@ def test_a_secret_comes_from_a_file_or_standard_input(tmp_path, monkeypatch):
     file.write_text("https://tracker.example/rss?passkey=1\nmore\n")
     assert secret_text(f"@{file}") == "https://tracker.example/rss?passkey=1"
     monkeypatch.setattr("sys.stdin", io.StringIO("https://b.example/\n"))
-    assert secret_text("-") == "https://b.example/"
+    _line_of_stdin.cache_clear()
+    assert [secret_text("-"), secret_text("-")] == ["https://b.example/"] * 2  # each SIGHUP parses the options anew
+    _line_of_stdin.cache_clear()
     assert secret_text("https://c.example/") == "https://c.example/"
     for wrong in ("-", f"@{tmp_path}/none", f"@{tmp_path}"):
         with pytest.raises(argparse.ArgumentTypeError, match=r"nothing in|cannot read"):

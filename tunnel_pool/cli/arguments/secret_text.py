@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import cache
 from pathlib import Path
 
 FROM_ELSEWHERE = "@FILE reads it from a file, - from standard input: other users of this machine see a command line."
@@ -14,7 +15,7 @@ def secret_text(text: str) -> str:
     Raises ArgumentTypeError where there is none.
     """
     if text == "-":
-        found = sys.stdin.readline(MOST_BYTES)
+        found = _line_of_stdin()
     elif text.startswith("@"):
         try:
             with Path(text[1:]).expanduser().open(encoding="utf-8") as file:
@@ -28,3 +29,9 @@ def secret_text(text: str) -> str:
         place = "standard input" if text == "-" else text[1:]
         raise argparse.ArgumentTypeError(f"there is nothing in {place}")
     return found.strip()
+
+
+@cache
+def _line_of_stdin() -> str:
+    """Return the first line; a command line is parsed once more with each reading of its configuration file."""
+    return sys.stdin.readline(MOST_BYTES)
