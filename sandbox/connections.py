@@ -14,6 +14,9 @@ queues (8), uid (4), inode (4).
 A socket that its owner has closed lives on in the kernel until the other end has its bytes; it shows uid 0, which is
 root's, and inode 0. So a user counts with an inode alone. Where the kernel has no sock_diag, its table of all
 connections is read instead (proc(5), /proc/PID/net/tcp and tcp6).
+
+In a user namespace that does not know all users, those that it does not know show one number, which may be ours as
+well (user_namespaces(7), /proc/sys/kernel/overflowuid). There that number is nobody's.
 """
 
 import errno
@@ -23,6 +26,7 @@ import socket
 import struct
 import sys
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from tunnel_pool.sandbox.kernel import IS_LINUX
@@ -34,6 +38,7 @@ _PORTS, _REST = struct.Struct("!HH"), struct.Struct("=IQ")
 _SOCKID_BYTES = 48
 _ANY_COOKIE, _ALL_STATES = (1 << 64) - 1, 0xFFFFFFFF
 _ANSWER_BYTES = 8192
+_ALL_USERS = 0xFFFFFFFF  # of the first namespace; the last number is nobody's
 _MAPPED = b"\0" * 10 + b"\xff\xff"
 
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
@@ -52,6 +57,7 @@ class _Kept(NamedTuple):
 
     diag: socket.socket | None
     tables: tuple[int, ...]
+    unknown: int | None  # the number of all users that are not known here
 
 
 _kept: list[_Kept] = []  # one entry once it is opened
@@ -62,12 +68,12 @@ def keep_open() -> None:
     if not IS_LINUX or _kept:
         return
     tables = tuple(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _TABLES if os.path.exists(path))
-    diag = None
+    diag, unknown = None, _number_of_unknown()
     try:
         diag = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_SOCK_DIAG)
-        _kept.append(_Kept(diag if _answers(diag) else None, tables))
+        _kept.append(_Kept(diag if _answers(diag) else None, tables, unknown))
     except OSError:
-        _kept.append(_Kept(None, tables))
+        _kept.append(_Kept(None, tables, unknown))
     if diag is not None and _kept[0].diag is None:
         diag.close()
 
@@ -86,9 +92,19 @@ def user_of(theirs: Place, ours: Place) -> int | None:
     keep_open()
     if not _kept:
         return None
-    if (diag := _kept[0].diag) is not None:
-        return _asked(diag, theirs, ours)
-    return _looked_up(_kept[0].tables, theirs, ours)
+    diag, tables, unknown = _kept[0]
+    user = _asked(diag, theirs, ours) if diag is not None else _looked_up(tables, theirs, ours)
+    return user if user != unknown else None
+
+
+def _number_of_unknown() -> int | None:
+    """Return the number that users show whom this user namespace does not know, None where it knows all."""
+    try:
+        lines = Path("/proc/self/uid_map").read_bytes().splitlines()
+        is_whole = sum(int(line.split()[2]) for line in lines) >= _ALL_USERS
+        return None if is_whole else int(Path("/proc/sys/kernel/overflowuid").read_bytes())
+    except FileNotFoundError:  # a kernel without user namespaces
+        return None
 
 
 def _answers(diag: socket.socket) -> bool:

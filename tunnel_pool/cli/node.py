@@ -83,6 +83,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Serve metrics for Prometheus at http://IP:PORT/metrics.",
     )
     parser.add_argument(
+        "--host-name",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME[,NAME...]",
+        help="Names by which Prometheus may call that address, beside localhost, addresses and this machine's name.",
+    )
+    parser.add_argument(
         "--device",
         metavar="NAME",
         help="Send and receive through this network device alone; while it is gone, nothing leaves. Names are not "
@@ -274,7 +281,8 @@ async def _serve_on_device(node: _Node) -> dict[str, Any]:
     if node.options is not opened_with:  # read again meanwhile
         node.tell(tunnels)
     try:
-        async with serving(lambda: node.status(tunnels), arguments.state.absolute(), arguments.metrics):
+        names = arguments.host_name
+        async with serving(lambda: node.status(tunnels), arguments.state.absolute(), arguments.metrics, names):
             await _announce(tunnels, node)
             systemd.tell("READY=1")
             report = _Report(node, tunnels)

@@ -3,8 +3,9 @@
 import contextlib
 import json
 import os
+import socket
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tunnel_pool.node.metrics import CONTENT_TYPE, NodeCollector, exposition
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
-from tunnel_pool.system.web_rules import ALWAYS, WebRefusal, is_of_another_site
+from tunnel_pool.system.web_guard import keep_browser_rules
 
 SOCKET_FILE = "node.sock"
 ASK_TIMEOUT_S = 10.0
@@ -26,15 +27,21 @@ Status = Callable[[], dict[str, Any]]
 
 
 @asynccontextmanager
-async def serving(status: Status, state_dir: Path, metrics: HostPort | None) -> AsyncIterator[None]:
-    """Raises UserError when the metrics' port can't be had."""
+async def serving(
+    status: Status, state_dir: Path, metrics: HostPort | None, host_names: Collection[str] = ()
+) -> AsyncIterator[None]:
+    """Serve the status and, at `metrics`, metrics; `host_names` name that address, beside localhost and addresses.
+
+    Raises UserError when the metrics' port can't be had.
+    """
     async with AsyncExitStack() as stack:
         runner = await _listen_in_state(status, state_dir)
         if runner is not None:
             stack.callback((state_dir / SOCKET_FILE).unlink, missing_ok=True)
             stack.push_async_callback(runner.cleanup)
         if metrics is not None:
-            await stack.enter_async_context(serving_app(_metrics_app(status), metrics, "cannot serve metrics on"))
+            app = _metrics_app(status, host_names)
+            await stack.enter_async_context(serving_app(app, metrics, "cannot serve metrics on"))
         yield
 
 
@@ -64,13 +71,13 @@ async def _listen_in_state(status: Status, state_dir: Path) -> web.AppRunner | N
     return runner
 
 
-def _metrics_app(status: Status) -> web.Application:
+def _metrics_app(status: Status, host_names: Collection[str]) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
-        if is_of_another_site(request.headers) or "Origin" in request.headers:
-            return web.Response(status=403, text=WebRefusal.ANOTHER_SITE.value, headers=ALWAYS)
-        return web.Response(body=exposition(NodeCollector(status)), headers={**ALWAYS, "Content-Type": CONTENT_TYPE})
+        return web.Response(body=exposition(NodeCollector(status)), headers={"Content-Type": CONTENT_TYPE})
 
+    names = {socket.gethostname(), *host_names}
     app = web.Application()
+    keep_browser_rules(app, lambda: names)
     app.router.add_get("/metrics", answer)
     return app
 

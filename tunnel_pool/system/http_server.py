@@ -26,7 +26,7 @@ ACCEPTED_AT_ONCE = 32  # connections, then the loop's other work has its turn
 NO_DESCRIPTORS_S = 1.0  # how long nothing is accepted when there are no descriptors left
 MAX_REFUSED = 64  # connections that are left open until the answer, why they are refused, has been read
 REFUSAL_S = 2.0  # how long that may take
-REFUSED = (401, 403, 421, 429)  # statuses after which a connection is closed
+REFUSED = (401, 403, 408, 421, 429)  # statuses after which a connection is closed
 FEW = 32  # connections that are closed and not forgotten yet
 # The key of a request's visitor; aiohttp before 3.14 takes strings alone.
 VISITOR: Any = web.RequestKey("visitor", Visitor) if hasattr(web, "RequestKey") else "visitor"

@@ -15,7 +15,8 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here
 from tunnel_pool.cli.arguments.rpc_options import rpc_address
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, GuessLimit
+from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials, GuessLimit
+from tunnel_pool.daemon.server.qbittorrent import server
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.sandbox import connections
@@ -123,9 +124,55 @@ def test_the_limit_of_guesses_is_each_clients_own_and_all_together():
     assert 0 < limit.wait_s("a", 100.0) <= 5.1
     assert limit.wait_s("a", 105.1) == 0
     assert limit.wait_s("b", 101.0) == 0
+    limit.know("owner")
     for number in range(1000):
         limit.failed(f"client {number}", 110.0)
     assert limit.wait_s("z", 110.0) > 0
+    # Who is known waits for his own guesses alone.
+    assert limit.wait_s("owner", 110.0) == 0
+    for _ in range(GUESSES_AT_ONCE + 1):
+        limit.failed("owner", 110.0)
+    assert limit.wait_s("owner", 110.0) > 0
+    limit.forget_known()
+    assert limit.wait_s("owner", 115.1) > limit.wait_s("client 1", 115.1) - 0.1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.access(SYSTEM_PYTHON, os.X_OK), reason="only root can be another user")
+async def test_others_guesses_do_not_shut_the_owner_out(tmp_path):
+    """Of the owner's user, and of an address that had the password before."""
+    ask = "import sys, urllib.request, urllib.error\n"
+    ask += "for number in range(40):\n"
+    ask += " request = urllib.request.Request(sys.argv[1], headers={'X-Api-Key': str(number)})\n"
+    ask += " try: urllib.request.urlopen(request)\n"
+    ask += " except urllib.error.HTTPError as error: print(error.code)\n"
+    environment = {"TUNNEL_POOL_RPC_PASSWORD": "right"}
+    async with (
+        daemon(tmp_path, "--workers=0", environment=environment) as (running, address),
+        aiohttp.ClientSession(headers={"X-Api-Key": "right"}) as http,
+    ):
+        guessers = [
+            await asyncio.create_subprocess_exec(
+                SYSTEM_PYTHON, "-I", "-c", ask, f"http://{address}/api/status",
+                user=user, group=user, extra_groups=[], stdout=subprocess.PIPE,
+            )
+            for user in range(NOBODY - 5, NOBODY)
+        ]  # fmt: skip
+        said = [(await guesser.communicate())[0].split() for guesser in guessers]
+        assert all(b"429" in codes for codes in said)
+        async with http.get(f"http://{address}/api/status") as response:
+            assert response.status == 200
+
+
+async def test_a_login_whose_body_does_not_come_is_ended(tmp_path, monkeypatch):
+    """Else anybody who may try a password could keep as many connections busy as all others have."""
+    monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.5)
+    web = WebOptions(HostPort("127.0.0.1", 0), Credentials("owner", "right"))
+    async with daemon_here(tmp_path, web=web) as here:
+        reader, writer = await asyncio.open_connection(*here.address)
+        head = f"POST /api/v2/auth/login HTTP/1.1\r\nHost: {here.address}\r\nContent-Length: 30\r\n"
+        writer.write(head.encode() + b"Content-Type: application/x-www-form-urlencoded\r\n\r\nusername=")
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 408 ")
+        writer.close()
 
 
 async def test_connections_without_a_request_are_ended(monkeypatch):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import subprocess
+import sys
 import time
 
 import aiohttp
@@ -98,6 +99,26 @@ def test_a_socket_that_its_user_has_closed_is_nobodys():
                 process.stdin.close()
             assert connections.user_of(theirs, accepted.getsockname()) is None
             accepted.close()
+
+
+@needs_another_user
+def test_users_that_a_namespace_does_not_know_are_nobody_there():
+    """They all show one number (65534), which may be the daemon's own."""
+    serve = (
+        "import os, socket\n"
+        "from tunnel_pool.sandbox import connections\n"
+        "listening = socket.create_server(('127.0.0.1', 0))\n"
+        "print(listening.getsockname()[1], flush=True)\n"
+        "accepted, theirs = listening.accept()\n"
+        "print(os.geteuid(), connections.user_of(theirs, accepted.getsockname()))\n"
+    )
+    ask = "import socket, sys\nsocket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
+    map_us = ["unshare", "--user", f"--map-user={NOBODY}"]
+    with subprocess.Popen([*map_us, sys.executable, "-c", serve], stdout=subprocess.PIPE, text=True) as server:
+        port = server.stdout.readline().strip()
+        client = [SYSTEM_PYTHON, "-I", "-c", ask, port]
+        with subprocess.Popen(client, user=NOBODY - 1, group=NOBODY, extra_groups=[], stderr=subprocess.DEVNULL):
+            assert server.stdout.read() == f"{NOBODY} None\n"
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.swarm import free_port
+from tunnel_pool.system.web_rules import ALWAYS
 
 NOWHERE = ("0.0.0.0", 0)
 
@@ -44,6 +45,22 @@ async def scraped(address):
         return metrics_in(await response.text())
 
 
+async def pages_learn_nothing(metrics):
+    """A name that somebody points at us (DNS rebinding) and a page of another site are refused, and all say COOP."""
+    async with aiohttp.ClientSession() as session:
+        for path, headers, status in (
+            ("/metrics", {"Host": f"evil.example:{metrics.port}"}, 421),
+            ("/metrics", {"Origin": "http://evil.example"}, 403),
+            ("/metrics", {"Sec-Fetch-Site": "cross-site"}, 403),
+            ("/other", {}, 404),
+            ("/metrics", {"Host": f"scraped.example:{metrics.port}"}, 200),
+            ("/metrics", {"Host": f"{socket.gethostname()}:{metrics.port}"}, 200),
+        ):
+            async with session.get(f"http://{metrics}{path}", headers=headers) as response:
+                assert response.status == status, headers
+                assert ALWAYS.items() <= response.headers.items()
+
+
 def test_the_sample_configuration_is_one():
     config = read_config(ROOT / "docs" / "node.toml")
     assert config.limits.circuits == 4000
@@ -57,7 +74,12 @@ def test_the_sample_configuration_is_one():
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 async def test_status_and_metrics_tell_what_is_carried(tmp_path, workers):
     metrics = HostPort(host := unused_host(), free_port(host))
-    more = [f"--workers={workers}", "--exit=dht,bittorrent,udp-trackers", f"--metrics={metrics}"]
+    more = [
+        f"--workers={workers}",
+        "--exit=dht,bittorrent,udp-trackers",
+        f"--metrics={metrics}",
+        "--host-name=scraped.example",
+    ]
     async with node(tmp_path, *more) as (running, address):
         client = await open_overlay(make_config(frozenset(), [address]))
         client.settings.max_circuits = 1
@@ -84,6 +106,7 @@ async def test_status_and_metrics_tell_what_is_carried(tmp_path, workers):
         if is_built():
             assert status["bytes"]["exited"]["up"] > 0
             assert values["tunnel_pool_bytes_total", ("direction", "up"), ("role", "exited")] > 0
+        await pages_learn_nothing(metrics)
         known = {"127.", str(address.port), client.my_peer.mid.hex()}
         assert not any(text in repr([*values]) for text in known)
         # A port may be a part of another number by chance.

@@ -74,6 +74,7 @@ class Entrance:
         if credentials is None:
             self._check_user(request)
         else:
+            self._forget_others(credentials)
             given, key = request.headers.get("Authorization"), request.headers.get(KEY_HEADER)
             is_right = is_authorized(given, key, credentials)
             self._check_guess(request, is_right, given is not None or key is not None)
@@ -83,7 +84,7 @@ class Entrance:
 
         Raises HTTPForbidden for who may not ask, which has qBittorrent's clients log in.
         """
-        self._end_logins_of_others(credentials)
+        self._forget_others(credentials)
         if self.logins.goes_on(request.cookies.get(cookie, ""), time.monotonic()):
             return
         try:
@@ -103,7 +104,7 @@ class Entrance:
 
         Raises HTTPUnauthorized for a wrong password, HTTPForbidden after too many.
         """
-        self._end_logins_of_others(credentials)
+        self._forget_others(credentials)
         if credentials is not None:
             given = f"{user}:{password}".encode(errors="replace")
             is_right = hmac.compare_digest(given, f"{credentials.user}:{credentials.password}".encode())
@@ -115,10 +116,12 @@ class Entrance:
             self._check_user(request)
         return self.logins.begin(time.monotonic())
 
-    def _end_logins_of_others(self, credentials: Credentials | None) -> None:
+    def _forget_others(self, credentials: Credentials | None) -> None:
+        """Forget who came in with a password that holds no more."""
         if credentials != self._credentials:
             self._credentials = credentials
             self.logins.end_all()
+            self._guesses.forget_known()
 
     def _check_user(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized unless a process of our own user asks, or of root."""
@@ -138,8 +141,13 @@ class Entrance:
                 self._guesses.failed(who, now_s)
                 logger.warning("A wrong user or password came from %s", who)
             raise web.HTTPUnauthorized(text="The daemon wants its user and password.\n", headers=_CHALLENGE)
+        self._guesses.know(who)
 
     def _who_guesses(self, request: web.Request) -> str:
         """Return by what guesses are counted: the user of a connection on this machine, else the address."""
         visitor: Visitor | None = request.get(VISITOR)
-        return visitor.name if visitor is not None else ""
+        if visitor is None:
+            return ""
+        if visitor.is_owner:
+            self._guesses.know(visitor.name)
+        return visitor.name

@@ -5,12 +5,13 @@ import hmac
 import ipaddress
 from dataclasses import dataclass
 
-from tunnel_pool.overlay.pacing import TokenBucket
+from tunnel_pool.overlay.pacing import Newest, TokenBucket
 
 GUESSES_PER_S = 0.2  # wrong passwords that are looked at of one client, after the first GUESSES_AT_ONCE
 GUESSES_OF_ALL_PER_S = 5.0
 GUESSES_AT_ONCE = 10
 MAX_GUESSERS = 1000
+MAX_KNOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +41,29 @@ def is_authorized(header: str | None, key: str | None, credentials: Credentials 
 
 
 class GuessLimit:
-    """Limits how many wrong passwords each client, and all together, may try."""
+    """Limits how many wrong passwords each client, and all together, may try.
+
+    Whoever is known waits for his own guesses alone: others would shut him out with theirs.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[str, TokenBucket] = {}
         self._all = TokenBucket()
+        self._known = Newest[str, None](MAX_KNOWN)
 
     def wait_s(self, who: str, now_s: float) -> float:
         """Return how long this client has to wait until a password of it is looked at; 0 when it need not."""
         client = self._clients.get(who)
-        return max(0.0, client.wait_s(now_s) if client is not None else 0.0, self._all.wait_s(now_s))
+        of_client_s = client.wait_s(now_s) if client is not None else 0.0
+        return of_client_s if who in self._known else max(of_client_s, self._all.wait_s(now_s))
+
+    def know(self, who: str) -> None:
+        """Remember a client that had the right password, or is the owner's."""
+        self._known[who] = None
+
+    def forget_known(self) -> None:
+        """Forget who had a password that holds no more."""
+        self._known.clear()
 
     def failed(self, who: str, now_s: float) -> None:
         """Count a wrong password."""

@@ -19,7 +19,7 @@ from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
 from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
 from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.system.web_rules import ALWAYS, SET_PAGE_COOKIE, WebRefusal, web_refusal
+from tunnel_pool.system.web_guard import keep_browser_rules
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def new_session_id() -> str:
 def make_app(options: Callable[[], WebOptions], entrance: Entrance) -> web.Application:
     """Return an app guarded by the options of the moment, with nothing in it yet but the page of `web_root`."""
     app = web.Application(middlewares=[_guard(options, entrance)], client_max_size=MAX_BODY_BYTES)
-    app.on_response_prepare.append(_add_headers)
+    keep_browser_rules(app, lambda: options().host_names, PAGES)
     if (root := options().web_root) is not None:
         _add_page(app, root)
     return app
@@ -67,12 +67,7 @@ def add_metrics(app: web.Application, metrics: Collector) -> None:
 def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse names that others point at us, pages of other sites, and strangers."""
-        refusal = web_refusal(request.method, request.path, request.headers, options().host_names, PAGES)
-        if refusal is WebRefusal.UNKNOWN_HOST:
-            raise web.HTTPMisdirectedRequest(text=refusal.value)
-        if refusal is not None:
-            raise web.HTTPForbidden(text=refusal.value)
+        """Refuse strangers, and tell of what fails unexpectedly in one line."""
         if request.path.startswith(qbittorrent.ROOT):
             if request.path != qbittorrent.LOGIN:
                 entrance.check_login(request, options().credentials, qbittorrent.cookie_of(request))
@@ -90,12 +85,6 @@ def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
             raise web.HTTPInternalServerError(text="unexpected error, please report it\n") from None
 
     return guarded
-
-
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(ALWAYS)
-    if request.path in PAGES and response.status == 200:
-        response.headers.add("Set-Cookie", SET_PAGE_COOKIE)
 
 
 def _rpc_handler(methods: Methods, session_id: str) -> Handler:

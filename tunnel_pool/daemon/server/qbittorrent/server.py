@@ -25,6 +25,7 @@ from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.system.http_server import FIRST_REQUEST_S
 
 JSON, TEXT = "application/json", "text/plain"
 OK = "Ok."
@@ -96,12 +97,16 @@ class _Doors:
 
 
 async def _little_of(request: web.Request) -> str:
-    """Return the body of a request by somebody who is not known yet; no more than a form with a password is read."""
+    """Return the body of a request by somebody who is not known yet: no more than a form with a password, in time."""
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > MAX_LOGIN_BYTES:
-            raise web.HTTPRequestEntityTooLarge(MAX_LOGIN_BYTES, len(body))
+    try:
+        async with asyncio.timeout(FIRST_REQUEST_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > MAX_LOGIN_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(MAX_LOGIN_BYTES, len(body))
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="The body of the request did not come.\n") from None
     return body.decode(errors="replace")
 
 
