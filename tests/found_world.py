@@ -269,14 +269,20 @@ async def uploaded(world, ask, before=0):
     before = len(world.ours())
     await ask("torrent_stop", {})
     await until(lambda: any(told.event == "stopped" for told in world.ours()[before:]), what="the last announce")
-    (torrent,) = (await ask("torrent_get", {"fields": ["uploaded_ever", "downloaded_ever"]}))["torrents"]
     told = world.ours()[-1]
+    wanted = [told.uploaded, told.downloaded]
+    for _ in range(20):  # what is shown is up to some seconds old
+        (torrent,) = (await ask("torrent_get", {"fields": ["uploaded_ever", "downloaded_ever"]}))["torrents"]
+        counted = [torrent["uploaded_ever"], torrent["downloaded_ever"]]
+        if counted == wanted:
+            break
+        await asyncio.sleep(0.1)
     before = len(world.ours())
     await ask("torrent_start", {})
     await announced(world, ask, before)
     return {
-        "counted": [torrent["uploaded_ever"], torrent["downloaded_ever"]],
-        "told": [told.uploaded, told.downloaded],
+        "counted": counted,
+        "told": wanted,
         "key": told.key,
         "host": told.host,
     }

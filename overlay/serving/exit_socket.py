@@ -1,10 +1,10 @@
 """py-ipv8's exit socket with a policy on destinations and an address to leave from."""
 
-import asyncio
 import socket
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
@@ -16,12 +16,13 @@ from tunnel_pool.overlay.hidden_swarms.services import (
     HIDDEN_SERVICE_MESSAGES,
     HIDDEN_SERVICE_QUESTIONS,
 )
+from tunnel_pool.overlay.serving.circuit_names import CircuitNames, TooManyNamesError
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unmapped
 from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
-from tunnel_pool.overlay.serving.resolver import Found, Names
+from tunnel_pool.overlay.serving.resolver import Names
 from tunnel_pool.overlay.serving.shares import Asker
 from tunnel_pool.overlay.serving.strangers import Strangers, StrangersLetIn
 from tunnel_pool.overlay.wire.udp import CannotBindError, UdpSocket
@@ -57,6 +58,7 @@ class PolicedExitSocket(TunnelExitSocket):
         self._contacts = Contacts()
         self._strangers = Strangers()
         self.asked = Contacts()  # over HTTP
+        self.names = CircuitNames(overlay.names, self.asker, partial(self.register_anonymous_task, "a name"))
 
     def enable(self) -> None:
         if self.enabled:  # type: ignore[has-type]
@@ -93,35 +95,31 @@ class PolicedExitSocket(TunnelExitSocket):
 
     def _send_to_name(self, data: bytes, destination: DomainAddress) -> None:
         """Look the name up and send; py-ipv8 would write the names of others to the log."""
-        if not self._may_look_up(data, destination[0]):
-            return
-        found = self._policy.names.look_up(self.asker, destination[0], socket.SOCK_DGRAM)
-        if found is None:
-            self._policy.counters[DropReason.EXIT_TOO_MANY_NAMES] += 1
-        else:
-            self.register_anonymous_task("send to a name", self._send_once_found, data, found, destination[1])
+        if (refusal := self._name_refusal(destination[0])) is not None:
+            self._policy.counters[refusal] += 1
+        elif self.is_allowed(data):
+            self.register_anonymous_task("send to a name", self._send_once_found, data, destination)
 
-    async def _send_once_found(self, data: bytes, found: "asyncio.Future[Found]", port: int) -> None:
+    async def _send_once_found(self, data: bytes, destination: DomainAddress) -> None:
+        name, port = destination
         try:
-            ip = min(await found, key=lambda each: int(each[0]))[4][0]  # IPv4 first, as py-ipv8 does
+            ip = min(await self.names.look_up(name), key=lambda each: int(each[0]))[4][0]  # IPv4 first, as py-ipv8 does
         except (OSError, ValueError):
             self._policy.counters[DropReason.EXIT_NAME_UNKNOWN] += 1
+        except TooManyNamesError:
+            self._policy.counters[DropReason.EXIT_TOO_MANY_NAMES] += 1
         else:
             self.sendto(data, (UDPv6Address if ":" in ip else UDPv4Address)(ip, port))
 
-    def _may_look_up(self, data: bytes, name: str) -> bool:
-        refusal = None
-        is_inner = is_inner_name(name) and not self._policy.allow_private
-        if is_inner or self._policy.exit_source.device or not self._policy.exit_protocols():
+    def _name_refusal(self, name: str) -> str | None:
+        policy = self._policy
+        is_inner = is_inner_name(name) and not policy.allow_private
+        if is_inner or policy.exit_source.device or not policy.exit_protocols():
             # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
-            refusal = DropReason.EXIT_NAME_REFUSED
-        elif not self.is_allowed(data):
-            return False
-        elif not self._contacts.may_look_up(self._policy.exit_rules, time.monotonic()):
-            refusal = DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST
-        if refusal is not None:
-            self._policy.counters[refusal] += 1
-        return refusal is None
+            return DropReason.EXIT_NAME_REFUSED
+        if not self.names.is_known(name) and not self._contacts.may_look_up(policy.exit_rules, time.monotonic()):
+            return DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST
+        return None
 
     def _may_send(self, data: bytes, destination: tuple[str, int]) -> bool:
         policy, rules = self._policy, self._policy.exit_rules

@@ -2,12 +2,12 @@
 
 import asyncio
 import re
-import socket
 import time
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 
 from tunnel_pool.overlay.requests.http import PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
+from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError
 from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
@@ -118,12 +118,15 @@ class HttpExit:
         if is_inner or self._community.exit_source.device:
             # The system's resolver would ask through any device.
             raise RefusedError(DropReason.EXIT_NAME_REFUSED)
-        if not exit_socket.asked.may_look_up(self._community.exit_rules, time.monotonic()):
+        now_s = time.monotonic()
+        if not exit_socket.names.is_known(name) and not exit_socket.asked.may_look_up(
+            self._community.exit_rules, now_s
+        ):
             raise RefusedError(DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST)
-        if (found := self._community.names.look_up(exit_socket.asker, name, socket.SOCK_STREAM)) is None:
-            raise RefusedError(DropReason.EXIT_TOO_MANY_NAMES)
         try:
-            addresses: list[str] = self._community.exit_source.reached(await found)
+            addresses: list[str] = self._community.exit_source.reached(await exit_socket.names.look_up(name))
+        except TooManyNamesError:
+            raise RefusedError(DropReason.EXIT_TOO_MANY_NAMES) from None
         except UnicodeError:  # it is not a name
             raise RefusedError(DropReason.EXIT_NAME_REFUSED) from None
         return addresses

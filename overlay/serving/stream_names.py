@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-import socket
 
+from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError
 from tunnel_pool.overlay.serving.exit_socket import ExitPolicy
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -42,10 +42,10 @@ class StreamNames:
         is_able = not policy.exit_source.device and policy.exit_protocols()
         if exit_socket is None or not is_able or (is_inner_name(name) and not policy.allow_private):
             return None, DropReason.EXIT_NAME_REFUSED
-        if (found := policy.names.look_up(exit_socket.asker, name, socket.SOCK_STREAM)) is None:
-            return None, DropReason.EXIT_TOO_MANY_NAMES
         try:
-            addresses = policy.exit_source.reached(await found)
+            addresses = policy.exit_source.reached(await exit_socket.names.look_up(name))
+        except TooManyNamesError:
+            return None, DropReason.EXIT_TOO_MANY_NAMES
         except (OSError, UnicodeError):
             addresses = []
         return next(iter(addresses), None), DropReason.EXIT_NAME_UNKNOWN

@@ -8,6 +8,7 @@ encoded, everywhere else          as socks5/address.py says
 """
 
 import struct
+from contextlib import suppress
 from functools import lru_cache
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
@@ -48,13 +49,20 @@ def packed_address_end(message: bytes, offset: int) -> int:
 
 @lru_cache(maxsize=4096)
 def unpack_address(packed: bytes) -> UDPv4Address | UDPv6Address | DomainAddress:
-    """Return the address in the bytes that `packed_address_end` found. Raises ValueError for a name not in UTF-8."""
+    """Return the address in the bytes that `packed_address_end` found. Raises ValueError for a name not in UTF-8.
+
+    A name that is an IP address is one (libtorrent has a proxy look those up, too).
+    """
     port = int.from_bytes(packed[-2:], "big")
     if packed[0] == ADDRESS_IPV4:
         return UDPv4Address(inet_ntop(AF_INET, packed[1:5]), port)
     if packed[0] == ADDRESS_IPV6:
         return UDPv6Address(inet_ntop(AF_INET6, packed[1:17]), port)
-    return DomainAddress(packed[3:-2].decode(), port)
+    name = packed[3:-2].decode()
+    for family, kind in ((AF_INET, UDPv4Address), (AF_INET6, UDPv6Address)):
+        with suppress(OSError, ValueError):
+            return kind(inet_ntop(family, inet_pton(family, name)), port)
+    return DomainAddress(name, port)
 
 
 @lru_cache(maxsize=4096)

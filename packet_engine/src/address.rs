@@ -56,6 +56,14 @@ struct Format {
 const PACKED: Format = Format { v4: 1, name: 2, v6: 3, name_length_bytes: 2 };
 const SOCKS5: Format = Format { v4: 1, name: 3, v6: 4, name_length_bytes: 1 };
 
+/// A name that is an IP address is one: libtorrent has a proxy look those up, too.
+fn destination_of(name: &[u8], port: u16) -> Destination<'_> {
+    match std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
+        Some(ip) => Destination::Ip(SocketAddr::new(ip, port)),
+        None => Destination::Name(name, port),
+    }
+}
+
 fn port_of(bytes: &[u8]) -> Result<u16, Malformed> {
     bytes.first_chunk().map(|port| u16::from_be_bytes(*port)).ok_or(Malformed)
 }
@@ -76,7 +84,7 @@ impl Format {
             let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
             let (name, rest) = rest.split_at_checked(length).ok_or(Malformed)?;
             let end = 1 + self.name_length_bytes + length + 2;
-            Ok((Destination::Name(name, port_of(rest)?), end))
+            Ok((destination_of(name, port_of(rest)?), end))
         } else {
             Err(Malformed)
         }
@@ -156,6 +164,20 @@ mod tests {
             assert_eq!(parse_socks5(&buffer[..written]), Ok((destination, written)));
             assert_eq!(parse_socks5(&buffer[..written - 1]), Err(Malformed));
             assert_eq!(write_socks5(destination, &mut buffer[..written - 1]), None);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_an_address_is_one() {
+        for name in ["1.2.3.4", "2001:db8::1", "01.2.3.4", "1.2.3", "0x7f.1", "1.2.3.4.", "[::1]"] {
+            let mut buffer = [0; MAX_ADDRESS_BYTES];
+            let written = write_socks5(Destination::Name(name.as_bytes(), 80), &mut buffer).unwrap();
+            let expected = match name.parse() {
+                Ok(ip) => Destination::Ip(SocketAddr::new(ip, 80)),
+                Err(_) => Destination::Name(name.as_bytes(), 80),
+            };
+            assert_eq!(parse_socks5(&buffer[..written]), Ok((expected, written)));
+            assert_eq!(matches!(expected, Destination::Ip(_)), ["1.2.3.4", "2001:db8::1"].contains(&name));
         }
     }
 

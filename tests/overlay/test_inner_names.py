@@ -1,5 +1,6 @@
 """Names of inner networks: no exit looks them up, and no exit is asked for them."""
 
+import asyncio
 import socket
 import threading
 from collections import Counter
@@ -9,6 +10,7 @@ import pytest
 
 from tests.network import until
 from tunnel_pool.daemon.outside.urls import NotAllowedError, place_of
+from tunnel_pool.overlay.serving.circuit_names import MAX_WAITING, CircuitNames
 from tunnel_pool.overlay.serving.exit_rules import Protocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
@@ -44,18 +46,27 @@ class Policy(SimpleNamespace):
     """An exit with circuits 0 to 99; circuit n has the previous hop n // 10."""
 
     def __init__(self):
+        names, self.tasks = Names(), []
         super().__init__(
+            tasks=self.tasks,
             counters=Counter(),
-            names=Names(),
+            names=names,
             allow_private=False,
             exit_source=ExitSource(),
             exit_sockets={
-                number: SimpleNamespace(asker=Asker(number, f"192.0.2.{number // 10}")) for number in range(100)
+                number: SimpleNamespace(
+                    names=CircuitNames(names, Asker(number, f"192.0.2.{number // 10}"), self.tasks.append)
+                )
+                for number in range(100)
             },
         )
 
     def exit_protocols(self):
         return Protocol.TCP
+
+    def close(self):
+        for task in self.tasks:
+            task.cancel()
 
 
 @pytest.fixture
@@ -75,17 +86,18 @@ def asked(monkeypatch):
 
 
 async def test_slow_names_of_one_circuit_hold_up_no_other(asked):
-    names = StreamNames(Policy())
+    names = StreamNames(policy := Policy())
     for number in range(64):
         names.look_up(f"slow{number}.example", 0)
     await until(lambda: len(asked) == MAX_RESOLVING)
     assert await names.look_up("quick.example", 1) == "192.0.2.1"
-    assert await names.look_up("quick.example", 0) is None
+    assert len(asked) == MAX_RESOLVING + 1
     names.close()
+    policy.close()
 
 
 async def test_slow_names_of_one_previous_hop_hold_up_no_other(asked):
-    names = StreamNames(Policy())
+    names = StreamNames(policy := Policy())
     for circuit_id in range(10):
         for number in range(64):
             names.look_up(f"slow{number}.example", circuit_id)
@@ -93,6 +105,30 @@ async def test_slow_names_of_one_previous_hop_hold_up_no_other(asked):
     assert MAX_RESOLVING_OF_HOP < MAX_RESOLVING_IN_ALL
     assert await names.look_up("quick.example", 10) == "192.0.2.1"
     names.close()
+    policy.close()
+
+
+async def test_a_name_is_looked_up_once_for_all_that_a_circuit_leads_there(asked):
+    """As the announces of hundreds of torrents to one tracker."""
+    policy = Policy()
+    names = StreamNames(policy)
+    looked_up = [names.look_up("quick.example", 0) for _ in range(MAX_WAITING)]
+    assert set(await asyncio.gather(*looked_up)) == {"192.0.2.1"}
+    assert await names.look_up("quick.example", 0) == "192.0.2.1"
+    assert asked == ["quick.example"]
+    # What one circuit has found is no other's: it would hear by the time it takes.
+    assert await names.look_up("quick.example", 1) == "192.0.2.1"
+    assert asked == ["quick.example"] * 2
+    # Many names wait for their turn, and too many are refused.
+    assert set(await asyncio.gather(*(names.look_up(f"quick{number}.example", 2) for number in range(100)))) == {
+        "192.0.2.1"
+    }
+    assert policy.counters == {}
+    for number in range(MAX_WAITING + 10):
+        names.look_up(f"slow{number}.example", 3)
+    await until(lambda: policy.counters == {"exit_too_many_names": 10})
+    names.close()
+    policy.close()
 
 
 async def test_an_exit_looks_no_inner_name_up(asked):

@@ -104,9 +104,15 @@ class PooledHiddenServices(EndToEndAddresses):
         return sum(slot_of(each.circuit_id) == slot for each in there) < OWN_CIRCUITS
 
     def _share_soon(self) -> None:
-        """Share the swarms out before the loop does anything else: many may come at once."""
-        if self._sharing is None:
-            self._sharing = asyncio.get_running_loop().call_soon(self._share_swarms)
+        """Share the swarms out before the loop does anything else, as many may come at once; now, where none runs."""
+        if self._sharing is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._share_swarms()
+        else:
+            self._sharing = loop.call_soon(self._share_swarms)
 
     def _share_swarms(self) -> None:
         """Tell the children whose list of swarms has changed."""

@@ -409,10 +409,9 @@ async def test_names_count_together_whoever_asks_until_the_system_has_answered(e
     by_http = asyncio.ensure_future(ask)
     by_stream = world.exit_node.stream_names.look_up("stream.example", circuit_id)
     await until(lambda: names.under_way == 2)
-    for number in range(MAX_RESOLVING):
-        world.send(DomainAddress(f"{number}.example", 6881), DHT)
-    await world.refused_as("exit_too_many_names", 2)
-    assert len(asked) == names.under_way == MAX_RESOLVING
+    for number in range(2 * MAX_RESOLVING):
+        world.send(DomainAddress(f"n{number}.example", 6881), DHT)
+    await until(lambda: len(asked) == MAX_RESOLVING)
     await world.client.remove_circuit(circuit_id, destroy=1)
     await until(lambda: circuit_id not in world.exit_node.exit_sockets)
     by_http.cancel()
@@ -420,7 +419,21 @@ async def test_names_count_together_whoever_asks_until_the_system_has_answered(e
     answers.set()
     assert await by_stream is None
     await until(lambda: names.under_way == 0)
+    assert len(asked) == MAX_RESOLVING  # what waited has ended with its circuit
     await close(world)
+
+
+async def test_a_name_that_is_an_address_is_no_name(engine, monkeypatch):
+    """libtorrent has a proxy look up whatever a tracker's URL says."""
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    sink = Sink(unused_host())
+    world = await world_of(NO_RULES)
+    world.send(DomainAddress(*sink.address), DHT)
+    await until(lambda: sink.count() == 1)
+    world.exit_node.allow_private = False
+    assert await world.exit_node.stream_names.look_up("127.1", world.circuit.circuit_id) is None
+    await close(world)
+    sink.sock.close()
 
 
 @pytest.mark.parametrize("failure", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label empty")])
