@@ -4,6 +4,7 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import libtorrent as lt
 
@@ -13,6 +14,8 @@ MAX_TORRENT_FILE_BYTES = 64 << 20
 MAX_LINK_PEERS = 100  # the most x.pe of a magnet link, which may be as long as it likes
 MAX_TRACKERS = 200  # the most trackers of a torrent, however many it names
 MAX_WEB_SEEDS = 100
+MAX_TOKENS = 3_000_000  # libtorrent's own bound: numbers, texts, lists and dictionaries, of a file about eight
+MAX_TOKENS_OF_STRANGERS = 150_000
 _INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 
@@ -34,9 +37,13 @@ def parse_link(what: str) -> lt.add_torrent_params | None:
     return None
 
 
-def read_metainfo(data: bytes) -> lt.add_torrent_params:
-    """Return the parameters to add a .torrent file's content with. Raises RuntimeError."""
-    parameters = lt.load_torrent_buffer(data)
+def read_metainfo(data: bytes, most_tokens: int = MAX_TOKENS) -> lt.add_torrent_params:
+    """Return the parameters to add a .torrent file's content with. Raises RuntimeError, also for too many tokens.
+
+    libtorrent holds Python's lock while it reads: a million tokens take half a second.
+    """
+    limits: Any = {"max_decode_tokens": most_tokens}
+    parameters = lt.load_torrent_buffer(data, limits)
     _bound(parameters)
     return parameters
 
@@ -44,12 +51,13 @@ def read_metainfo(data: bytes) -> lt.add_torrent_params:
 def _bound(parameters: lt.add_torrent_params) -> None:
     """Leave out trackers, web seeds and peers past the most that a torrent may have."""
     parameters.peers = list(dict.fromkeys(parameters.peers))[:MAX_LINK_PEERS]
-    if len(parameters.trackers) > MAX_TRACKERS:
-        parameters.trackers = parameters.trackers[:MAX_TRACKERS]
+    trackers, named = parameters.trackers, parameters.url_seeds  # libtorrent makes a new list each time
+    if len(trackers) > MAX_TRACKERS:
+        parameters.trackers = trackers[:MAX_TRACKERS]
         parameters.tracker_tiers = parameters.tracker_tiers[:MAX_TRACKERS]
         parameters.flags |= lt.torrent_flags.override_trackers
-    web_seeds = [url for url in parameters.url_seeds if not _is_at_ipv6_address(url)][:MAX_WEB_SEEDS]
-    if web_seeds != parameters.url_seeds:
+    web_seeds = [url for url in named[: 2 * MAX_WEB_SEEDS] if not _is_at_ipv6_address(url)][:MAX_WEB_SEEDS]
+    if web_seeds != named:
         parameters.url_seeds = web_seeds
         parameters.flags |= lt.torrent_flags.override_web_seeds
 

@@ -2,9 +2,14 @@
 
 import argparse
 import io
+import threading
 import time
+import zlib
 
+import libtorrent as lt
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tunnel_pool.cli.arguments.secret_text import _line_of_stdin, secret_text
 from tunnel_pool.daemon.errors import RequestError
@@ -12,7 +17,10 @@ from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.feeds import merged
 from tunnel_pool.daemon.feeds.model import Article, Rule
 from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, MAX_TITLE, read_feed
-from tunnel_pool.daemon.outside.urls import OutsideError, Way, place_of
+from tunnel_pool.daemon.feeds.turns import AT_A_TIME, MOST_SLOW, SLOW_S, Turns
+from tunnel_pool.daemon.outside import client
+from tunnel_pool.daemon.outside.urls import NotAllowedError, OutsideError, Way, place_of
+from tunnel_pool.torrent.metainfo import MAX_TOKENS_OF_STRANGERS, MAX_WEB_SEEDS, read_metainfo
 
 RSS = """<?xml version="1.0" encoding="utf-8"?>
 <rss version="2.0" xmlns:torrent="http://xmlns.ezrss.it/0.1/" xmlns:torznab="http://torznab.com/schemas/2015/feed">
@@ -87,6 +95,66 @@ def test_what_was_read_stays_as_it_is_known_and_the_newest_come_first():
 
 
 # Where it may lead
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://[::ffff:192.168.1.5]/", "https://[64:ff9b::c0a8:105]/", "https://[2002:c0a8:105::1]/",
+     "https://[2001:db8::1]/", "https://198.18.0.1/", "https://[::192.168.1.5]/", "https://192.0.0.8/"],
+)  # fmt: skip
+def test_no_exit_is_asked_for_an_address_that_none_reaches(url):
+    """Some of them name an address of the owner's network."""
+    with pytest.raises(NotAllowedError):
+        place_of(url)
+
+
+def test_feeds_that_take_their_time_hold_up_no_others():
+    turns = Turns()
+    for number in range(AT_A_TIME):
+        assert turns.may_begin(number)
+        turns.begins(number, 0.0)
+    assert not turns.may_begin(9)
+    for number in range(AT_A_TIME):
+        turns.ends(number, SLOW_S + 1)
+    for number in range(MOST_SLOW):
+        assert turns.may_begin(number)
+        turns.begins(number, 100.0)
+    assert not turns.may_begin(MOST_SLOW)
+    assert turns.may_begin(9)
+    turns.ends(0, 101.0)
+    assert turns.may_begin(MOST_SLOW)
+
+
+def test_a_strangers_torrent_is_bounded_before_it_is_read():
+    """libtorrent holds the interpreter's lock meanwhile, so that no thread helps."""
+    torrent = {b"info": {b"name": b"a", b"length": 9, b"piece length": 16384, b"pieces": b"a" * 20}}
+    urls = [b"http://a.example/%d" % number for number in range(MAX_TOKENS_OF_STRANGERS)]
+    many = lt.bencode({**torrent, b"url-list": urls})
+    with pytest.raises(RuntimeError, match="limit"):
+        read_metainfo(many, MAX_TOKENS_OF_STRANGERS)
+    assert len(read_metainfo(many).url_seeds) == MAX_WEB_SEEDS
+
+
+async def test_what_a_server_packed_is_unpacked_in_a_thread(monkeypatch):
+    """Deflate makes a thousand bytes of one."""
+    threads = []
+
+    def unpacked(body, encoding, most_bytes):
+        threads.append(threading.current_thread())
+        return unpack(body, encoding, most_bytes)
+
+    async def answer(request):
+        return web.Response(body=zlib.compress(bytes(1 << 20)), headers={"Content-Encoding": "Deflate"})
+
+    unpack = client._unpacked
+    monkeypatch.setattr(client, "_unpacked", unpacked)
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server, client.WebClient(None).session(1) as session:
+        fetched, _ = await session.fetch(place_of(str(server.make_url("/"))), 2 << 20)
+    assert fetched.body == bytes(1 << 20)
+    assert threading.main_thread() not in threads
+    assert len(threads) == 1
 
 
 @pytest.mark.parametrize(

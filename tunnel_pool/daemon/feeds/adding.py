@@ -1,7 +1,5 @@
 """The torrent of an article, and how a rule wants it added."""
 
-import asyncio
-
 import libtorrent as lt
 from yarl import URL
 
@@ -10,7 +8,7 @@ from tunnel_pool.daemon.outside.client import WebClient, WebSession
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way, is_magnet
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.torrents.changes import AddRequest
-from tunnel_pool.torrent.metainfo import read_metainfo
+from tunnel_pool.torrent.metainfo import MAX_TOKENS_OF_STRANGERS, read_metainfo
 
 MAX_TORRENT_BYTES = 16 << 20
 
@@ -27,7 +25,7 @@ async def parameters_of(article: Article, client: WebClient, session: WebSession
     if fetched.magnet:
         return of_source(fetched.magnet, files=False)
     try:
-        return await asyncio.to_thread(read_metainfo, fetched.body)
+        return read_metainfo(fetched.body, MAX_TOKENS_OF_STRANGERS)
     except (RuntimeError, ValueError):
         raise OutsideError("what its URL leads to is no torrent file") from None
 

@@ -18,6 +18,7 @@ from tunnel_pool.daemon.feeds.apart import read_apart
 from tunnel_pool.daemon.feeds.book import FeedBook
 from tunnel_pool.daemon.feeds.model import Article, Feed, Rule
 from tunnel_pool.daemon.feeds.reading import MAX_ARTICLES, FeedError
+from tunnel_pool.daemon.feeds.turns import Turns
 from tunnel_pool.daemon.outside.client import WebClient, WebSession
 from tunnel_pool.daemon.outside.urls import NotAllowedError, NotNowError, OutsideError, Place, Way
 from tunnel_pool.daemon.storage.store import Store, StoreError
@@ -26,7 +27,6 @@ from tunnel_pool.daemon.torrents.changes import Changes
 MAX_FEED_BYTES = 8 << 20
 MAX_KEPT = 2 * MAX_ARTICLES  # articles of a feed, those that it names no longer included
 TICK_S = 1.0
-AT_A_TIME = 2  # feeds that are worked at at a time: each has circuits of its own
 WITHIN_S = 600.0  # a feed, with the torrents of its articles, is left alone then until its next turn
 MOST_FAILURES = 10  # torrents of a feed in a row that can't be had, after which the others wait for its next turn
 AGAIN_AFTER_S = (300.0, 1800.0, 7200.0)  # when a torrent that can't be had is asked for again, at the most so often
@@ -48,6 +48,7 @@ class Feeds(FeedBook):
         self._due_s: dict[int, float] = {}  # on the monotonic clock
         self._put_off: set[int] = set()  # feeds whose articles are to be looked through
         self._at_work: dict[int, asyncio.Task[None]] = {}
+        self._turns = Turns()
         self._something_is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -116,16 +117,18 @@ class Feeds(FeedBook):
             feed = self._feeds.get(number)
             if feed is None:
                 self._put_off.discard(number)
-            elif number not in self._at_work and len(self._at_work) < AT_A_TIME:
+            elif number not in self._at_work and self._turns.may_begin(number):
                 self._put_off.discard(number)
                 self._begin(feed, self._read(feed) if number in due else self._take_what_is_known(feed))
 
     def _begin(self, feed: Feed, work: Coroutine[Any, Any, None]) -> None:
+        self._turns.begins(feed.number, time.monotonic())
         task = self._at_work[feed.number] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._end(feed))
 
     def _end(self, feed: Feed) -> None:
         del self._at_work[feed.number]
+        self._turns.ends(feed.number, time.monotonic())
         self._something_is_due.set()
 
     async def _read(self, feed: Feed) -> None:

@@ -201,7 +201,10 @@ async def _get(http: aiohttp.ClientSession, place: Place, most_bytes: int) -> by
             body += chunk
             if len(body) > most_bytes:
                 raise OutsideError(f"it is larger than {most_bytes >> 20} MiB")
-        return _unpacked(bytes(body), response.headers.get("Content-Encoding", "identity"), most_bytes)
+        encoding = response.headers.get("Content-Encoding", "identity").lower()
+        if encoding in ("identity", ""):
+            return bytes(body)
+        return await asyncio.to_thread(_unpacked, bytes(body), encoding, most_bytes)
 
 
 async def _post(http: aiohttp.ClientSession, place: Place, told: object) -> None:
@@ -235,9 +238,7 @@ async def _answering(
 
 def _unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
     """Return a body that a server has packed though it was not asked to. Raises OutsideError."""
-    if encoding.lower() in ("identity", ""):
-        return body
-    if encoding.lower() not in ("gzip", "x-gzip", "deflate"):
+    if encoding not in ("gzip", "x-gzip", "deflate"):
         raise OutsideError("it is packed in a way that was not asked for")
     try:
         unpacked = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress(body, most_bytes + 1)

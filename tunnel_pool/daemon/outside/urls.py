@@ -10,6 +10,7 @@ from typing import NamedTuple
 from yarl import URL
 
 from tunnel_pool.daemon.outside.private import address_of, is_private
+from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.torrent.anonymous_torrents import HTTPS_PORT
 
@@ -59,6 +60,9 @@ def place_of(text: str, source: Place | None = None, *, tunnel_all_tls: bool = F
         raise NotAllowedError(f"exits carry HTTPS to port {HTTPS_PORT} alone, and not to port {url.port}")
     if address is None:
         _check_name(url.host or "")
+    elif not is_allowed_destination(str(address), HTTPS_PORT, tunnel_all_tls):
+        # An IPv6 address may name an IPv4 address of the owner's own network, which an exit would hear of.
+        raise NotAllowedError("no exit carries anything to this address")
     return Place(Way.TUNNELS, url)
 
 
