@@ -61,7 +61,7 @@ async def test_names_of_trackers_are_resolved_at_the_exit(tmp_path):
         forwarder = await asyncio.start_server(lambda r, w: forward(r, w, tracker), "127.0.0.1", 0)
         port = forwarder.sockets[0].getsockname()[1]
         async with forwarder:
-            await downloads(opened, tmp_path, magnet(opened, f"http://localhost:{port}/announce"))
+            await downloads(opened, tmp_path, magnet(opened, f"http://localhost:{port}/announce"), "--allow-private")
 
 
 async def forward(reader, writer, tracker):

@@ -18,7 +18,7 @@ from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.reannounces import Reannounces
-from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, schemes_for, tracker_place
+from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, tracker_place
 from tunnel_pool.torrent.last_announces import Announce, LastAnnounces
 from tunnel_pool.torrent.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
@@ -85,7 +85,6 @@ class LibtorrentSession(Generic[T]):
     def __init__(self, settings: dict[str, Any], nice: int = 0, lockdown: Lockdown | None = None) -> None:
         """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""
         open_in = open_here if lockdown is None else lockdown.call
-        self.schemes = schemes_for(lockdown is not None)  # of trackers that its torrents may have
         self._trackers: set[TrackerPlace] = set()
         self._trackers_s = 0.0  # when these were looked up
         self._reannounces = Reannounces()

@@ -17,7 +17,7 @@ from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
-from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
+from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session_settings import anonymous_settings
@@ -81,6 +81,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         self._resume_dir = make_resume_dir(resume_dir)
         self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
         super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
+        self._rules = tracker_rules(lockdown is not None, private)
         self._by_infohash: dict[str, _Torrent] = {}  # by the infohash with which each was added
         self._changed = asyncio.Event()
         self._beginnings: set[asyncio.Task[None]] = set()
@@ -105,8 +106,8 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         else:
             parameters = self._resumed(infohash, parameters, save_dir)
         parameters.save_path = str(save_dir)
-        if left_out := strip(parameters, self.schemes):
-            logger.warning("%s", left_out_trackers(left_out, self.schemes))
+        if left_out := strip(parameters, self._rules):
+            logger.warning("%s", left_out_trackers(left_out, self._rules))
         # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
         parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
         parameters.flags |= lt.torrent_flags.paused

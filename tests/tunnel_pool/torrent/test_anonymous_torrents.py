@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, is_allowed_tracker, strip
+from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, is_allowed_tracker, strip, tracker_rules
 from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
 
 URL = "http://tracker.example/announce?x=1"
@@ -26,6 +26,20 @@ FIELDS = frozenset({
 def test_no_field_is_there_that_nobody_has_judged():
     """`ti` is the metadata: load_torrent_buffer leaves no tracker or web seed in it."""
     assert {name for name in dir(lt.add_torrent_params) if not name.startswith("_")} - FIELDS == set()
+
+
+@pytest.mark.parametrize(
+    "url", ["udp://tracker.lan:6969", "http://nas/announce", "http://fritz.box/", "udp://127.1:80"]
+)
+def test_no_exit_hears_of_names_of_an_inner_network(url):
+    web_seed = url.replace("udp:", "https:").replace("http:", "https:")
+    for is_private in (False, True):
+        rules = tracker_rules(is_locked_down=True, is_private=is_private)
+        assert is_allowed_tracker(url, rules) == is_private
+        parameters = lt.add_torrent_params()
+        parameters.trackers, parameters.url_seeds = [url, "udp://a.example:80"], [web_seed, "https://a.example/"]
+        assert strip(parameters, rules) == (not is_private)
+        assert (len(parameters.trackers), len(parameters.url_seeds)) == ((2, 2) if is_private else (1, 1))
 
 
 @pytest.mark.parametrize("url", ["http://a.example/announce", "udp://1.2.3.4:80", "udp://[2001:db8::1]:6969/announce"])
@@ -82,7 +96,7 @@ def test_what_was_kept_before_comes_back_without_it():
 
 
 def test_tiers_that_are_edited():
-    assert allowed_trackers([["ws://a/", "http://b/"], ["wss://c/"]]) == [["http://b/"]]
+    assert allowed_trackers([["ws://a.example/", "http://b.example/"], ["wss://c.example/"]]) == [["http://b.example/"]]
 
 
 # Answers

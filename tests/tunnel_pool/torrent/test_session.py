@@ -69,7 +69,7 @@ async def test_nothing_leaves_outside_the_proxy(tmp_path):
     async with session_over(consumer, tmp_path / "resume") as (session, server):
         links = [
             f"magnet:?xt=urn:btih:{INFOHASH}&tr=udp://{tracker.host}:{tracker.port}/announce",
-            f"magnet:?xt=urn:btih:{INFOHASH[::-1]}&tr=udp://name.invalid:6969",
+            f"magnet:?xt=urn:btih:{INFOHASH[::-1]}&tr=udp://name.example:6969",
             f"magnet:?xt=urn:btih:{INFOHASH[1:]}a&tr=http://{web_tracker.host}:{web_tracker.port}/announce",
         ]
         await until(lambda: consumer.associations)
@@ -80,7 +80,7 @@ async def test_nothing_leaves_outside_the_proxy(tmp_path):
             return {decode_address(address)[1:] for address, _ in consumer.received}
 
         # The peer, the tracker, and the name of the other tracker: all through the proxy, unresolved.
-        expected = {(peer.host, peer.port), (tracker.host, tracker.port), ("name.invalid", 6969)}
+        expected = {(peer.host, peer.port), (tracker.host, tracker.port), ("name.example", 6969)}
         await until(lambda: expected <= asked())
         # Without the proxy it has nowhere to go.
         await server.close()

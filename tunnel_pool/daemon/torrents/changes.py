@@ -118,7 +118,7 @@ class Changes:
             return
         known.handle.set_metadata(parameters.ti.info_section())
         if known.record.hops != PLAIN:
-            strip(parameters, self._library.sessions.schemes)
+            strip(parameters, self._library.sessions.tracker_rules)
         tiers = list(parameters.tracker_tiers) + [0] * len(parameters.trackers)
         for url, tier in zip(parameters.trackers, tiers, strict=False):
             known.handle.add_tracker({"url": url, "tier": tier})
@@ -249,10 +249,10 @@ class Changes:
     async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
         """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
         if torrent.record.hops != PLAIN:
-            schemes = self._library.sessions.schemes
-            allowed = allowed_trackers(tiers, schemes)
+            rules = self._library.sessions.tracker_rules
+            allowed = allowed_trackers(tiers, rules)
             if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
-                logger.warning("%s", left_out_trackers(left_out, schemes))
+                logger.warning("%s", left_out_trackers(left_out, rules))
             tiers = allowed
         entries = []
         for tier, urls in enumerate(tiers):

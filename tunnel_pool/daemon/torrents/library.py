@@ -147,8 +147,8 @@ class Library:
             parameters.flags &= ~flags.disable_pex
             if not self.records.settings.pex_enabled:
                 parameters.flags |= flags.disable_pex
-        elif left_out := strip(parameters, self.sessions.schemes):
-            logger.warning("%s", left_out_trackers(left_out, self.sessions.schemes))
+        elif left_out := strip(parameters, self.sessions.tracker_rules):
+            logger.warning("%s", left_out_trackers(left_out, self.sessions.tracker_rules))
         parameters.file_priorities = record.file_priorities
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)

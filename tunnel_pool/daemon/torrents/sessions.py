@@ -13,7 +13,7 @@ from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import HostPort
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.torrent.anonymous_session import AnonymousSessions
-from tunnel_pool.torrent.anonymous_torrents import schemes_for
+from tunnel_pool.torrent.anonymous_torrents import TrackerRules, tracker_rules
 from tunnel_pool.torrent.blocklist import NOTHING, Blocklist
 from tunnel_pool.torrent.isolation import PLAIN, Isolation
 from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
@@ -64,9 +64,9 @@ class Sessions:
         )
 
     @property
-    def schemes(self) -> tuple[str, ...]:
-        """Return the schemes of trackers that torrents with hops may have."""
-        return schemes_for(self._lockdown is not None)
+    def tracker_rules(self) -> TrackerRules:
+        """Return which trackers torrents with hops may have."""
+        return tracker_rules(self._lockdown is not None, self._options.private)
 
     def add_end(self, lane: Lane, peer: Address, add: Callable[[Address], object]) -> None:
         """Call `add` with the other end of a hidden swarm's circuit, once it is known how to meet it."""
