@@ -25,15 +25,16 @@ help:
 demo: $(VENV)/run.stamp
 	@$(BIN)/tunnel-pool demo $(DEMO_ARGS)
 
-# So many processes test at a time, each whole files: tests wait more than they work.
-TESTERS ?= 2
-PYTEST := -m pytest -q -n $(TESTERS) --dist loadfile
+# So many processes test at a time, each whole files: tests wait more than they work, slow ones less so.
+TESTERS ?= 4
+SLOW_TESTERS ?= 3
+PYTEST := -m pytest -q --dist loadfile
 
 test: $(VENV)/dev.stamp
-	@$(BIN)/python $(PYTEST)
+	@$(BIN)/python $(PYTEST) -n $(TESTERS)
 
 test-slow: $(VENV)/dev.stamp
-	@$(BIN)/python $(PYTEST) -m slow
+	@$(BIN)/python $(PYTEST) -n $(SLOW_TESTERS) -m slow
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -129,7 +130,7 @@ LOWEST := $(VENV)-lowest
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/stamp
 	@$(LOWEST)/bin/tunnel-pool demo --size 50
-	@$(LOWEST)/bin/python $(PYTEST)
+	@$(LOWEST)/bin/python $(PYTEST) -n $(TESTERS)
 
 $(LOWEST)/stamp: $(VENV)/dev.stamp requirements/lowest.txt
 	@echo "Setting up $(LOWEST) (once) ..." >&2

@@ -46,6 +46,7 @@ def noisy(chance, runs, noise, factor=1.0, drift=0.0):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("noise", "paired"), [(0.2, True), (0.03, True), (0.2, False)])
 def test_identical_sides_are_called_regressed_no_more_than_once_in_twenty(noise, paired):
     trials = 300
