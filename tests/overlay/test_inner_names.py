@@ -109,7 +109,7 @@ async def test_slow_names_of_one_previous_hop_hold_up_no_other(asked):
 
 
 async def test_a_name_is_looked_up_once_for_all_that_a_circuit_leads_there(asked):
-    """As the announces of hundreds of torrents to one tracker."""
+    """Hundreds of torrents announce to one tracker at a start."""
     policy = Policy()
     names = StreamNames(policy)
     looked_up = [names.look_up("quick.example", 0) for _ in range(MAX_WAITING)]

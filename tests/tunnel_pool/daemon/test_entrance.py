@@ -139,7 +139,7 @@ def test_the_limit_of_guesses_is_each_clients_own_and_all_together():
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.access(SYSTEM_PYTHON, os.X_OK), reason="only root can be another user")
 async def test_others_guesses_do_not_shut_the_owner_out(tmp_path):
-    """Of the owner's user, and of an address that had the password before."""
+    """A process of the owner is asked for its own guesses alone."""
     ask = "import sys, urllib.request, urllib.error\n"
     ask += "for number in range(40):\n"
     ask += " request = urllib.request.Request(sys.argv[1], headers={'X-Api-Key': str(number)})\n"
@@ -164,7 +164,7 @@ async def test_others_guesses_do_not_shut_the_owner_out(tmp_path):
 
 
 async def test_a_login_whose_body_does_not_come_is_ended(tmp_path, monkeypatch):
-    """Else anybody who may try a password could keep as many connections busy as all others have."""
+    """Anybody who may try a password could otherwise keep as many connections busy as all others have."""
     monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.5)
     web = WebOptions(HostPort("127.0.0.1", 0), Credentials("owner", "right"))
     async with daemon_here(tmp_path, web=web) as here:

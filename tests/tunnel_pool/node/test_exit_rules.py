@@ -394,7 +394,7 @@ async def test_nobody_is_flooded_through_an_exit(engine):
 
 
 async def test_names_count_together_whoever_asks_until_the_system_has_answered(engine, monkeypatch):
-    """Who destroys a circuit, or asks by HTTP and does not wait, would get threads that are not counted otherwise."""
+    """Threads would not be counted of whoever destroys a circuit, or asks by HTTP and does not wait."""
     asked, answers = [], threading.Event()
 
     def getaddrinfo(host, port, **options):
