@@ -110,7 +110,8 @@ class Dispatcher:
             return
         if asked is not None:
             self._clients.asked(asked.circuit_id, address, association.id)
-            self._tunnels.send_datagram(asked.circuit_id, *asked.datagram)
+            if asked.datagram is not None:
+                self._tunnels.send_datagram(asked.circuit_id, *asked.datagram)
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
@@ -177,14 +178,14 @@ class Dispatcher:
         if not self._associations:
             self.drops[DropReason.NO_ASSOCIATION] += 1
             return
-        if self.announcer is not None and self._is_strange(circuit_id, address):
-            came = self.announcer.came(circuit_id, address, data)
-            if came is Came.STRANGER:
-                self._let_in(circuit_id, address, data)
-            if isinstance(came, Came):
-                return
-            data = came
-        self._hand_to_client(circuit_id, address, data)
+        if self.announcer is None or not self._is_strange(circuit_id, address):
+            self._hand_to_client(circuit_id, address, data)
+            return
+        came = self.announcer.came(circuit_id, address, data)
+        if came is Came.STRANGER:
+            self._let_in(circuit_id, address, data)
+        for answer in () if isinstance(came, Came) else came:
+            self._hand_to_client(circuit_id, address, answer)
 
     def _is_strange(self, circuit_id: int, address: bytes) -> bool:
         """Return whether no client sends to this encoded address over a circuit by which others find us."""

@@ -167,7 +167,7 @@ def test_all_questions_take_it_and_announces_have_its_port(world):
     found(world, {2: 4000})
     asked = world.announcer.ask(TRACKER, CONNECT)
     assert (asked.circuit_id, asked.datagram) == (2, (TRACKER, CONNECT))
-    known = world.announcer.came(2, encode_address("4.4.4.4", 80), bytes(4) + b"tran" + b"real id!")[8:]
+    known = world.announcer.came(2, encode_address("4.4.4.4", 80), bytes(4) + b"tran" + b"real id!")[0][8:]
     asked = world.announcer.ask(TRACKER, announce(known))
     assert asked == (2, (TRACKER, announce(b"real id!", port=4000)))
     assert world.announcer.ask(PEER, announce()) is None  # a uTP packet that looks like a question
@@ -195,7 +195,7 @@ def test_a_worn_circuit_is_replaced_once_it_is_known_where_the_next_one_is_seen(
     # Nobody sees that both circuits are ours.
     query = ping(b"t", bytes(20))
     assert world.announcer.came(1, PEER, query) is Came.TAKEN
-    assert world.announcer.came(2, PEER, query) == query
+    assert world.announcer.came(2, PEER, query) == (query,)
 
 
 def test_when_the_circuit_is_lost_another_is_taken_at_once(world):

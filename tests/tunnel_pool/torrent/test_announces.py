@@ -84,8 +84,8 @@ def test_libtorrent_never_sees_the_id_that_a_tracker_gave_over_a_circuit():
     question = Datagram(TRACKER, connect(b"tran"))
     assert connections.ask(HERE, question) == question
     answer = connections.answered(HERE, connected(b"tran", b"real id!"))
-    known = answer.for_client[8:]
-    assert answer == Answer(connected(b"tran", known))
+    known = answer.for_client[0][8:]
+    assert answer == Answer((connected(b"tran", known),))
     assert known != b"real id!"
     assert connections.ask(HERE, Datagram(TRACKER, announce(known))) == (TRACKER, announce(b"real id!"))
     assert connections.is_tracker(TRACKER)
@@ -97,13 +97,13 @@ def test_an_id_is_used_over_the_circuit_and_with_the_tracker_alone_that_it_is_fo
     """Any other, as one that a tracker gave to a plain session of the same program, is replaced by a new one."""
     connections = Connections(counting())
     connections.ask(HERE, Datagram(TRACKER, connect(b"tran")))
-    known = connections.answered(HERE, connected(b"tran", b"real id!")).for_client[8:]
+    known = connections.answered(HERE, connected(b"tran", b"real id!")).for_client[0][8:]
     asked = connections.ask(circuit, Datagram(tracker, announce(known)))
     assert (asked.destination, question_of(asked.payload)) == (tracker, Question.CONNECT)
     transaction = asked.payload[12:]
-    assert connections.answered(circuit, connected(b"else", b"forged!!")) == Answer(None)
+    assert connections.answered(circuit, connected(b"else", b"forged!!")) == Answer()
     answer = connections.answered(circuit, connected(transaction, b"another!"))
-    assert answer == Answer(None, Datagram(tracker, announce(b"another!")))
+    assert answer == Answer((), (Datagram(tracker, announce(b"another!")),))
     assert connections.ask(circuit, Datagram(tracker, announce(known))) == (tracker, announce(b"another!"))
 
 
@@ -117,7 +117,28 @@ def test_a_tracker_that_does_not_answer_is_asked_again_for_an_id_some_times():
         assert connections.again(100.0 + after_s) == []
     assert connections.again(1000.0) == []
     answer = connections.answered(HERE, connected(asked.payload[12:], b"real id!"))
-    assert answer == Answer(None, Datagram(TRACKER, announce(b"real id!")))
+    assert answer == Answer((), (Datagram(TRACKER, announce(b"real id!")),))
+
+
+def test_a_tracker_is_asked_for_one_id_at_a_time():
+    """libtorrent asks for each of its torrents; an exit lets 50 datagrams to who has not answered, and no more."""
+    connections = Connections(counting())
+    transactions = [number.to_bytes(4, "big") for number in range(300, 600)]
+    sent = [connections.ask(HERE, Datagram(TRACKER, connect(transaction))) for transaction in transactions]
+    assert sent == [(TRACKER, connect(transactions[0]))] + [None] * 299
+    assert connections.ask(HERE, Datagram(TRACKER, announce(b"of yore!"))) is None
+    assert connections.ask(HERE, Datagram(OTHER, connect(b"tran"))) == (OTHER, connect(b"tran"))
+    assert connections.ask(THERE, Datagram(TRACKER, connect(b"tran"))) == (TRACKER, connect(b"tran"))
+    answer = connections.answered(HERE, connected(transactions[0], b"real id!"))
+    told = answer.for_client[0][8:]
+    assert answer.for_client == tuple(connected(transaction, told) for transaction in transactions)
+    assert answer.sent == (Datagram(TRACKER, announce(b"real id!")),)
+    assert connections.ask(HERE, Datagram(TRACKER, announce(told))) == (TRACKER, announce(b"real id!"))
+    # A tracker that did not answer for long is asked anew, when libtorrent asks.
+    for now_s in (0.0, *AGAIN_S):
+        connections.again(now_s)
+    assert connections.ask(THERE, Datagram(TRACKER, connect(b"more"))) == (TRACKER, connect(b"tran"))
+    assert connections.ask(THERE, Datagram(TRACKER, connect(b"next"))) is None
 
 
 def test_what_is_answered_or_gone_is_not_asked_again():
@@ -133,7 +154,7 @@ def test_what_is_answered_or_gone_is_not_asked_again():
 def test_what_a_dead_circuit_was_given_is_forgotten():
     connections = Connections(counting())
     connections.ask(HERE, Datagram(TRACKER, connect(b"tran")))
-    known = connections.answered(HERE, connected(b"tran", b"real id!")).for_client[8:]
+    known = connections.answered(HERE, connected(b"tran", b"real id!")).for_client[0][8:]
     connections.forget_circuit(HERE)
     assert question_of(connections.ask(HERE, Datagram(TRACKER, announce(known))).payload) is Question.CONNECT
 

@@ -81,10 +81,10 @@ class Came(Enum):
 
 
 class Asked(NamedTuple):
-    """Says over which circuit a question goes, and what is sent in its place."""
+    """Says over which circuit a question goes, and what is sent in its place; None where it waits for an answer."""
 
     circuit_id: int
-    datagram: Datagram
+    datagram: Datagram | None
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class Announcer:
 
     # What comes in
 
-    def came(self, circuit_id: int, origin: bytes, payload: bytes) -> bytes | Came:
+    def came(self, circuit_id: int, origin: bytes, payload: bytes) -> tuple[bytes, ...] | Came:
         """Judge a datagram that came over an announced circuit from where no client sends to over it.
 
         Return what the client gets in its place, or what else becomes of it.
@@ -225,16 +225,16 @@ class Announcer:
             if origin in self._dht_asked:
                 self._nodes.add(origin)
             # What is answered goes over the present circuit: who asks over another must not see that both are ours.
-            return Came.TAKEN if circuit_id != self.circuit_id and is_dht_query(payload) else payload
+            return Came.TAKEN if circuit_id != self.circuit_id and is_dht_query(payload) else (payload,)
         if begins_connection(payload):
             is_known = self._session.is_connected(decode_address(origin)[1:])
             return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
         if not may_be_trackers(payload):
             return Came.TAKEN  # libtorrent would answer a stray uTP packet over whatever circuit
         answer = self._connections.answered(circuit_id, payload)
-        if answer.sent is not None:
-            self._tunnels.send_datagram(circuit_id, *answer.sent)
-        return Came.TAKEN if answer.for_client is None else answer.for_client
+        for question in answer.sent:
+            self._tunnels.send_datagram(circuit_id, *question)
+        return answer.for_client or Came.TAKEN
 
     def circuit_removed(self, circuit_id: int) -> None:
         self._watched.pop(circuit_id, None)

@@ -13,7 +13,9 @@ it over this circuit alone; in the place of any other that libtorrent sends, the
 """
 
 import struct
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tunnel_pool.overlay.pacing import Newest
@@ -29,6 +31,7 @@ _KEY = struct.Struct("!I")
 _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
 _TOTALS_AT, _KEY_AT, _PORT_AT = 56, 88, 96
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
+MAX_HELD = 1024  # questions, or torrents, that wait for one connection id
 AGAIN_S = (1.0, 3.0, 7.0)  # when a tracker is asked again that did not answer; libtorrent asks after 15 s
 
 
@@ -59,81 +62,99 @@ class Datagram(NamedTuple):
 class Answer(NamedTuple):
     """Says what becomes of a tracker's answer: what libtorrent gets of it, and what is sent now."""
 
-    for_client: bytes | None
-    sent: Datagram | None = None
+    for_client: tuple[bytes, ...] = ()
+    sent: tuple[Datagram, ...] = ()
 
 
-class _Held(NamedTuple):
-    """Holds a question that waits for a connection id."""
+@dataclass(slots=True)
+class _Asking:
+    """Holds what waits for a tracker's connection id."""
 
-    question: Datagram
+    destination: bytes
+    clients: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_HELD))  # libtorrent's transactions
+    questions: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_HELD))
     since_s: float | None = None  # since when it is known to wait
     tries: int = 0  # how often the tracker was asked again
 
 
 class Connections:
-    """Holds the connection ids that trackers gave over circuits, by those that libtorrent knows."""
+    """Holds the connection ids that trackers gave over circuits, by those that libtorrent knows.
+
+    A tracker is asked for one id at a time: libtorrent asks for each of its torrents at a start, and exits let no more
+    than some datagrams to a destination that has not answered.
+    """
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
         """`random_bytes` returns bytes that nobody can guess."""
         self._random_bytes = random_bytes
         self._trackers = Newest[bytes, None](MAX_KNOWN)
-        # By circuit and transaction id, where a tracker was asked; by circuit, destination and libtorrent's id, the one
-        # that was given; by circuit and transaction id, questions.
-        self._asked = Newest[tuple[int, bytes], bytes](MAX_KNOWN)
+        # By circuit and transaction id, what was asked, and the other way round by destination; by circuit, destination
+        # and libtorrent's connection id, the one that was given.
+        self._asking = Newest[tuple[int, bytes], _Asking](MAX_KNOWN)
+        self._transactions = Newest[tuple[int, bytes], bytes](MAX_KNOWN)
         self._given = Newest[tuple[int, bytes, bytes], bytes](MAX_KNOWN)
-        self._waiting = Newest[tuple[int, bytes], _Held](MAX_KNOWN)
 
     def is_tracker(self, destination: bytes) -> bool:
         """Return whether libtorrent has asked this destination for a connection id."""
         return destination in self._trackers
 
-    def ask(self, circuit_id: int, question: Datagram) -> Datagram:
-        """Return what is sent over a circuit in the place of a question, which may wait meanwhile."""
+    def ask(self, circuit_id: int, question: Datagram) -> Datagram | None:
+        """Return what is sent over a circuit in the place of a question, None where it waits for an answer."""
         destination, payload = question
-        if len(payload) == CONNECT_BYTES and payload.startswith(CONNECT_START):
+        is_connect = len(payload) == CONNECT_BYTES and payload.startswith(CONNECT_START)
+        if is_connect:
             self._trackers[destination] = None
-            self._asked[circuit_id, payload[_TRANSACTION_AT]] = destination
-            return question
-        given = self._given.get((circuit_id, destination, payload[:CONNECTION_BYTES]))
-        if given is not None:
+        elif (given := self._given.get((circuit_id, destination, payload[:CONNECTION_BYTES]))) is not None:
             return Datagram(destination, given + payload[CONNECTION_BYTES:])
-        transaction = self._random_bytes(_TRANSACTION_BYTES)
-        self._waiting[circuit_id, transaction] = _Held(question)
+        transaction = self._transactions.get((circuit_id, destination), b"")
+        asking = self._asking.get((circuit_id, transaction))
+        is_new = asking is None or asking.tries == len(AGAIN_S)  # the tracker did not answer for long
+        if asking is None:
+            transaction = payload[_TRANSACTION_AT] if is_connect else self._random_bytes(_TRANSACTION_BYTES)
+            asking = self._asking[circuit_id, transaction] = _Asking(destination)
+            self._transactions[circuit_id, destination] = transaction
+        if is_connect:
+            asking.clients.append(payload[_TRANSACTION_AT])
+        else:
+            asking.questions.append(payload)
+        if not is_new:
+            return None
+        asking.since_s, asking.tries = None, 0
         return Datagram(destination, CONNECT_START + transaction)
 
     def answered(self, circuit_id: int, payload: bytes) -> Answer:
         """Take what a tracker may have answered over a circuit."""
         if len(payload) != CONNECT_BYTES or not payload.startswith(_CONNECTED):
-            return Answer(payload)
+            return Answer((payload,))
         transaction, given = payload[4:8], payload[8:]
-        waiting = self._waiting.pop((circuit_id, transaction), None)
-        if waiting is not None:
-            destination, held = waiting.question
-            self._given[circuit_id, destination, held[:CONNECTION_BYTES]] = given
-            return Answer(None, Datagram(destination, given + held[CONNECTION_BYTES:]))
-        asked = self._asked.pop((circuit_id, transaction), None)
+        asked = self._asking.pop((circuit_id, transaction), None)
         if asked is None:
-            return Answer(None)
+            return Answer()
+        self._transactions.pop((circuit_id, asked.destination), None)
         told = self._random_bytes(CONNECTION_BYTES)
-        self._given[circuit_id, asked, told] = given
-        return Answer(payload[:8] + told)
+        if asked.clients:
+            self._given[circuit_id, asked.destination, told] = given
+        for question in asked.questions:
+            self._given[circuit_id, asked.destination, question[:CONNECTION_BYTES]] = given
+        return Answer(
+            tuple(_CONNECTED + client + told for client in asked.clients),
+            tuple(Datagram(asked.destination, given + question[CONNECTION_BYTES:]) for question in asked.questions),
+        )
 
     def again(self, now_s: float) -> list[tuple[int, Datagram]]:
-        """Return what is asked again, and over which circuits: libtorrent does not know of these questions of ours."""
-        asked = []
-        for (circuit_id, transaction), held in list(self._waiting.items()):
-            if held.since_s is None:
-                self._waiting[circuit_id, transaction] = held._replace(since_s=now_s)
-            elif held.tries < len(AGAIN_S) and now_s - held.since_s >= AGAIN_S[held.tries]:
-                self._waiting[circuit_id, transaction] = held._replace(tries=held.tries + 1)
-                asked.append((circuit_id, Datagram(held.question.destination, CONNECT_START + transaction)))
-        return asked
+        """Return what is asked again, and over which circuits."""
+        again = []
+        for (circuit_id, transaction), asking in self._asking.items():
+            if asking.since_s is None:
+                asking.since_s = now_s
+            elif asking.tries < len(AGAIN_S) and now_s - asking.since_s >= AGAIN_S[asking.tries]:
+                asking.tries += 1
+                again.append((circuit_id, Datagram(asking.destination, CONNECT_START + transaction)))
+        return again
 
     def forget_circuit(self, circuit_id: int) -> None:
-        _forget(self._asked, circuit_id)
-        _forget(self._given, circuit_id)
-        _forget(self._waiting, circuit_id)
+        for known in (self._asking, self._transactions, self._given):
+            _forget(known, circuit_id)
 
 
 def _forget(known: dict[Any, Any], circuit_id: int) -> None:
