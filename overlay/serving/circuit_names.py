@@ -16,7 +16,6 @@ from tunnel_pool.overlay.serving.shares import Asker
 
 FOUND_S = 60.0  # how long what was found holds: getaddrinfo(3) does not say how long it may
 MAX_FOUND = 64
-MAX_WAITING = 512  # datagrams, streams and requests of a circuit that wait for a name
 
 Keep = Callable[["asyncio.Task[Found]"], object]
 """Keeps a task, and cancels it when the circuit ends."""
@@ -29,7 +28,6 @@ class TooManyNamesError(Exception):
 class CircuitNames:
     def __init__(self, names: Names, asker: Asker, keep: Keep) -> None:
         self._names, self._asker, self._keep = names, asker, keep
-        self._waiting = 0
         self._finding: dict[str, asyncio.Task[Found]] = {}
         self._asked: set[asyncio.Future[Found]] = set()
         self._found = Newest[str, tuple[float, Found]](MAX_FOUND)  # until when it holds
@@ -42,14 +40,19 @@ class CircuitNames:
         """Return what the system says of a name. Raises TooManyNamesError, OSError, and UnicodeError for no name."""
         if name not in self._finding and self.is_known(name):
             return self._found[name][1]
-        if self._waiting >= MAX_WAITING:
+        if not self._names.waiting.take(self._asker):
             raise TooManyNamesError
+        try:
+            return await self._once_found(name)
+        finally:
+            self._names.waiting.give_back(self._asker)
+
+    async def _once_found(self, name: str) -> Found:
         if name not in self._finding:
             finding = asyncio.get_running_loop().create_task(self._find(name))
             self._keep(finding)
             self._finding[name] = finding
             finding.add_done_callback(lambda done: self._is_found(name, done))
-        self._waiting += 1
         finding = self._finding[name]
         try:
             return await asyncio.shield(finding)
@@ -57,8 +60,6 @@ class CircuitNames:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             raise OSError("the circuit has ended") from None
-        finally:
-            self._waiting -= 1
 
     async def _find(self, name: str) -> Found:
         while (asked := self._names.look_up(self._asker, name, socket.SOCK_STREAM)) is None:

@@ -10,7 +10,9 @@ from typing import Any
 from tunnel_pool.overlay.serving.shares import Asker, Shares
 
 # Names that are looked up at a time: of a circuit, of the circuits of one previous hop, and of all.
-MAX_RESOLVING, MAX_RESOLVING_OF_HOP, MAX_RESOLVING_IN_ALL = 8, 32, 64
+MAX_RESOLVING, MAX_RESOLVING_OF_HOP, MAX_RESOLVING_IN_ALL = 8, 32, 256
+# Datagrams, streams and requests that wait for a name, likewise.
+MAX_WAITING, MAX_WAITING_OF_HOP, MAX_WAITING_IN_ALL = 512, 1024, 4096
 
 Found = list[tuple[Any, ...]]
 """What getaddrinfo(3) says: (family, type, protocol, canonical name, socket address) of each address."""
@@ -26,6 +28,7 @@ class Names:
 
     def __init__(self) -> None:
         self._shares = Shares(MAX_RESOLVING, MAX_RESOLVING_OF_HOP, MAX_RESOLVING_IN_ALL)
+        self.waiting = Shares(MAX_WAITING, MAX_WAITING_OF_HOP, MAX_WAITING_IN_ALL)
 
     @property
     def under_way(self) -> int:

@@ -10,11 +10,18 @@ import pytest
 
 from tests.network import until
 from tunnel_pool.daemon.outside.urls import NotAllowedError, place_of
-from tunnel_pool.overlay.serving.circuit_names import MAX_WAITING, CircuitNames
+from tunnel_pool.overlay.serving.circuit_names import CircuitNames
 from tunnel_pool.overlay.serving.exit_rules import Protocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
-from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING, MAX_RESOLVING_IN_ALL, MAX_RESOLVING_OF_HOP, Names
+from tunnel_pool.overlay.serving.resolver import (
+    MAX_RESOLVING,
+    MAX_RESOLVING_IN_ALL,
+    MAX_RESOLVING_OF_HOP,
+    MAX_WAITING,
+    MAX_WAITING_OF_HOP,
+    Names,
+)
 from tunnel_pool.overlay.serving.shares import Asker, Shares
 from tunnel_pool.overlay.serving.stream_names import StreamNames
 
@@ -102,7 +109,7 @@ async def test_slow_names_of_one_previous_hop_hold_up_no_other(asked):
         for number in range(64):
             names.look_up(f"slow{number}.example", circuit_id)
     await until(lambda: len(asked) == MAX_RESOLVING_OF_HOP)
-    assert MAX_RESOLVING_OF_HOP < MAX_RESOLVING_IN_ALL
+    assert 8 * MAX_RESOLVING_OF_HOP <= MAX_RESOLVING_IN_ALL  # so many previous hops hold up all others
     assert await names.look_up("quick.example", 10) == "192.0.2.1"
     names.close()
     policy.close()
@@ -127,6 +134,10 @@ async def test_a_name_is_looked_up_once_for_all_that_a_circuit_leads_there(asked
     for number in range(MAX_WAITING + 10):
         names.look_up(f"slow{number}.example", 3)
     await until(lambda: policy.counters == {"exit_too_many_names": 10})
+    for number in range(MAX_WAITING):
+        names.look_up(f"slow{number}.example", 4)
+        names.look_up(f"slow{number}.example", 5)
+    await until(lambda: policy.counters == {"exit_too_many_names": 10 + 3 * MAX_WAITING - MAX_WAITING_OF_HOP})
     names.close()
     policy.close()
 
