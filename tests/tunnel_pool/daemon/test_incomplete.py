@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import msgspec
+import pytest
 from qbittorrentapi import Client
 
 from tests.network import until
@@ -13,8 +14,10 @@ from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.outside.urls import place_of
-from tunnel_pool.daemon.torrents import incomplete
+from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.torrents import incomplete, moves
 from tunnel_pool.daemon.torrents.changes import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
@@ -67,6 +70,70 @@ async def test_a_torrent_whose_way_home_is_blocked_goes_on_seeding_and_goes_home
         await until(lambda: not torrent.is_paused)
         (own / "t").unlink()
         await until(lambda: torrent.record.folder == str(own))
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
+    """Neither the whole file, onto which a torrent with a piece of it is moved, nor somebody else's."""
+    there, folder = tmp_path / "there", tmp_path / "here"
+    content = make_torrent(there, "t", SIZES)
+    (folder / "t").mkdir(parents=True)
+    (folder / "t" / "a").write_bytes((there / "t" / "a").read_bytes()[:16384])
+    if not is_own:
+        (there / "t" / "a").write_bytes(b"a stranger's")
+        (there / "t" / "sub" / "b").unlink()
+
+    def files():
+        return {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+
+    before = files()
+    async with daemon_here(tmp_path) as here:
+        torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(folder)))
+        with pytest.raises(RequestError, match="/there/t/.* is there already, and is not replaced"):
+            await here.changes.moves.move([torrent], str(there), True)
+        assert files() == before
+        assert torrent.record.folder == str(folder)
+        if is_own:  # It is taken over where the owner says so.
+            await here.changes.moves.move([torrent], str(there), False)
+            await until(lambda: torrent.is_finished)
+            assert files() == before
+
+
+async def test_libtorrent_replaces_nothing_that_has_come_since_the_look(tmp_path, monkeypatch):
+    there = tmp_path / "there"
+    content = make_torrent(tmp_path / "here", "t", SIZES)
+    (there / "t").mkdir(parents=True)
+    (there / "t" / "a").write_bytes(b"a stranger's")
+    monkeypatch.setattr(moves, "_first_there", lambda torrent, folder: "")
+    async with daemon_here(tmp_path) as here:
+        torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(tmp_path / "here")))
+        await until(lambda: torrent.is_finished)
+        await here.changes.moves.move([torrent], str(there), True)
+        await until(lambda: not torrent.is_moving)
+        assert "can't be moved" in torrent.error
+        assert torrent.record.folder == str(tmp_path / "here")
+        assert (there / "t" / "a").read_bytes() == b"a stranger's"
+        assert (tmp_path / "here" / "t" / "sub" / "b").stat().st_size == 1000
+
+
+def test_a_move_that_was_cut_short_is_ended_over_its_own_copy_alone(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder in (source, target):
+        (folder / "t").mkdir(parents=True)
+    for name in ("a", "b", "c"):
+        (source / "t" / name).write_bytes(name.encode() * 1000)
+    (target / "t" / "a").write_bytes(b"a" * 10)  # a copy that has begun
+    (target / "t" / "b").write_bytes(b"a stranger's")
+    with pytest.raises(FileExistsError) as raised:
+        disk.finish_move(["t/a", "t/b", "t/c"], str(source), str(target))
+    assert raised.value.filename == str(target / "t" / "b")
+    assert sorted(path.name for path in (source / "t").iterdir()) == ["a", "b", "c"]
+    (target / "t" / "b").unlink()
+    disk.finish_move(["t/a", "t/b", "t/c"], str(source), str(target))
+    assert {path.name: path.read_bytes() for path in (target / "t").iterdir()} == {
+        name: name.encode() * 1000 for name in ("a", "b", "c")
+    }
+    assert not (source / "t").exists()
 
 
 async def test_a_torrent_that_is_there_already_stays_where_it_is(tmp_path):

@@ -1,6 +1,7 @@
 """What the daemon does with files itself: free space, files that are given up, moves that were cut short."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
+
+COMPARED_BYTES = 1 << 20
 
 
 def free_spaces(folders: Iterable[str]) -> dict[str, FreeSpace]:
@@ -100,14 +103,33 @@ def remove_empty_folders(path: Path, root: Path) -> None:
 def finish_move(names: Iterable[str], source: str, target: str) -> None:
     """Finish a move that was cut short by `kill -9`: what is still in `source` goes to `target`.
 
-    A file that is still in `source` is whole there: it is deleted only when its copy is. Raises OSError.
+    A file that is still in `source` is whole there: it is deleted only when its copy is. What is in its way in `target`
+    is replaced only if it is the beginning of a copy. Raises OSError.
     """
-    for name in names:
-        if not is_inside(source, name) or not (Path(source) / name).is_file():
-            continue
+    left = [name for name in names if is_inside(source, name) and (Path(source) / name).is_file()]
+    for name in left:
+        if not _may_arrive(Path(source) / name, Path(target) / name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(Path(target) / name))
+    for name in left:
         destination = Path(target) / name
         destination.parent.mkdir(parents=True, exist_ok=True)
         arriving = destination.with_name(f".{destination.name}.moving")
         shutil.move(Path(source) / name, arriving)
         os.replace(arriving, destination)
         remove_empty_folders(Path(source) / name, Path(source))
+
+
+def _may_arrive(path: Path, destination: Path) -> bool:
+    """Return whether nothing is at the destination, or a beginning of the file, as a copy leaves that is cut short.
+
+    Raises OSError.
+    """
+    if not os.path.lexists(destination):
+        return True
+    if destination.is_symlink() or not destination.is_file():
+        return False
+    with path.open("rb") as whole, destination.open("rb") as begun:
+        while piece := begun.read(COMPARED_BYTES):
+            if whole.read(len(piece)) != piece:
+                return False
+    return True

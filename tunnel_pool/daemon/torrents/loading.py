@@ -81,7 +81,8 @@ async def _finish_move(library: Library, record: Record, parameters: lt.add_torr
         await asyncio.to_thread(disk.finish_move, names, record.folder, record.moving_to)
     except OSError as why:
         logger.error("A move that was cut short can't be ended: %s", why.strerror)
-        return f"its move to another folder was cut short, and can't be ended: {why.strerror}"
+        in_the_way = f" ({why.filename})" if isinstance(why, FileExistsError) else ""
+        return f"its move to another folder was cut short, and can't be ended: {why.strerror}{in_the_way}"
     record.folder, record.moving_to, record.folder_when_done = record.moving_to, "", ""
     parameters.save_path = record.folder
     await library.records.add(record, parameters)

@@ -48,15 +48,15 @@ class Moves:
     ) -> None:
         """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError.
 
-        A move that fails has its torrent stand still with the error, unless it `is_tried_again` by itself.
+        Nothing that is there is replaced. A move that fails has its torrent stand still with the error, unless it
+        `is_tried_again` by itself.
         """
         folder, library = absolute(location), self._library
         async with library.records.changing:
-            for torrent in filter(library.records.is_here, torrents):
-                if torrent.is_moving:
-                    raise RequestError("the torrent is being moved already")
-                if with_files and torrent.is_missing:
-                    raise RequestError("its files are gone: set its location to where they are")
+            chosen = [torrent for torrent in torrents if library.records.is_here(torrent)]
+            for torrent in chosen if with_files else ():
+                await _check_move(torrent, folder)
+            for torrent in chosen:
                 if with_files and folder != torrent.record.folder:
                     await library.records.put(torrent, moving_to=folder)
                     torrent.is_moving, torrent.error = True, ""
@@ -71,7 +71,7 @@ class Moves:
         before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
         try:
-            torrent.handle.move_storage(folder, lt.move_flags_t.always_replace_files)
+            torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)
             try:
                 await torrent.moved
             except OSError as error:
@@ -102,6 +102,22 @@ class Moves:
             torrent.recheck()
         await self._library.records.put_with_resume(torrent, folder=folder, folder_when_done="")
         self._library.tell_done(torrent)
+
+
+async def _check_move(torrent: Torrent, folder: str) -> None:
+    """Raises RequestError."""
+    if torrent.is_moving:
+        raise RequestError("the torrent is being moved already")
+    if torrent.is_missing:
+        raise RequestError("its files are gone: set its location to where they are")
+    if folder != torrent.record.folder and (there := await asyncio.to_thread(_first_there, torrent, folder)):
+        raise RequestError(f"{there} is there already, and is not replaced: move it away, or look for the files there")
+
+
+def _first_there(torrent: Torrent, folder: str) -> str:
+    """Return a path in a folder that a file of the torrent is to have and something has; empty if there is none."""
+    paths = (os.path.join(folder, torrent.file_path(index)) for index in torrent.file_indexes())
+    return next(filter(os.path.lexists, paths), "")
 
 
 def _leave(folder: str) -> None:
