@@ -17,8 +17,9 @@ const BURST_NS: u64 = 10_000_000_000;
 /// Connections to one address that failed, and all of a circuit that failed, until there was a quiet minute or two.
 const MAX_FAILED_OF_ADDRESS: u32 = 4;
 const MAX_FAILED: u32 = 256;
-/// Connections to one address that were not judged yet, of a circuit: a client may ask one tracker about many torrents.
-const MAX_UNJUDGED_OF_ADDRESS: u32 = 16;
+/// Connections to one address that were not judged yet, of a circuit: libtorrent asks one tracker about 50 torrents at a
+/// time (its max_concurrent_http_announces).
+const MAX_UNJUDGED_OF_ADDRESS: u32 = 64;
 const FORGET_NS: u64 = 60_000_000_000;
 /// What the circuits of one previous hop have together, for one that a circuit has.
 const CIRCUITS_OF_A_NEIGHBOUR: u32 = 8;
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn connections_that_are_held_open_scan_no_more_than_those_that_fail() {
         let (mut dials, mut all, neighbour) = (Dials::default(), AllDials::default(), IpAddr::from([9, 9, 9, 9]));
-        for number in 0..200 {
+        for number in 0..600 {
             if dials.may_dial(to(1), START_NS).is_ok() {
                 dials.begun(to(1));
                 assert!(number < MAX_UNJUDGED_OF_ADDRESS);
