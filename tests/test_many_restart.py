@@ -19,7 +19,8 @@ LINES_OF_A_KIND = 12  # those of two minutes, and the lines that tell how many t
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_three_hundred_torrents_are_told_of_and_announced_after_a_restart(tmp_path):
+@pytest.mark.parametrize("scheme", ["udp", "http"])
+async def test_three_hundred_torrents_are_told_of_and_announced_after_a_restart(scheme, tmp_path):
     async with (
         LocalSwarm(1 << 20, seeders=1, exits=2, relays=0, log_level="error") as swarm,
         recording_tracker(host := unused_host()) as tracker,
@@ -33,7 +34,7 @@ async def test_three_hundred_torrents_are_told_of_and_announced_after_a_restart(
         async with daemon(tmp_path, *options) as (_, address), Rpc(address) as rpc:
             await rpc.call("session_set", {"download_queue_enabled": False})
             for infohash in hashes:
-                place = f"udp://{host}:{tracker.port}/announce"
+                place = f"{scheme}://{host}:{tracker.port}/announce"
                 await rpc.call("torrent_add", {"filename": f"magnet:?xt=urn:btih:{infohash}&tr={place}"})
             await until(lambda: asked() == hashes, 120, "all are announced")
         tracker.told.clear()

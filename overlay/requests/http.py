@@ -9,6 +9,7 @@ An exit offers it with peer flag 32768; ours is overlay/serving/http_exit.py.
 """
 
 import asyncio
+from weakref import WeakValueDictionary
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.payload import CellablePayload
@@ -29,6 +30,7 @@ PART_BYTES = 1100  # of an answer that we put into a cell: it fits a packet of 1
 MAX_PART_BYTES = 1400  # as Tribler's exits send
 MAX_PARTS = 1024
 TIMEOUT_S = 20.0
+AT_A_TIME = 5  # requests over a circuit: an exit drops what is more (overlay/serving/http_exit.py)
 
 
 class HttpError(Exception):
@@ -94,6 +96,7 @@ class HttpRequests:
     def __init__(self, community: TunnelCommunity) -> None:
         """Let the answers come in over the community's circuits."""
         self._community = community
+        self._turns = WeakValueDictionary[int, asyncio.Semaphore]()  # by circuit, for as long as it is used
         community.add_cell_handler(HttpResponsePayload, self._on_response)
         community.cells_over_our_circuits.add(HttpResponsePayload.msg_id)
 
@@ -102,25 +105,37 @@ class HttpRequests:
     ) -> bytes:
         """Return the answer as it came, headers and all; names are resolved at the exit. Raises HttpError.
 
-        The request takes the circuit with this id while it is there, else one that is for requests.
+        The request takes the circuit with this id while it is there, else one that is for requests. Over each, so many
+        are asked at a time, and the others wait.
         """
         community = self._community
         if len(request) > MAX_REQUEST_BYTES:
             raise HttpError(f"a request of {len(request)} bytes; {MAX_REQUEST_BYTES} fit into a cell")
         named = self._named_circuit(circuit_id, lane)
         circuit = named or await self._circuit(lane)
+        turns = self._turns.get(circuit.circuit_id) or asyncio.Semaphore(AT_A_TIME)
+        self._turns[circuit.circuit_id] = turns
+        async with turns:
+            try:
+                return await self._ask(circuit, destination, request)
+            except HttpError:
+                # The exit may be gone, or never answer: the next request tries another.
+                if circuit is not named:
+                    why = "no answer to a request"
+                    community.remove_circuit(circuit.circuit_id, why, destroy=DESTROY_REASON_UNNEEDED)
+                raise
+
+    async def _ask(self, circuit: Circuit, destination: tuple[str, int], request: bytes) -> bytes:
+        """Raises HttpError."""
+        community = self._community
+        if circuit.state != CIRCUIT_STATE_READY:
+            raise HttpError("the circuit has ended")
         cache = HttpRequestCache(community.request_cache, circuit)
         if community.request_cache.add(cache) is None:
             raise HttpError("shutting down")
         target = unpack_address(pack_address(*destination))
         community.send_cell(circuit.hop.address, HttpRequestPayload(circuit.circuit_id, cache.number, target, request))
-        try:
-            return await cache.future
-        except HttpError:
-            # The exit may be gone, or never answer: the next request tries another.
-            if circuit is not named:
-                community.remove_circuit(circuit.circuit_id, "no answer to a request", destroy=DESTROY_REASON_UNNEEDED)
-            raise
+        return await cache.future
 
     def _named_circuit(self, circuit_id: int | None, lane: Lane) -> Circuit | None:
         circuit: Circuit | None = self._community.circuits.get(circuit_id)

@@ -139,6 +139,20 @@ async def test_a_request_and_an_answer_of_many_cells(hops):
             await exit_node.unload()
 
 
+async def test_more_requests_than_an_exit_takes_at_a_time_wait_for_their_turn():
+    """libtorrent asks about 50 torrents at a time; an exit drops the sixth request of a circuit."""
+    exit_node = await open_overlay(make_config(HTTP_FLAGS, allow_private=True))
+    tracker, address = await server(answer(encoded([]), b"Content-Length: 2"))
+    async with tracker, tunnels("plain", [address_of(exit_node)]) as client:
+        await until(lambda: client.get_candidates(PEER_FLAG_EXIT_HTTP))
+        await client.perform_http_request(address, REQUEST)
+        answers = await asyncio.gather(*(client.perform_http_request(address, REQUEST) for _ in range(50)))
+        assert {each[-2:] for each in answers} == {encoded([])}
+        assert exit_node.counters["http_too_many_requests"] == 0
+        assert not client.http._turns
+    await exit_node.unload()
+
+
 async def test_without_such_an_exit_there_is_none():
     async with network(exits=1) as nodes, tunnels("plain", [address_of(nodes[0])]) as client:
         await until(lambda: client.candidates)

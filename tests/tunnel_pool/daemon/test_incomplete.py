@@ -89,7 +89,7 @@ async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
     before = files()
     async with daemon_here(tmp_path) as here:
         torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(folder)))
-        with pytest.raises(RequestError, match="/there/t/.* is there already, and is not replaced"):
+        with pytest.raises(RequestError, match=r"/there/t/.* is there already, and is not replaced"):
             await here.changes.moves.move([torrent], str(there), True)
         assert files() == before
         assert torrent.record.folder == str(folder)
