@@ -36,6 +36,7 @@ from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
 from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
 
 STRANGERS_PER_S, STRANGERS_AT_ONCE = 20, 40  # connections of strangers that are let in
+ANSWERS_AT_ONCE, ANSWERS_PAUSE_S = 64, 0.02  # a tracker's to as many torrents: 212 KB of socket buffer hold 270
 
 logger = logging.getLogger(__name__)
 
@@ -184,8 +185,12 @@ class Dispatcher:
         came = self.announcer.came(circuit_id, address, data)
         if came is Came.STRANGER:
             self._let_in(circuit_id, address, data)
-        for answer in () if isinstance(came, Came) else came:
+        answers = () if isinstance(came, Came) else came
+        for answer in answers[:ANSWERS_AT_ONCE]:
             self._hand_to_client(circuit_id, address, answer)
+        for number, answer in enumerate(answers[ANSWERS_AT_ONCE:], ANSWERS_AT_ONCE):
+            wait_s = number // ANSWERS_AT_ONCE * ANSWERS_PAUSE_S
+            asyncio.get_running_loop().call_later(wait_s, self._hand_to_client, circuit_id, address, answer)
 
     def _is_strange(self, circuit_id: int, address: bytes) -> bool:
         """Return whether no client sends to this encoded address over a circuit by which others find us."""
