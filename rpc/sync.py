@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
@@ -185,6 +186,7 @@ class Snapshot:
 
 _OTHER_FIELDS = ("circuit_id", "hops", "unverified_hop", "streams")
 _PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in _OTHER_FIELDS)
+_plain_values = attrgetter(*_PLAIN_FIELDS)
 
 
 def _hop_message(hop: PeerState) -> pb.Hop:
@@ -243,7 +245,8 @@ class SyncEncoder:
 
     @staticmethod
     def _delta(now: CircuitState, before: CircuitState) -> pb.CircuitDelta:
-        changed = {name: getattr(now, name) for name in _PLAIN_FIELDS if getattr(now, name) != getattr(before, name)}
+        values = zip(_PLAIN_FIELDS, _plain_values(now), _plain_values(before), strict=True)
+        changed = {name: value for name, value, value_before in values if value != value_before}
         delta = pb.CircuitDelta(circuit_id=now.circuit_id, **changed)
         if now.hops != before.hops:
             delta.hops.CopyFrom(pb.HopList(hops=[_hop_message(hop) for hop in now.hops]))
@@ -302,9 +305,10 @@ class SyncState:
 
     def _merge(self, delta: pb.CircuitDelta) -> CircuitState:
         before = self.circuits.get(delta.circuit_id, CircuitState(delta.circuit_id))
+        has = delta.HasField
         values = {
-            name: getattr(delta if delta.HasField(name) else before, name)  # type: ignore[arg-type]
-            for name in _PLAIN_FIELDS
+            name: getattr(delta, name) if has(name) else value  # type: ignore[arg-type]
+            for name, value in zip(_PLAIN_FIELDS, _plain_values(before), strict=True)
         }
         hops = tuple(_hop_state(hop) for hop in delta.hops.hops) if delta.HasField("hops") else before.hops
         unverified = before.unverified_hop
