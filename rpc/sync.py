@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -38,8 +38,7 @@ class StreamsState(NamedTuple):
 NO_STREAMS = StreamsState()
 
 
-@dataclass(frozen=True, slots=True)
-class CircuitState:
+class CircuitState(NamedTuple):
     """One circuit as its child sees it; the fields of CircuitDelta in control.proto."""
 
     circuit_id: int
@@ -185,7 +184,7 @@ class Snapshot:
 
 
 _OTHER_FIELDS = ("circuit_id", "hops", "unverified_hop", "streams")
-_PLAIN_FIELDS = tuple(f.name for f in fields(CircuitState) if f.name not in _OTHER_FIELDS)
+_PLAIN_FIELDS = tuple(name for name in CircuitState._fields if name not in _OTHER_FIELDS)
 _plain_values = attrgetter(*_PLAIN_FIELDS)
 
 

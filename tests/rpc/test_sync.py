@@ -1,9 +1,7 @@
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState, Snapshot, SyncEncoder, SyncState
+from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState, Snapshot, StreamsState, SyncEncoder, SyncState
 
 HOP = PeerState(b"key", "127.0.0.1", 1, (1, 2))
 CIRCUIT = CircuitState(7, goal_hops=2, ctype="DATA", hops=(HOP,), unverified_hop=HOP, creation_time=1.5)
@@ -19,7 +17,17 @@ circuits = st.builds(
     unverified_hop=st.none() | hops,
     closing=st.booleans(),
     bytes_up=st.integers(0, 2**64 - 1),
+    bytes_down=st.integers(0, 2**64 - 1),
+    creation_time=st.sampled_from([0.0, 1.5]),
+    last_activity=st.sampled_from([0.0, 1.5]),
     infohash=st.binary(max_size=3),
+    e2e=st.booleans(),
+    group=st.integers(0, 9),
+    detour=st.integers(0, 3),
+    known_as=st.integers(0, 2**32 - 1),
+    streams=st.builds(
+        StreamsState, st.booleans(), st.integers(0, 9), st.integers(0, 9), round_trip_s=st.sampled_from([0.0, 1.5])
+    ),
 )
 snapshots = st.builds(
     Snapshot,
@@ -54,7 +62,7 @@ def test_only_changed_fields_travel():
     first = encoder.encode(Snapshot({7: CIRCUIT}, {b"key": CANDIDATE}))
     assert first.full
     assert first.circuits[0].ctype == "DATA"
-    second = encoder.encode(Snapshot({7: replace(CIRCUIT, bytes_up=5)}, {b"key": CANDIDATE}))
+    second = encoder.encode(Snapshot({7: CIRCUIT._replace(bytes_up=5)}, {b"key": CANDIDATE}))
     assert not second.full
     assert [field.name for field, _ in second.circuits[0].ListFields()] == ["circuit_id", "bytes_up"]
     assert not second.candidates
@@ -68,14 +76,14 @@ def test_nothing_is_sent_when_nothing_changed():
 
 def test_apply_names_the_changed_circuits():
     encoder, state = SyncEncoder(), SyncState()
-    other = replace(CIRCUIT, circuit_id=8)
+    other = CIRCUIT._replace(circuit_id=8)
     assert state.apply(encoder.encode(Snapshot({7: CIRCUIT, 8: other}))) == [7, 8]
-    assert state.apply(encoder.encode(Snapshot({7: CIRCUIT, 8: replace(other, closing=True)}))) == [8]
+    assert state.apply(encoder.encode(Snapshot({7: CIRCUIT, 8: other._replace(closing=True)}))) == [8]
 
 
 def test_a_full_frame_forgets_what_was_known():
     state = SyncState()
     state.apply(SyncEncoder().encode(Snapshot({7: CIRCUIT}, counters={"a": 1})))
-    state.apply(SyncEncoder().encode(Snapshot({9: replace(CIRCUIT, circuit_id=9)})))
+    state.apply(SyncEncoder().encode(Snapshot({9: CIRCUIT._replace(circuit_id=9)})))
     assert list(state.circuits) == [9]
     assert state.counters == {}
