@@ -58,7 +58,9 @@ class PolicedExitSocket(TunnelExitSocket):
         self._contacts = Contacts()
         self._strangers = Strangers()
         self.asked = Contacts()  # over HTTP
-        self.names = CircuitNames(overlay.names, self.asker, partial(self.register_anonymous_task, "a name"))
+        ignore = (OSError, ValueError, TooManyNamesError)  # who waits for the name hears of them
+        keep = partial(self.register_anonymous_task, "a name", ignore=ignore)
+        self.names = CircuitNames(overlay.names, self.asker, keep)
 
     def enable(self) -> None:
         if self.enabled:  # type: ignore[has-type]
