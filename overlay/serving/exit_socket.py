@@ -97,9 +97,12 @@ class PolicedExitSocket(TunnelExitSocket):
 
     def _send_to_name(self, data: bytes, destination: DomainAddress) -> None:
         """Look the name up and send; py-ipv8 would write the names of others to the log."""
-        if (refusal := self._name_refusal(destination[0])) is not None:
+        refusal = self._name_refusal(destination[0])
+        if refusal is None and not self.is_allowed(data):
+            return
+        if (refusal := refusal or self._pace_refusal(destination[0])) is not None:
             self._policy.counters[refusal] += 1
-        elif self.is_allowed(data):
+        else:
             self.register_anonymous_task("send to a name", self._send_once_found, data, destination)
 
     async def _send_once_found(self, data: bytes, destination: DomainAddress) -> None:
@@ -119,7 +122,12 @@ class PolicedExitSocket(TunnelExitSocket):
         if is_inner or policy.exit_source.device or not policy.exit_protocols():
             # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
             return DropReason.EXIT_NAME_REFUSED
-        if not self.names.is_known(name) and not self._contacts.may_look_up(policy.exit_rules, time.monotonic()):
+        return None
+
+    def _pace_refusal(self, name: str) -> str | None:
+        """Return why a name may not be looked up just now; it is counted as a new destination if it is one."""
+        is_new = not self.names.is_known(name)
+        if is_new and not self._contacts.may_look_up(self._policy.exit_rules, time.monotonic()):
             return DropReason.EXIT_NEW_DESTINATIONS_TOO_FAST
         return None
 
