@@ -90,6 +90,8 @@ PURE = [
     "tunnel_pool/torrent/last_announces.py",
     "overlay/peers/questions.py",
     "tunnel_pool/daemon/rules/hops.py",
+    "tunnel_pool/daemon/rules/path_registry.py",
+    "tunnel_pool/daemon/rules/paths.py",
     "tunnel_pool/daemon/rules/queue.py",
     "tunnel_pool/daemon/rules/renames.py",
     "tunnel_pool/daemon/rules/selection.py",

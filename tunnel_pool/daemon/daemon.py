@@ -46,6 +46,7 @@ from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.incomplete import Incomplete
 from tunnel_pool.daemon.torrents.library import TICK_S, Library
 from tunnel_pool.daemon.torrents.loading import load
+from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
 from tunnel_pool.daemon.torrents.watchdog import Watchdog
 from tunnel_pool.daemon.watch import keep_watch
@@ -201,10 +202,11 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         _block(sessions, options.blocked)
         await stack.enter_async_context(_noting_the_end(store, library))
         stack.push_async_callback(sessions.stop)
-        sessions.on_alert = AlertReader(library).read
+        moves = Moves(library)
+        sessions.on_alert = AlertReader(library, moves).read
         sessions.on_reachable = library.scheduler.tick
         try:
-            await load(library, str(options.folder) if options.folder is not None else None, was_ended)
+            await load(library, moves, str(options.folder) if options.folder is not None else None, was_ended)
         except StoreError as error:
             raise UserError(f"cannot read the torrents that were kept: {error}") from None
         stack.push_async_callback(library.save)

@@ -24,10 +24,11 @@ def of_metainfo(text: str) -> lt.add_torrent_params:
         raise _invalid(error) from None
 
 
-def of_resume(text: str) -> lt.add_torrent_params:
-    """Return the parameters of another program's torrent: libtorrent's resume data in base64, with the metadata.
+def of_resume(text: str) -> tuple[lt.add_torrent_params, dict[int, str]]:
+    """Return the parameters of another program's torrent, and its files' paths by their indexes, where it says some.
 
-    Of what it says, the places of files, the pieces that are there, what was moved and when are taken.
+    `text` is libtorrent's resume data in base64, with the metadata. Of what it says, the places of files, the pieces
+    that are there, what was moved and when are taken.
     """
     try:
         given = lt.read_resume_data(base64.b64decode(text))
@@ -38,10 +39,10 @@ def of_resume(text: str) -> lt.add_torrent_params:
         for name in KEPT_OF_RESUME:
             setattr(parameters, name, getattr(given, name))
         parameters.have_pieces = list(given.have_pieces)[: given.ti.num_pieces()]
-        parameters.renamed_files = dict(given.renamed_files)
+        renamed = dict(given.renamed_files)
     except (RuntimeError, binascii.Error, ValueError) as error:
         raise _invalid(error) from None
-    return parameters
+    return parameters, renamed
 
 
 def of_source(text: str, files: bool) -> lt.add_torrent_params:

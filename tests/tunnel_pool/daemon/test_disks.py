@@ -177,9 +177,10 @@ async def test_a_download_goes_on_when_its_disk_can_be_written_to_again(seeder, 
     async with daemon_here(state, disk, min_free_bytes=0) as here:
         torrent = await added(here, big)
         await until(lambda: torrent.error)
-        assert torrent.error.startswith(f"Read-only file system: {disk}/big")
+        assert torrent.error.startswith(f"Read-only file system: {disk}/")
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         await finished(torrent)
+        await until(lambda: not torrent.record.folder_when_done)
     assert is_right(seeder, disk)
 
 

@@ -4,11 +4,14 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
 
@@ -38,14 +41,14 @@ def names_of(parameters: lt.add_torrent_params) -> list[str]:
     """Return a torrent's files, as they were renamed."""
     if parameters.ti is None:
         return []
-    layout = parameters.ti.layout()
-    names = [kept_name(parameters, layout, index) for index in real_files(layout)]
+    layout, renamed = parameters.ti.layout(), dict(parameters.renamed_files)
+    names = [kept_name(renamed, layout, index) for index in real_files(layout)]
     return [*names, parts_name(parameters.info_hashes)]
 
 
-def kept_name(parameters: lt.add_torrent_params, layout: lt.file_storage, index: int) -> str:
+def kept_name(renamed: Mapping[int, str], layout: lt.file_storage, index: int) -> str:
     """Return the path of a file in the torrent's folder, as it was renamed."""
-    return str(parameters.renamed_files.get(index) or layout.file_path(index))
+    return str(renamed.get(index) or layout.file_path(index))
 
 
 def parts_name(infohashes: lt.info_hash_t) -> str:
@@ -67,6 +70,52 @@ def is_inside(folder: str, name: str) -> bool:
     """Return whether a name in a torrent stays in its folder."""
     path = os.path.normpath(os.path.join(folder, name))
     return path != os.path.normpath(folder) and Path(path).is_relative_to(os.path.normpath(folder))
+
+
+def is_case_sensitive(folder: str) -> bool:
+    """Return whether two files whose names differ in case alone can be in a folder, which may not be there yet."""
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".case-", dir=folder) as probe:
+            name = os.path.basename(probe.name)
+            return not os.path.lexists(os.path.join(folder, name.upper()))
+    except OSError:
+        return True  # nothing is written where nothing can be
+
+
+def size_of(path: str) -> int | None:
+    """Return how long a file is; None when it can't be found, or its disk can't be read."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+def look_at(places: Iterable[Entry]) -> tuple[bool, str]:
+    """Return whether a file is at one of these places, and the first of them that is not the torrent's for certain.
+
+    Where a file of a torrent can't be: at something that is no file, below a file, and at one that is longer.
+    """
+    is_any_there = False
+    are_folders: dict[str, bool] = {}
+    for path, size in places:
+        folder = os.path.dirname(path)
+        while folder not in are_folders:
+            are_folders[folder] = not os.path.lexists(folder) or os.path.isdir(folder)
+            if not are_folders[folder]:
+                return is_any_there, folder
+            folder = os.path.dirname(folder)
+        try:
+            found = os.stat(path)
+        except OSError:
+            if os.path.lexists(path):  # a link to nothing, or to what may not be seen
+                return is_any_there, path
+            continue
+        if not stat.S_ISREG(found.st_mode) or found.st_size > size:
+            return is_any_there, path
+        is_any_there = is_any_there or found.st_size > 0
+    return is_any_there, ""
 
 
 def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.selection import priority_of
-from tunnel_pool.daemon.storage.disk import kept_name, real_files
+from tunnel_pool.daemon.storage.disk import kept_name, real_files, size_of
 from tunnel_pool.daemon.storage.record import UNWANTED, Record
 
 Identity = tuple[int, int]
@@ -62,7 +62,7 @@ def kept_parts(record: Record, parameters: lt.add_torrent_params) -> list[Part]:
     layout, has = parameters.ti.layout(), parameters.have_pieces
     if parameters.flags & lt.torrent_flags.seed_mode:
         has = [True] * layout.num_pieces()
-    return expected_parts(record, layout, partial(kept_name, parameters, layout), has)
+    return expected_parts(record, layout, partial(kept_name, dict(parameters.renamed_files), layout), has)
 
 
 def _bytes_up_to_last_piece(layout: lt.file_storage, index: int, has: Sequence[bool]) -> int:
@@ -79,20 +79,12 @@ def _bytes_up_to_last_piece(layout: lt.file_storage, index: int, has: Sequence[b
 
 def presence_of(parts: Iterable[Part]) -> Presence:
     """Look at the files. Where no part is expected, nothing can be missing."""
-    sizes = [(_size(part.path), part.least_bytes) for part in parts]
+    sizes = [(size_of(part.path), part.least_bytes) for part in parts]
     if sizes and all(size is None for size, _ in sizes):
         return Presence.GONE
     if any(size is None or size < least_bytes for size, least_bytes in sizes):
         return Presence.SHORT
     return Presence.THERE
-
-
-def _size(path: str) -> int | None:
-    """Return how long a file is; None when it can't be found, or its disk can't be read."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
 
 
 def identities(folders: Iterable[str]) -> dict[str, Identity | None]:

@@ -1,7 +1,7 @@
 """What the daemon keeps of a torrent beside libtorrent's resume data."""
 
 import secrets
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated
 
 import msgspec
@@ -10,6 +10,7 @@ from tunnel_pool.overlay.config import MAX_HOPS
 
 # libtorrent's priorities of files, by Transmission's (unwanted, low, normal, high).
 UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7
+INCOMING = ".incoming"  # ends the name of the folder of a torrent whose files are not known yet
 
 
 class LimitMode(IntEnum):
@@ -18,6 +19,14 @@ class LimitMode(IntEnum):
     GLOBAL = 0
     SINGLE = 1
     UNLIMITED = 2
+
+
+class Layout(StrEnum):
+    """Says in which folder of its own a torrent has its files, by qBittorrent's words."""
+
+    ORIGINAL = "Original"
+    SUBFOLDER = "Subfolder"
+    NO_SUBFOLDER = "NoSubfolder"
 
 
 def new_tracker_key() -> int:
@@ -64,6 +73,18 @@ class Record(msgspec.Struct):
     is_to_be_told: bool = False  # whether its owner's programs have yet to be told that it was downloaded
     moving_to: str = ""  # where its files are being moved; empty when they are not
     folder_when_done: str = ""  # where its files go once it is whole; empty where they stay
+    layout: Layout = Layout.ORIGINAL  # for when its metadata comes
+    taking_over: bool = False  # whether files that were there before it have yet to be found to be its own
+
+    @property
+    def is_incoming(self) -> bool:
+        """Return whether it has a folder of its own since its files are not known yet."""
+        return self.folder.endswith(INCOMING)
+
+    @property
+    def owned_folder(self) -> str:
+        """Return the folder that it has, or the one above that its owner has named."""
+        return self.folder_when_done if self.is_incoming else self.folder
 
     @property
     def final_folder(self) -> str:

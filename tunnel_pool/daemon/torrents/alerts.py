@@ -10,6 +10,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.torrent import Announced, Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
@@ -23,8 +24,9 @@ logger = logging.getLogger(__name__)
 class AlertReader:
     """Acts on libtorrent's alerts; each kind has a method here of its type's name, and others are passed over."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, moves: Moves) -> None:
         self._library = library
+        self._moves = moves
 
     def read(self, torrent: Torrent, alert: Any) -> None:
         method = getattr(self, f"_{type(alert).__name__}", None)
@@ -67,8 +69,7 @@ class AlertReader:
         if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
             # A hybrid that was added by the one hash and by the other.
             torrent.error = "it is here twice: remove this one or the other"
-        self._library.background.spawn(self._keep(torrent, name=torrent.status.name))
-        self._library.scheduler.tick_soon()  # only now it is known whether there is room for it
+        self._library.background.spawn(self._take_in(torrent))
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
@@ -83,6 +84,8 @@ class AlertReader:
         torrent.update(torrent.handle.status())
         self._library.scheduler.tick_soon()
         self._exported(torrent)
+        if torrent.record.taking_over:
+            self._library.background.spawn(self._library.paths.judge(torrent))
 
     def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.selections = max(0, torrent.selections - 1)
@@ -105,11 +108,15 @@ class AlertReader:
             is_news = torrent.totals.downloaded > 0
             await self._library.records.put(torrent, done_s=time.time(), is_to_be_told=is_news)
         self._library.tell_done(torrent)
+        self._library.paths.look_again(torrent)
         await self._library.records.save_resume([torrent])
 
-    async def _keep(self, torrent: Torrent, **changes: Any) -> None:
+    async def _take_in(self, torrent: Torrent) -> None:
+        """Keep the name, and give the files their places, of a torrent whose metadata has come."""
         async with self._library.records.changing:
-            await self._library.records.put(torrent, **changes)
+            await self._library.records.put(torrent, name=torrent.status.name)
+        await self._moves.settle(torrent)
+        self._library.scheduler.tick()  # only now it is known whether there is room for it
         await self._library.records.save_resume([torrent])
 
     def _tracker_reply_alert(self, torrent: Torrent, alert: Any) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,17 +14,18 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
+from tunnel_pool.daemon.storage.record import Layout, LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
-from tunnel_pool.daemon.torrents.moves import Moves, absolute, answered
+from tunnel_pool.daemon.torrents.moves import Moves, absolute, rename_file
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers, strip
 from tunnel_pool.torrent.isolation import PLAIN
@@ -53,6 +54,8 @@ class AddRequest:
     labels: Sequence[str] = ()
     stopped: bool | None = None
     file_priorities: Sequence[int] = ()
+    renamed: Mapping[int, str] = field(default_factory=dict)  # paths of files, by their indexes
+    layout: Layout = Layout.ORIGINAL
     others: dict[str, Any] = field(default_factory=dict)  # fields of the record
 
 
@@ -81,12 +84,10 @@ class Changes:
                 self._check_duplicate(known, request)
                 self._complete(known, parameters)
                 return known, True
-            if not all(disk.is_inside("/folder", path) for path in parameters.renamed_files.values()):
-                raise RequestError("a file of the torrent is outside its folder")
             if len(library.torrents) >= MAX_TORRENTS:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
             record = await self._record_of(parameters, request)
-            await self.moves.put_aside(record, parameters)
+            await self.moves.place(record, parameters, request.renamed)
             parameters.save_path = record.folder
             await library.records.add(record, parameters)
             is_missing = library.places.is_gone(record.folder) or await files_are_gone(record, parameters)
@@ -149,6 +150,7 @@ class Changes:
             stopped=not library.records.settings.start_added_torrents if request.stopped is None else request.stopped,
             file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
             tracker_key=new_tracker_key(),
+            layout=request.layout,
             **fields,
         )
 
@@ -173,7 +175,10 @@ class Changes:
         kept: list[Deletion] = []
         own: list[Deletion] = []
         for torrent in self._library.torrents.values():
-            (own if torrent.record.infohash in infohashes else kept).extend(torrent_files(torrent))
+            if torrent.record.infohash not in infohashes:
+                kept.extend(torrent_files(torrent))
+            elif not torrent.record.taking_over:  # nobody knows yet whose they are
+                own.extend(torrent_files(torrent))
         return disk.without(own, kept)
 
     async def _delete_when_free(self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion]) -> None:
@@ -201,7 +206,7 @@ class Changes:
             for torrent in filter(library.records.has, torrents):
                 edit = {**changes, "edited_s": time.time()}
                 if priorities is not None and not torrent.is_between_sessions:
-                    edit |= _selection_of(torrent, priorities(torrent))
+                    edit |= await self._selection_of(torrent, priorities(torrent))
                 edits.append((torrent, edit))
             await library.records.put_each(edits)
             for torrent, edit in edits:
@@ -213,12 +218,22 @@ class Changes:
                 torrent.apply_limits()
         library.scheduler.tick()
 
+    async def _selection_of(self, torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
+        """Return the fields of its record that say which files are wanted from now on. Raises RequestError."""
+        files = torrent.layout.num_files() if torrent.layout is not None else 0
+        wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
+        if wanted:
+            await self._library.paths.check_wanted(torrent, wanted)
+        return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
+
     async def start(self, torrents: Iterable[Torrent], now: bool = False) -> None:
         """Start torrents; with `now`, past the queue. Raises StoreError."""
         torrents = list(torrents)
         library = self._library
         for torrent in torrents:
             if not torrent.is_missing:
+                if torrent.error and torrent.record.taking_over and library.records.is_here(torrent):
+                    torrent.recheck()
                 torrent.error = ""
             torrent.active_s = time.monotonic()
             if now:
@@ -283,15 +298,17 @@ class Changes:
             new_places = [os.path.join(torrent.record.folder, new) for index, new in renames if new != paths[index]]
             if clashes(paths, dict(renames)) or any(map(os.path.lexists, new_places)):
                 raise RequestError("cannot rename: there is something of that name")
+            layout = torrent.layout
+            entries = [Entry(new, layout.file_size(index)) for index, new in renames if new != paths[index]]
+            await library.paths.check(torrent.record.infohash, torrent.record.folder, entries, may_share=False)
             for index, new in renames:
-                torrent.renamed = asyncio.get_running_loop().create_future()
-                torrent.handle.rename_file(index, new)
-                await answered(torrent.renamed, "cannot rename")
+                await rename_file(torrent, index, new)
             await asyncio.to_thread(_leave_folders, torrent.record.folder, list(paths.values()))
             whole = "/" not in path and path == torrent.record.name
             torrent.update(torrent.handle.status())
             renamed: dict[str, Any] = {"name": name} if whole else {}
             await library.records.put_with_resume(torrent, **renamed)
+            library.paths.note(torrent)
 
     async def queue_move(self, torrents: Iterable[Torrent], where: str) -> None:
         """Move torrents to the `top`, `up`, `down` or to the `bottom`. Raises StoreError."""
@@ -321,13 +338,6 @@ def _leave_folders(folder: str, names: Iterable[str]) -> None:
     """Remove the folders that files were in, where nothing is left in them."""
     for name in names:
         disk.remove_empty_folders(Path(folder) / name, Path(folder))
-
-
-def _selection_of(torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
-    """Return the fields of its record that say which files are wanted from now on."""
-    files = torrent.layout.num_files() if torrent.layout is not None else 0
-    wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
-    return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:

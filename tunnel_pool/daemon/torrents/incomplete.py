@@ -43,12 +43,18 @@ class Incomplete:
         record = torrent.record
         size = torrent.summary.total_done
         if not await asyncio.to_thread(_has_room, record.folder, record.folder_when_done, size):
-            logger.warning("A torrent that is whole stays in the folder for incomplete ones until there is room for it")
+            self._tell(torrent, "there is too little room where it is to go")
             return
         try:
             await self._moves.move([torrent], record.folder_when_done, True, is_tried_again=True)
         except RequestError as error:
-            logger.warning("A torrent that is whole stays in the folder for incomplete ones: %s", error)
+            self._tell(torrent, str(error))
+        else:
+            torrent.notice = ""
+
+    def _tell(self, torrent: Torrent, why: str) -> None:
+        torrent.notice = f"it stays in the folder for incomplete ones: {why}"
+        logger.warning("A torrent that is whole stays in the folder for incomplete ones; clients show why")
 
 
 def _has_room(before: str, after: str, size: int) -> bool:

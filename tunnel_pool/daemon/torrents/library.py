@@ -16,6 +16,7 @@ from tunnel_pool.daemon.storage.presence import not_found
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.background import Background
+from tunnel_pool.daemon.torrents.paths import Paths
 from tunnel_pool.daemon.torrents.places import Places
 from tunnel_pool.daemon.torrents.records import RESUME_TIMEOUT_S, Records
 from tunnel_pool.daemon.torrents.scheduler import Scheduler
@@ -61,6 +62,7 @@ class Library:
             self.records, self.seen, sessions, tunnels, self.background, min_free_bytes=min_free_bytes
         )
         self.places = Places(self.records, self.background, self.scheduler.tick_soon)
+        self.paths = Paths(self.records, self.scheduler.tick_soon)
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
         # What torrents moved that libtorrent lets go of: trackers hear of it then.
         self._left: dict[str, Totals] = Newest(MAX_LEFT)
@@ -92,6 +94,7 @@ class Library:
         torrent.saved, torrent.saved_s = torrent.summary.kept, torrent.active_s
         self.sessions.ensure_open(lane).register(torrent)
         self.torrents[record.infohash] = torrent
+        self.paths.note(torrent)
         torrent.apply_limits()
         return torrent
 
@@ -105,6 +108,8 @@ class Library:
             removed = self.sessions.ensure_open(torrent.lane).remove(torrent)
         removed.add_done_callback(lambda _: self.leave_lane(torrent.lane, torrent.record))
         del self.torrents[torrent.record.infohash]
+        self.paths.look_again(torrent)
+        self.paths.forget(torrent.record.infohash)
         self._left[torrent.record.infohash] = torrent.totals
         self._removed.append((time.monotonic(), torrent.record.number))
         self._forget_removed()
@@ -141,6 +146,8 @@ class Library:
         parameters.flags |= flags.paused | flags.duplicate_is_error
         if is_missing:
             parameters.flags |= flags.no_verify_files
+        elif record.taking_over:
+            parameters.flags |= flags.stop_when_ready
         known = dict.fromkeys([*parameters.peers, *record.peers])
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
         if record.hops == PLAIN:

@@ -11,12 +11,13 @@ from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found,
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.restoring import Kept, restored
 
 logger = logging.getLogger(__name__)
 
 
-async def load(library: Library, folder: str | None, was_ended: bool) -> None:
+async def load(library: Library, moves: Moves, folder: str | None, was_ended: bool) -> None:
     """Restore the settings and open each torrent that was kept; one that can't be read stands still.
 
     A `folder` that is named replaces the one that a client has set. `was_ended` says that the run before this one was
@@ -26,16 +27,26 @@ async def load(library: Library, folder: str | None, was_ended: bool) -> None:
     library.apply_settings()
     await _delete_given_up(library, torrents)
     await library.records.choose_keys(kept.record for kept in torrents)
+    folders = {folder for record, _, _ in torrents for folder in (record.folder, record.final_folder)}
+    await library.paths.learn(folders)
     for record, parameters, damage in torrents:
         try:
+            if parameters.ti is None and not record.folder_when_done:  # of a version that had them in the folder itself
+                await moves.place(record, parameters, {})
             error = await _finish_move(library, record, parameters) if record.moving_to else damage
             is_missing = await _is_missing(library, record, parameters, was_ended)
             torrent = library.open(record, parameters, is_missing)
             torrent.error = error or torrent.error
+            if torrent.info is not None and record.is_incoming:
+                library.background.spawn(moves.settle(torrent))
         except Exception as why:
             logger.error("A torrent can't be loaded, and stays as it is: %s", why)
     for torrent in library.torrents.values():
-        if not torrent.is_missing and not torrent.summary.total_done and library.places.is_gone(torrent.record.folder):
+        if (
+            not torrent.is_missing
+            and not torrent.summary.total_done
+            and library.places.is_gone(torrent.record.owned_folder)
+        ):
             torrent.is_missing, torrent.error = True, torrent.error or not_found(torrent.record.folder)
     library.scheduler.tick()
 

@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
-from tunnel_pool.daemon.storage.record import Record
+from tunnel_pool.daemon.storage.record import INCOMING, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.paths import entries_of, entries_to_be, wanted
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 ANSWER_TIMEOUT_S = 30.0
@@ -27,21 +29,77 @@ class Moves:
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    async def put_aside(self, record: Record, parameters: lt.add_torrent_params) -> None:
-        """Have the torrent come to the folder for incomplete ones, unless something of it is where it is to be.
+    async def place(self, record: Record, parameters: lt.add_torrent_params, renamed: Mapping[int, str]) -> None:
+        """Say where a new torrent's files come to be, by their indexes where its owner has `renamed` them.
 
-        There it has a folder of its own: others may have files of the same names.
+        It comes to a folder of its own when there is one for incomplete ones, unless something of it is where it is to
+        be; and while its files are not known, as another's may be there. Raises RequestError.
         """
+        paths = self._library.paths
+        is_gone = self._library.places.is_gone(record.folder)  # and what is in it can't be seen
+        is_any_there = has_some = any(parameters.have_pieces)
+        if parameters.ti is not None:
+            await paths.choose(record, parameters, renamed)
+            entries = entries_to_be(parameters)
+            does_share = await paths.check(record.infohash, record.folder, entries, may_share=True)
+            if not has_some:
+                to_come = wanted(record, disk.real_files(parameters.ti.layout()), entries)
+                is_any_there = await paths.take_over(record.folder, to_come)
+                record.taking_over = is_any_there or does_share or is_gone
+        if not is_gone and not is_any_there:
+            self._put_aside(record, parameters.ti is not None)
+        await paths.learn([record.folder, record.folder_when_done])
+
+    def _put_aside(self, record: Record, is_known: bool) -> None:
         settings = self._library.records.settings
-        if not settings.incomplete_dir_enabled or any(parameters.have_pieces):
-            return
-        if self._library.places.is_gone(record.folder):  # and what is in it can't be seen
-            return
-        names = disk.names_of(parameters) if parameters.ti is not None else []
-        places = [os.path.join(record.folder, name) for name in names]
-        if not await asyncio.to_thread(lambda: any(map(os.path.exists, places))):
+        if settings.incomplete_dir_enabled:
             aside = os.path.join(settings.incomplete_dir, record.infohash)
-            record.folder, record.folder_when_done = aside, record.folder
+        elif not is_known:
+            aside = os.path.join(record.folder, f".{record.infohash}{INCOMING}")
+        else:
+            return
+        record.folder, record.folder_when_done, record.taking_over = aside, record.folder, False
+
+    async def settle(self, torrent: Torrent) -> None:
+        """Give the files of a torrent their places, which are known only now. Raises StoreError."""
+        records, record = self._library.records, torrent.record
+        async with records.changing:
+            if not records.is_here(torrent) or not record.folder_when_done or torrent.error:
+                return
+            try:
+                is_any_there = await self._choose_paths(torrent)
+                if is_any_there:
+                    await self._look_in(torrent, record.folder_when_done, has_some=False)
+                elif record.is_incoming:
+                    await self._begin_move(torrent, record.folder_when_done, is_tried_again=True)
+                else:
+                    await records.put_with_resume(torrent)
+            except RequestError as error:
+                if record.is_incoming:
+                    torrent.error = str(error)
+                    logger.warning("A torrent stands still, as its files have no place; clients show why")
+                else:
+                    torrent.notice = f"it stays in the folder for incomplete ones: {error}"
+
+    async def _choose_paths(self, torrent: Torrent) -> bool:
+        """Rename the files as they are to be in the folder that they go to; return whether any is there already.
+
+        Raises RequestError.
+        """
+        record, info, paths = torrent.record, torrent.info, self._library.paths
+        assert info is not None
+        given = {index: torrent.file_path(index) for index in range(info.layout().num_files())}
+        chosen = await paths.choice(record, record.folder_when_done, info, given, {})
+        for index in torrent.file_indexes():
+            path = disk.kept_name(chosen, info.layout(), index)
+            if path != given[index]:
+                await rename_file(torrent, index, path)
+        torrent.update(torrent.handle.status())
+        entries = entries_of(torrent)
+        does_share = await paths.check(record.infohash, record.folder_when_done, entries, may_share=True)
+        is_any_there = await paths.take_over(record.folder_when_done, wanted(record, torrent.file_indexes(), entries))
+        paths.note(torrent)
+        return is_any_there or does_share
 
     async def move(
         self, torrents: Iterable[Torrent], location: str, with_files: bool, *, is_tried_again: bool = False
@@ -54,16 +112,21 @@ class Moves:
         folder, library = absolute(location), self._library
         async with library.records.changing:
             chosen = [torrent for torrent in torrents if library.records.is_here(torrent)]
+            await library.paths.learn([folder])
             for torrent in chosen if with_files else ():
-                await _check_move(torrent, folder)
+                await self._check_move(torrent, folder)
             for torrent in chosen:
                 if with_files and folder != torrent.record.folder:
-                    await library.records.put(torrent, moving_to=folder)
-                    torrent.is_moving, torrent.error = True, ""
-                    library.background.spawn(self._move_files(torrent, folder, is_tried_again))
+                    await self._begin_move(torrent, folder, is_tried_again)
                 elif not with_files:
-                    await self._look_in(torrent, folder)
+                    await self._look_in(torrent, folder, bool(torrent.summary.total_done))
         library.scheduler.tick()
+
+    async def _begin_move(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
+        await self._library.records.put(torrent, moving_to=folder)
+        self._library.paths.note(torrent)
+        torrent.is_moving, torrent.error = True, ""
+        self._library.background.spawn(self._move_files(torrent, folder, is_tried_again))
 
     async def _move_files(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
         library = self._library
@@ -81,6 +144,7 @@ class Moves:
                 fields = {"moving_to": ""}
             async with library.records.changing:
                 await library.records.put_with_resume(torrent, **fields)
+                library.paths.note(torrent)
             if was_aside and torrent.record.folder != before:
                 await asyncio.to_thread(_leave, before)
             library.tell_done(torrent)
@@ -91,39 +155,65 @@ class Moves:
             torrent.is_moving = False
         library.scheduler.tick()
 
-    async def _look_in(self, torrent: Torrent, folder: str) -> None:
-        """Use and check the files that are in the folder already. Raises RequestError and StoreError."""
-        if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
+    async def _look_in(self, torrent: Torrent, folder: str, has_some: bool) -> None:
+        """Use and check the files that are in the folder already. Raises RequestError and StoreError.
+
+        Where the torrent `has_some`, some of it must be there.
+        """
+        paths, before, was_incoming = self._library.paths, torrent.record.folder, torrent.record.is_incoming
+        entries = entries_of(torrent)
+        if has_some and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
+        await paths.check(torrent.record.infohash, folder, entries, may_share=True)
+        await paths.take_over(folder, wanted(torrent.record, torrent.file_indexes(), entries))
         torrent.moved = asyncio.get_running_loop().create_future()
+        torrent.handle.pause()  # nothing is written there before it was checked
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
         await answered(torrent.moved, "cannot look in that folder")
         if torrent.info is not None:
             torrent.recheck()
-        await self._library.records.put_with_resume(torrent, folder=folder, folder_when_done="")
+        await self._library.records.put_with_resume(
+            torrent, folder=folder, folder_when_done="", taking_over=torrent.info is not None
+        )
+        paths.note(torrent)
+        if was_incoming and not has_some:
+            names = [entry.path for entry in entries]
+            await asyncio.to_thread(disk.delete, disk.files_in(before, names))
+            await asyncio.to_thread(_leave, before)
         self._library.tell_done(torrent)
 
-
-async def _check_move(torrent: Torrent, folder: str) -> None:
-    """Raises RequestError."""
-    if torrent.is_moving:
-        raise RequestError("the torrent is being moved already")
-    if torrent.is_missing:
-        raise RequestError("its files are gone: set its location to where they are")
-    if folder != torrent.record.folder and (there := await asyncio.to_thread(_first_there, torrent, folder)):
-        raise RequestError(f"{there} is there already, and is not replaced: move it away, or look for the files there")
+    async def _check_move(self, torrent: Torrent, folder: str) -> None:
+        """Raises RequestError."""
+        if torrent.is_moving:
+            raise RequestError("the torrent is being moved already")
+        if torrent.is_missing:
+            raise RequestError("its files are gone: set its location to where they are")
+        if folder == torrent.record.folder:
+            return
+        await self._library.paths.check(torrent.record.infohash, folder, entries_of(torrent), may_share=False)
+        if there := await asyncio.to_thread(_first_there, torrent, folder):
+            raise RequestError(
+                f"{there} is there already, and is not replaced: move it away, or look for the files there"
+            )
 
 
 def _first_there(torrent: Torrent, folder: str) -> str:
     """Return a path in a folder that a file of the torrent is to have and something has; empty if there is none."""
-    paths = (os.path.join(folder, torrent.file_path(index)) for index in torrent.file_indexes())
-    return next(filter(os.path.lexists, paths), "")
+    nothing_fits = -1
+    return disk.look_at(Entry(os.path.join(folder, path), nothing_fits) for path, _ in entries_of(torrent))[1]
 
 
 def _leave(folder: str) -> None:
     """Remove the folder that an incomplete torrent had, if nothing is left in it."""
     with contextlib.suppress(OSError):
         os.rmdir(folder)
+
+
+async def rename_file(torrent: Torrent, index: int, path: str) -> None:
+    """Rename a file in the torrent's folder. Raises RequestError."""
+    torrent.renamed = asyncio.get_running_loop().create_future()
+    torrent.handle.rename_file(index, path)
+    await answered(torrent.renamed, "cannot rename")
 
 
 def absolute(folder: str) -> str:

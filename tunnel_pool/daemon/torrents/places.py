@@ -49,7 +49,7 @@ class Places:
         """Return whether the folder of others, which had files there, is not there any more."""
         is_there = self._identities.get(folder) is not None
         torrents = self._records.torrents.values()
-        return not is_there and any(each.is_missing and each.record.folder == folder for each in torrents)
+        return not is_there and any(each.is_missing and each.record.owned_folder == folder for each in torrents)
 
     def look(self) -> None:
         """Look at the folders of all torrents, unless a disk has not answered yet."""
@@ -61,7 +61,7 @@ class Places:
         try:
             torrents = list(self._records.torrents.values())
             before = self._identities
-            folders = {torrent.record.folder for torrent in torrents}
+            folders = {torrent.record.owned_folder for torrent in torrents}
             self._identities = await asyncio.to_thread(identities, folders)
             changed = {each for each in folders & before.keys() if before[each] != self._identities[each]}
             appeared = {each for each in changed if before[each] is None}  # libtorrent makes folders, too
@@ -77,11 +77,11 @@ class Places:
             self._next_for_missing_s = now_s + LOOK_FOR_MISSING_S
         due, self._due = self._due, set()
         for torrent in torrents:
-            is_due = torrent.record.folder in changed or torrent.record.infohash in due
+            is_due = torrent.record.owned_folder in changed or torrent.record.infohash in due
             if is_due and self._is_elsewhere(torrent):
                 self._due.add(torrent.record.infohash)
-            elif is_due or (torrent.is_missing and (look_for_missing or torrent.record.folder in appeared)):
-                await self._judge(torrent, torrent.record.folder in changed)
+            elif is_due or (torrent.is_missing and (look_for_missing or torrent.record.owned_folder in appeared)):
+                await self._judge(torrent, torrent.record.owned_folder in changed)
 
     def _is_elsewhere(self, torrent: Torrent) -> bool:
         """Return whether libtorrent moves or checks its files, so that nothing can be said of them."""
@@ -92,12 +92,14 @@ class Places:
         """Compare what is there of a torrent with what it should have."""
         if not self._records.has(torrent):
             return
-        folder, handle, parts = torrent.record.folder, torrent.handle, _parts_of(torrent)
+        folder, handle, parts = torrent.record.owned_folder, torrent.handle, _parts_of(torrent)
         presence = await asyncio.to_thread(presence_of, parts)
-        is_same = (torrent.record.folder, torrent.handle) == (folder, handle)
+        is_same = (torrent.record.owned_folder, torrent.handle) == (folder, handle)
         if not self._records.has(torrent) or self._is_elsewhere(torrent) or not is_same:
             return
-        if presence is Presence.GONE or (not parts and self._identities.get(folder) is None):
+        makes_folder = torrent.record.folder_when_done and not torrent.record.is_incoming  # libtorrent does, for itself
+        is_folder_gone = self._identities.get(folder) is None and not makes_folder
+        if presence is Presence.GONE or (not parts and is_folder_gone):
             self._lose(torrent)
         elif presence is Presence.SHORT or (is_changed and not torrent.is_missing and not torrent.is_finished):
             # Where the folder is another than a moment ago, libtorrent may have written to either.
@@ -107,6 +109,8 @@ class Places:
         elif torrent.is_missing:
             logger.info("The files of a torrent are back: it goes on")
             torrent.is_missing, torrent.error = False, ""
+            if torrent.record.taking_over:  # what is there was never looked at
+                torrent.recheck()
             self._tick_soon()
 
     def _lose(self, torrent: Torrent) -> None:

@@ -149,10 +149,12 @@ class Scheduler:
         if torrent.is_between_sessions:
             return
         is_held = torrent.held_until_s > time.monotonic()
-        may_run = torrent.activity is Activity.RUNNING and not torrent.error and not torrent.record.moving_to
-        may_run = may_run and not is_held
+        is_moving = bool(torrent.record.moving_to and torrent.summary.total_done)
+        may_check = torrent.activity is Activity.RUNNING and not (torrent.error or is_moving or is_held)
+        may_run = may_check and not torrent.record.taking_over
         is_reachable = self._is_reachable(torrent.lane)
-        runs = torrent.is_verifying or (may_run and (torrent.is_checking or bool(torrent.peers) or is_reachable))
+        has_peers = bool(torrent.peers) or is_reachable
+        runs = torrent.is_verifying or (torrent.is_checking and may_check) or (may_run and has_peers)
         if torrent.is_verifying and not may_run:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         torrent.set_cautious(torrent.info is None and self.room.budget().is_tight(torrent.record.folder))

@@ -105,7 +105,19 @@ class Count:
 
 
 SEEN = frozenset(
-    ("record", "summary", "activity", "error", "standing", "is_verifying", "peers", "down_rate", "up_rate", "handle")
+    (
+        "record",
+        "summary",
+        "activity",
+        "error",
+        "notice",
+        "standing",
+        "is_verifying",
+        "peers",
+        "down_rate",
+        "up_rate",
+        "handle",
+    )
 )
 
 
@@ -126,6 +138,7 @@ class Torrent:
     changed: int = field(init=False)  # what `count` was after the last change in any of SEEN
     activity: Activity = Activity.STOPPED
     error: str = ""
+    notice: str = ""  # what its owner should see to, although it goes on
     standing: str = ""  # why nothing comes, and what was tried
     peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
     hidden: bool | None = None  # its role in its hidden swarms: True seeder, False downloader, None when it is in none

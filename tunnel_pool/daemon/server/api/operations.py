@@ -119,11 +119,14 @@ class Api:
         body: model.NewTorrent = call.body
         if [body.source, body.metainfo, body.resume].count(None) != 2:
             raise RequestError("name one of `source`, `metainfo` and `resume`")
+        renamed: dict[int, str] = {}
         if body.resume is not None:
-            parameters = of_resume(body.resume)
+            parameters, renamed = of_resume(body.resume)
         else:
             parameters = of_metainfo(body.metainfo) if body.metainfo else of_source(body.source or "", files=False)
-        wish = AddRequest(folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped)
+        wish = AddRequest(
+            folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped, renamed=renamed
+        )
         torrent, was_there = await self._changes.add(parameters, wish)
         return model.Added(torrent=views.torrent_view(torrent), new=not was_there)
 

@@ -46,7 +46,7 @@ def torrent_view(torrent: Torrent) -> model.Torrent:
         hops=record.hops,
         state=state_of(torrent),
         error=torrent.error,
-        standstill=torrent.standing,
+        standstill=torrent.standing or torrent.notice,
         progress=torrent.progress,
         size_bytes=status.total_wanted,
         downloaded_bytes=torrent.totals.downloaded,

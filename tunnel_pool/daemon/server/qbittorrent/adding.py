@@ -14,12 +14,11 @@ from tunnel_pool.daemon.server.qbittorrent.words import BadTorrentError, Call, C
 from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.disk import real_files
-from tunnel_pool.daemon.storage.record import NORMAL
+from tunnel_pool.daemon.storage.record import NORMAL, Layout
 from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.metainfo import infohash_of, read_metainfo
+from tunnel_pool.torrent.metainfo import read_metainfo
 
-ORIGINAL, SUBFOLDER, NO_SUBFOLDER = "Original", "Subfolder", "NoSubfolder"
 # What we have not; another value than these is refused.
 HAS_NOT = {
     "stopCondition": (("", "None"), "a torrent can be added stopped, and does not stop by itself before it is done"),
@@ -84,13 +83,13 @@ class Adding:
             hops=hops,
             labels=[label for label in (category, *tags) if label],
             stopped=words.flag("paused") if is_stopped is None else is_stopped,  # its name until 2.11
+            layout=_layout(words.text("contentLayout", "")),
             others=others,
         )
 
     async def _add_one(self, source: str | lt.add_torrent_params, wish: AddRequest, words: Words) -> Torrent:
         """Raises RequestError."""
         parameters = of_source(source, files=False) if isinstance(source, str) else source
-        _lay_out(parameters, words.text("contentLayout", ORIGINAL) or ORIGINAL)
         if "filePriorities" in words and parameters.ti is not None:
             wish = _with_priorities(wish, parameters.ti, words.several("filePriorities", ","))
         torrent, was_there = await self._changes.add(parameters, wish)
@@ -118,21 +117,12 @@ def _torrents(words: Words) -> list[lt.add_torrent_params]:
     return torrents
 
 
-def _lay_out(parameters: lt.add_torrent_params, layout: str) -> None:
-    """Give the files of a torrent file their places. Raises RequestError."""
-    if layout not in (ORIGINAL, SUBFOLDER, NO_SUBFOLDER):
-        raise RequestError(f"contentLayout is one of {ORIGINAL}, {SUBFOLDER} and {NO_SUBFOLDER}")
-    if parameters.ti is None or layout == ORIGINAL:
-        return
-    files = parameters.ti.layout()
-    paths = {index: str(files.file_path(index)) for index in range(files.num_files())}
-    is_in_folder = any("/" in path for path in paths.values())
-    if layout == SUBFOLDER and not is_in_folder:
-        stem = str(files.name()).rpartition(".")[0]
-        folder = stem if stem.strip(".") else infohash_of(parameters)
-        parameters.renamed_files = {index: f"{folder}/{path}" for index, path in paths.items()}
-    if layout == NO_SUBFOLDER and is_in_folder:
-        parameters.renamed_files = {index: path.partition("/")[2] or path for index, path in paths.items()}
+def _layout(name: str) -> Layout:
+    """Raises RequestError."""
+    try:
+        return Layout(name or Layout.ORIGINAL)
+    except ValueError:
+        raise RequestError(f"contentLayout is one of {', '.join(Layout)}") from None
 
 
 def _with_priorities(wish: AddRequest, info: lt.torrent_info, given: list[str]) -> AddRequest:

@@ -16,7 +16,7 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)
 ETA_NOT_AVAILABLE, ETA_UNKNOWN = -1, -2
-LOCAL_ERROR = 3
+WARNING, LOCAL_ERROR = 1, 3  # a tracker's warning, by which clients show a torrent as one that goes on
 
 
 def status_of(torrent: Torrent) -> int:
@@ -46,7 +46,7 @@ def _error(torrent: Torrent) -> tuple[int, str]:
         return LOCAL_ERROR, torrent.error
     if torrent.activity is Activity.NO_ROOM:
         return LOCAL_ERROR, NO_ROOM
-    return 0, ""
+    return (WARNING, torrent.notice) if torrent.notice else (0, "")
 
 
 def _files(torrent: Torrent) -> list[dict[str, Any]]:

@@ -1,0 +1,383 @@
+"""Who owns which path: no file that is there is written to by a torrent that it does not belong to."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import libtorrent as lt
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.network import until
+from tests.tunnel_pool.daemon.owner import Seeder
+from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.path_registry import PathRegistry
+from tunnel_pool.daemon.rules.paths import Entry, Layout, Spellings, clash, final_paths, first_clash, spellings_of
+from tunnel_pool.daemon.torrents import incomplete
+from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
+
+PIECE_BYTES = 16384
+ALIKE = {
+    "x": ["A.txt", "a.txt", "ReadMe.txt", "readme.txt"],
+    "y": ["a", "A/b"],
+    "z": ["Sub/x.bin", "sub/x.bin", "sub/y.bin"],
+    "deep": ["é/f", "É/f"],
+}
+
+
+def torrent_of(name, files, *, folder=None, piece_bytes=PIECE_BYTES):
+    """Return a torrent (BEP 3) of a folder of these paths and contents, which are written below `folder`."""
+    content = b"".join(files.values())
+    pieces = [content[at : at + piece_bytes] for at in range(0, len(content), piece_bytes)]
+    listed = [{b"length": len(each), b"path": [p.encode() for p in path.split("/")]} for path, each in files.items()]
+    info = {b"piece length": piece_bytes, b"pieces": b"".join(hashlib.sha1(each).digest() for each in pieces)}
+    what = {b"length": len(content)} if "" in files else {b"files": listed}
+    for path, each in files.items() if folder is not None else ():
+        place = folder / name / path if path else folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(each)
+    return lt.bencode({b"info": {b"name": name.encode(), **info, **what}})
+
+
+def contents(paths, size=20_000):
+    return {path: os.urandom(size) for path in paths}
+
+
+def files_below(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def plain(folder, **more):
+    return AddRequest(hops=0, folder=str(folder), **more)
+
+
+async def add(here, torrent, folder, **more):
+    parameters = read_metainfo(torrent) if isinstance(torrent, bytes) else parse_torrent(torrent)
+    return (await here.changes.add(parameters, plain(folder, **more)))[0]
+
+
+@pytest.fixture
+def state(tmp_path_factory):
+    return tmp_path_factory.mktemp("state")
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ALIKE)
+async def test_files_whose_names_differ_in_case_alone_are_found_as_they_are(name, tmp_path):
+    torrent = torrent_of(name, contents(ALIKE[name]), folder=tmp_path / "own")
+    before = files_below(tmp_path / "own")
+    async with daemon_here(tmp_path) as here:
+        added = await add(here, torrent, tmp_path / "own")
+        await until(lambda: added.is_finished)
+        assert files_below(tmp_path / "own") == before
+
+
+@pytest.mark.parametrize("portable", ["x/a.1.txt", "x/a.txt"])
+async def test_files_are_found_under_libtorrents_own_names_too(portable, tmp_path):
+    torrent = torrent_of("x", contents(["A.txt", "a.txt"]), folder=tmp_path)
+    (tmp_path / "x" / "a.txt").rename(tmp_path / portable)
+    async with daemon_here(tmp_path) as here:
+        added = await add(here, torrent, tmp_path)
+        await until(lambda: added.is_finished)
+        assert [added.file_path(index) for index in (0, 1)] == ["x/A.txt", portable]
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("paths", [*ALIKE.values(), ["f", "f", "F"], ["f", "f/g"], ["t", "t/t"]], ids=" ".join)
+def test_no_two_files_of_a_torrent_have_one_path(paths, layout):
+    """Not even on file systems where letters are one whether capital or not."""
+    listed = [{b"length": 1, b"path": [part.encode() for part in path.split("/")]} for path in paths]
+    info = {b"name": b"t", b"piece length": PIECE_BYTES, b"pieces": bytes(20), b"files": listed}
+    parameters = read_metainfo(lt.bencode({b"info": info}))
+    spellings = spellings_of(parameters.ti, parameters.renamed_files, layout, "")
+    for is_case_sensitive in (True, False):
+        found = final_paths(spellings, {}, lambda path: True, is_case_sensitive)
+        if found is None:  # libtorrent numbers names by the letters of ASCII alone: such a torrent is refused there
+            assert (is_case_sensitive, "".join(paths).isascii()) == (False, False)
+            continue
+        assert not clash(found, is_case_sensitive)
+        assert all(
+            ("/" in path) is (layout is not Layout.NO_SUBFOLDER or "/" in paths[at]) for at, path in enumerate(found)
+        )
+
+
+@given(st.lists(st.sampled_from(["a", "A", "a/b", "a/B", "b", "a/b/c", "B/c"]), max_size=6))
+def test_final_paths_never_clash(paths):
+    portable = [f"{index}/{path}" for index, path in enumerate(paths)]
+    for is_case_sensitive in (True, False):
+        found = final_paths(Spellings(paths, portable, {}), {}, lambda path: False, is_case_sensitive)
+        assert found is not None
+        assert not clash(found, is_case_sensitive)
+
+
+def test_wishes_that_would_give_two_files_one_path_are_refused():
+    spellings = Spellings(["t/a", "t/b"], ["t/a", "t/b"], {})
+    assert final_paths(spellings, {0: "t/b"}, lambda path: False, True) is None
+    assert final_paths(spellings, {0: "t/B"}, lambda path: False, False) is None
+    assert final_paths(spellings, {0: "t/b", 1: "t/a"}, lambda path: False, True) == ["t/b", "t/a"]
+
+
+@pytest.mark.parametrize("name", ["n" * 247 + ".mkv", "ä" * 120 + ".mkv", "turned\u202eround.bin"])
+@pytest.mark.parametrize("is_folder", [False, True])
+async def test_names_that_libtorrent_changes_are_found_as_other_programs_write_them(name, is_folder, tmp_path, state):
+    files = contents([f"{name}/{name}"] if is_folder else [""])
+    torrent = torrent_of(name, files, folder=tmp_path)
+    before = files_below(tmp_path)
+    async with daemon_here(state, tmp_path) as here:
+        added = await add(here, torrent, tmp_path)
+        await until(lambda: added.is_finished)
+    async with daemon_here(state, tmp_path) as here:
+        (added,) = here.library.torrents.values()
+        await until(lambda: added.is_finished)
+        assert {path: each for path, each in files_below(tmp_path).items() if path in before} == before
+
+
+# Two torrents, one path
+
+
+@pytest.fixture
+def two(tmp_path_factory):
+    """Return two seeders, each with a torrent of one file `data.bin`, of two sizes."""
+    links = []
+    for size in (65_536, 98_304):
+        seeder = Seeder(tmp_path_factory.mktemp("seeds"))
+        parameters = read_metainfo(torrent_of("data.bin", contents([""], size), folder=seeder.folder))
+        seeder.start(parameters)
+        links.append((seeder, f"{lt.make_magnet_uri(parameters)}&x.pe={seeder.address}"))
+    return links
+
+
+async def test_a_torrent_whose_path_is_anothers_stands_still(two, tmp_path, state):
+    (one, first), (other, second) = two
+    async with daemon_here(state) as here:
+        owner = await add(here, first, tmp_path / "own")
+        await until(lambda: owner.is_finished and not owner.record.folder_when_done)
+        guest = await add(here, second, tmp_path / "own")
+        await until(lambda: guest.error)
+        assert guest.error == f"{tmp_path}/own/data.bin is a file of torrent 1, data.bin: choose another folder"
+        assert (tmp_path / "own" / "data.bin").read_bytes() == (one.folder / "data.bin").read_bytes()
+        await here.changes.moves.move([guest], str(tmp_path / "other"), True)
+        await until(lambda: guest.is_finished and guest.record.folder == str(tmp_path / "other"))
+        assert (tmp_path / "other" / "data.bin").read_bytes() == (other.folder / "data.bin").read_bytes()
+        assert sorted(os.listdir(tmp_path / "own")) == ["data.bin"]
+
+
+async def test_one_comes_home_and_the_other_stays_in_the_folder_for_incomplete_ones(two, tmp_path, state, monkeypatch):
+    monkeypatch.setattr(incomplete, "AGAIN_AFTER_S", 0.3)
+    async with daemon_here(state) as here:
+        await here.changes.edit_settings(
+            lambda settings: msgspec.structs.replace(
+                settings, incomplete_dir=str(tmp_path / "aside"), incomplete_dir_enabled=True
+            )
+        )
+        torrents = [await add(here, link, tmp_path / "own") for _, link in two]
+        await until(lambda: all(torrent.is_finished for torrent in torrents))
+        await until(lambda: any(not torrent.record.folder_when_done for torrent in torrents))
+        (home,) = [torrent for torrent in torrents if not torrent.record.folder_when_done]
+        (away,) = [torrent for torrent in torrents if torrent is not home]
+        await until(lambda: "stays in the folder for incomplete ones" in away.notice and not away.is_moving)
+        for torrent, (seeder, _) in zip(torrents, two, strict=True):
+            place = Path(torrent.record.folder) / "data.bin"
+            assert place.read_bytes() == (seeder.folder / "data.bin").read_bytes()
+        await here.changes.remove([home], delete_files=True)
+        await until(lambda: not away.record.folder_when_done)
+        assert away.notice == ""
+
+
+async def test_a_torrent_file_whose_path_is_anothers_is_refused(tmp_path, state):
+    async with daemon_here(state) as here:
+        await add(here, torrent_of("t", contents(["a", "b"])), tmp_path / "own")
+        with pytest.raises(RequestError, match=r"/own/t/b is a file of torrent 1, t: choose another folder"):
+            await add(here, torrent_of("t", {"b": os.urandom(10)}), tmp_path / "own")
+        with pytest.raises(RequestError, match=r"/own/t is a file of torrent 1|/own/t/a is a file"):
+            await add(here, torrent_of("own", {"t": os.urandom(10)}), tmp_path)
+        with pytest.raises(RequestError, match=r"/own/t/a/c is a file of torrent 1"):
+            await add(here, torrent_of("a", {"c": os.urandom(10)}), tmp_path / "own" / "t")
+        (tmp_path / "link").symlink_to(tmp_path / "own")
+        with pytest.raises(RequestError, match=r"/own/t/b is a file of torrent 1"):
+            await add(here, torrent_of("t", {"b": os.urandom(10)}), tmp_path / "link")
+        await add(here, torrent_of("t", {"B": os.urandom(10)}), tmp_path / "own")
+        assert len(here.library.torrents) == 2
+
+
+async def test_no_file_is_renamed_or_moved_to_where_anothers_is_to_be(tmp_path, state):
+    own = tmp_path / "own"
+    async with daemon_here(state) as here:
+        absent = await add(here, torrent_of("p5.bin", contents([""])), own)
+        torrent = await add(here, torrent_of("p6.bin", contents([""]), folder=own), own)
+        await until(lambda: torrent.is_finished)
+        with pytest.raises(RequestError, match=r"p5.bin is a file of torrent 1"):
+            await here.changes.rename(torrent, "p6.bin", "p5.bin")
+        elsewhere = await add(here, torrent_of("p5.bin", contents([""]), folder=tmp_path / "two"), tmp_path / "two")
+        await until(lambda: elsewhere.is_finished)
+        with pytest.raises(RequestError, match=r"p5.bin is a file of torrent 1"):
+            await here.changes.moves.move([elsewhere], str(own), True)
+        await here.changes.remove([absent], delete_files=False)
+        await here.changes.moves.move([elsewhere], str(own), True)
+        await until(lambda: elsewhere.record.folder == str(own))
+        assert sorted(os.listdir(own)) == ["p5.bin", "p6.bin"]
+
+
+async def test_torrents_of_the_same_files_may_share_them(tmp_path, state):
+    files = contents(["a", "b"])
+    async with daemon_here(state) as here:
+        for piece_bytes in (16384, 32768):
+            torrent = await add(here, torrent_of("t", files, folder=tmp_path, piece_bytes=piece_bytes), tmp_path)
+            await until(lambda torrent=torrent: torrent.is_finished and not torrent.record.taking_over)
+        await here.changes.remove([torrent], delete_files=True)
+        await until(lambda: not here.changes._deleting)
+        assert {path.name for path in files_below(tmp_path / "t")} == {"a", "b"}
+
+
+async def test_a_torrent_of_files_like_anothers_waits_and_is_looked_at_again_when_they_are_whole(
+    seeder, tmp_path, state
+):
+    files = contents(["a", "b"])
+    first, second = (torrent_of("t", files, piece_bytes=size) for size in (16384, 32768))
+    async with daemon_here(state) as here:
+        owner = await add(here, first, tmp_path / "own")
+        guest = await add(here, second, tmp_path / "own")
+        await until(lambda: "is a file of torrent 1, t, too" in guest.error)
+        torrent_of("t", files, folder=seeder.folder)
+        parameters = read_metainfo(first)
+        seeder.start(parameters)
+        owner.handle.connect_peer(seeder.address)
+        await until(lambda: owner.is_finished)
+        await until(lambda: guest.is_finished and not guest.error)
+        await until(lambda: not guest.record.taking_over)
+        assert {path.name: each for path, each in files_below(tmp_path / "own").items()} == files
+
+
+# What is nobody's
+
+
+async def test_a_file_that_is_too_long_for_the_torrent_is_refused(tmp_path, state):
+    (tmp_path / "own" / "t").mkdir(parents=True)
+    (tmp_path / "own" / "t" / "a").write_bytes(bytes(20_001))
+    async with daemon_here(state) as here:
+        for name in ("t", "own"):
+            paths = {"t": ["a", "b"], "own": ["t"]}[name]
+            folder = {"t": tmp_path / "own", "own": tmp_path}[name]
+            with pytest.raises(RequestError, match="is there already, and is no file of this torrent"):
+                await add(here, torrent_of(name, contents(paths)), folder)
+        assert not here.library.torrents
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+async def test_a_file_that_holds_nothing_of_the_torrent_is_not_written_to(size, seeder, tmp_path, state):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a", "b"]), folder=seeder.folder)
+    parameters = read_metainfo(torrent)
+    seeder.start(parameters)
+    (own / "t").mkdir(parents=True)
+    stranger = own / "t" / "a"
+    stranger.write_bytes(b"s" * size)
+
+    async def is_kept(added):
+        await until(lambda: "/t/a is there already, and holds nothing of this torrent" in added.error)
+        await until(lambda: added.is_paused)
+        assert files_below(own) == {stranger: b"s" * size}
+
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, own)
+        added.handle.connect_peer(seeder.address)
+        await is_kept(added)
+        await here.changes.start([added])
+        await until(lambda: not added.error)
+        await is_kept(added)
+    async with daemon_here(state) as here:
+        (added,) = here.library.torrents.values()
+        await is_kept(added)
+        stranger.rename(own / "kept")
+        here.changes.verify([added])
+        await until(lambda: not added.record.taking_over)
+        await until(lambda: not added.is_paused)
+        added.handle.connect_peer(seeder.address)
+        await until(lambda: added.is_finished)
+        assert (own / "kept").read_bytes() == b"s" * size
+
+
+async def test_a_file_that_comes_to_be_wanted_is_not_written_over_anothers(tmp_path, state):
+    own = tmp_path / "own"
+    async with daemon_here(state) as here:
+        added = await add(here, torrent_of("t", contents(["a", "b"], 32_768)), own, file_priorities=[4, 0])
+        (own / "t").mkdir(parents=True)
+        (own / "t" / "b").write_bytes(b"a stranger's")
+        with pytest.raises(RequestError, match="a file of that name is there already"):
+            await here.changes.change([added], lambda _: [4, 4])
+        assert added.record.file_priorities == [4, 0]
+        (own / "t" / "b").unlink()
+        await here.changes.change([added], lambda _: [4, 4])
+
+
+async def test_removing_a_torrent_with_its_files_keeps_those_that_were_not_found_to_be_its_own(tmp_path, state):
+    (tmp_path / "own" / "t").mkdir(parents=True)
+    (tmp_path / "own" / "t" / "a").write_bytes(b"a stranger's")
+    async with daemon_here(state) as here:
+        added = await add(here, torrent_of("t", contents(["a", "b"])), tmp_path / "own")
+        await until(lambda: added.error)
+        await here.changes.remove([added], delete_files=True)
+        await until(lambda: not here.changes._deleting)
+        assert files_below(tmp_path / "own") == {tmp_path / "own" / "t" / "a": b"a stranger's"}
+
+
+async def test_what_is_broken_in_a_torrents_own_files_is_mended(seeder, tmp_path, state):
+    files = contents(["a", "b", "c"])
+    torrent = torrent_of("t", files, folder=seeder.folder)
+    torrent_of("t", {**files, "b": os.urandom(20_000)}, folder=tmp_path / "own")
+    seeder.start(read_metainfo(torrent))
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own")
+        await until(lambda: not added.record.taking_over)
+        added.handle.connect_peer(seeder.address)
+        await until(lambda: added.is_finished)
+        assert {path.name: each for path, each in files_below(tmp_path / "own").items()} == files
+
+
+async def test_a_magnet_link_finds_what_is_there(tmp_path, state):
+    seeder = Seeder(tmp_path / "seeds", speed=200_000)
+    link = seeder.link_to("t", {"a": 1_500_000, "b": 1000})
+    own = tmp_path / "own"
+    make_torrent(own, "unrelated", {"f": 10})
+    os.symlink(seeder.folder / "t", own / "t")
+    async with daemon_here(state) as here:
+        added = await add(here, link, own)
+        await until(lambda: added.is_finished and added.record.folder == str(own))
+        assert added.totals.downloaded < 1_000_000  # it has begun when its files become known
+        assert sorted(os.listdir(own)) == ["t", "unrelated"]
+
+
+# Pure parts
+
+
+def test_files_are_in_each_others_way_where_a_path_is_one_or_is_above_another():
+    mine = [Entry("/d/t/a", 1), Entry("/d/t/b", 2)]
+    assert first_clash(mine, [Entry("/d/t/c", 1)], may_share=False) == ""
+    assert first_clash(mine, [Entry("/d/t/b", 2)], may_share=False) == "/d/t/b"
+    assert first_clash(mine, [Entry("/d/t/b", 2)], may_share=True) == ""
+    assert first_clash(mine, [Entry("/d/t/b", 3)], may_share=True) == "/d/t/b"
+    assert first_clash(mine, [Entry("/d/t/b/x", 3)], may_share=True) == "/d/t/b"
+    assert first_clash(mine, [Entry("/d/t", 3)], may_share=True) == "/d/t/a"
+
+
+def test_owners_near_a_path_are_those_at_it_above_it_and_below_it():
+    registry = PathRegistry()
+    registry.put("one", ["/d/t"])
+    registry.put("two", ["/d/t/x/y", "/e"])
+    registry.put("three", ["/d/tt"])
+    assert registry.near(["/d/T"]) == {"one", "two"}
+    assert registry.near(["/d/t/x/y/z"]) == {"one", "two"}
+    assert registry.near(["/d"]) == {"one", "two", "three"}
+    registry.put("two", ["/f"])
+    assert registry.near(["/d/t", "/e"]) == {"one"}
+    for owner in ("one", "two", "three", "four"):
+        registry.drop(owner)
+    assert registry.near(["/d", "/f"]) == set()
+    assert not registry._owners_at
+    assert not registry._owners_below

@@ -1,0 +1,269 @@
+"""Who owns which path: no torrent writes to a file that is another's, or that was there and is nobody's.
+
+A file that is there already when a torrent comes is refused where it can't be the torrent's. Where its size fits, the
+torrent takes it over: nothing is downloaded until libtorrent has checked what is there, and found some of it right.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import libtorrent as lt
+
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.path_registry import PathRegistry
+from tunnel_pool.daemon.rules.paths import Entry, final_paths, first_clash, is_inside, renames, spellings_of
+from tunnel_pool.daemon.rules.selection import priority_of
+from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.record import UNWANTED, Record
+from tunnel_pool.daemon.torrents.records import Records
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+logger = logging.getLogger(__name__)
+
+
+class Part(NamedTuple):
+    """A wanted file of a torrent that was checked: whether any and whether each of its pieces is there."""
+
+    entry: Entry
+    has_any: bool
+    is_whole: bool
+
+
+class Paths:
+    """Knows which path belongs to which torrent: `note` each torrent whenever its files get other paths."""
+
+    def __init__(self, records: Records, tick_soon: Callable[[], None]) -> None:
+        self._records = records
+        self._tick_soon = tick_soon
+        self._registry = PathRegistry()
+        self._real: dict[str, str] = {}  # folders without symbolic links, by their names
+
+    async def learn(self, folders: Iterable[str]) -> None:
+        """Find out which folders these are, which may be other ones by now."""
+        names = [folder for folder in folders if folder]
+        found = await asyncio.to_thread(lambda: [os.path.realpath(folder) for folder in names])
+        self._real.update(zip(names, found, strict=True))
+
+    def note(self, torrent: Torrent) -> None:
+        """Keep where a torrent has its files, and where they are to go."""
+        if torrent.layout is None:
+            return
+        tops = {torrent.file_path(index).partition("/")[0] for index in torrent.file_indexes()}
+        places = (os.path.join(self._real.get(folder, folder), top) for folder in _folders(torrent) for top in tops)
+        self._registry.put(torrent.record.infohash, places)
+
+    def forget(self, infohash: str) -> None:
+        self._registry.drop(infohash)
+
+    # When its files are known, or go elsewhere
+
+    async def choose(self, record: Record, parameters: lt.add_torrent_params, wished: Mapping[int, str]) -> None:
+        """Give a new torrent's files their paths in the folder that it is to have. Raises RequestError."""
+        assert parameters.ti is not None
+        parameters.renamed_files = await self.choice(
+            record, record.final_folder, parameters.ti, parameters.renamed_files, wished
+        )
+
+    async def choice(
+        self,
+        record: Record,
+        folder: str,
+        info: lt.torrent_info,
+        repaired: Mapping[int, str],
+        wished: Mapping[int, str],
+    ) -> dict[int, str]:
+        """Return those paths of a torrent's files that are not as it says itself. Raises RequestError."""
+        spellings = spellings_of(info, repaired, record.layout, record.infohash)
+        is_case_sensitive = True
+        if spellings.own != spellings.portable:
+            is_case_sensitive = await asyncio.to_thread(disk.is_case_sensitive, folder)
+        if not all(map(is_inside, wished.values())):
+            raise RequestError("a file of the torrent is outside its folder")
+
+        def is_there(path: str) -> bool:
+            return os.path.lexists(os.path.join(folder, path))
+
+        paths = await asyncio.to_thread(final_paths, spellings, wished, is_there, is_case_sensitive)
+        if paths is None:
+            raise RequestError("two files of the torrent would have one path")
+        return renames(info, repaired, paths)
+
+    async def check(self, infohash: str, folder: str, entries: Iterable[Entry], *, may_share: bool) -> bool:
+        """Return whether other torrents have some of these files, too, which are in this folder.
+
+        Raises RequestError where one of them would be in the way of another torrent's; with `may_share`, files of one
+        size may be those of both.
+        """
+        await self.learn([folder])
+        real = self._real[folder]
+        mine = [Entry(os.path.join(real, entry.path), entry.size) for entry in entries]
+        folded, does_share = _folded(mine), False
+        for other in self._near(infohash, mine):
+            theirs = self._entries_of(other)
+            in_the_way = first_clash(mine, theirs, may_share)
+            if not in_the_way and (like_one := first_clash(folded, _folded(theirs), may_share)):
+                in_the_way = "" if await asyncio.to_thread(disk.is_case_sensitive, folder) else like_one
+            if in_the_way:
+                raise RequestError(
+                    f"{in_the_way} is a file of torrent {other.record.number}, {other.record.name}: "
+                    "choose another folder"
+                )
+            does_share = does_share or not {path for path, _ in folded}.isdisjoint(path for path, _ in _folded(theirs))
+        return does_share
+
+    def _near(self, infohash: str, entries: Iterable[Entry]) -> list[Torrent]:
+        """Return the other torrents that have files near these."""
+        torrents = self._records.torrents
+        near = self._registry.near(entry.path for entry in entries)
+        return [torrents[each] for each in sorted(near - {infohash}) if each in torrents]
+
+    def _entries_of(self, torrent: Torrent) -> list[Entry]:
+        folders = [self._real.get(folder, folder) for folder in _folders(torrent)]
+        return [Entry(os.path.join(folder, name), size) for name, size in entries_of(torrent) for folder in folders]
+
+    async def check_wanted(self, torrent: Torrent, indexes: Collection[int]) -> None:
+        """Raises RequestError where one of these files, which was not wanted yet, is another's or a stranger's."""
+        layout, record = torrent.layout, torrent.record
+        assert layout is not None
+        has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+        begun = {each["piece_index"] for each in torrent.handle.get_download_queue()}
+        missing = []
+        for index, entry in zip(torrent.file_indexes(), entries_of(torrent), strict=True):
+            pieces = _pieces_of(layout, index)
+            if index in indexes and not (
+                any(each < len(has) and has[each] for each in pieces) or begun.intersection(pieces)
+            ):
+                missing.append(entry)
+        if missing:
+            await self.check(record.infohash, record.folder, missing, may_share=False)
+            if await self.take_over(record.folder, missing):
+                raise RequestError("a file of that name is there already: move it away first")
+
+    async def take_over(self, folder: str, entries: Iterable[Entry]) -> bool:
+        """Return whether any of these files is there. Raises RequestError where one can't be the torrent's."""
+        places = [Entry(os.path.join(folder, entry.path), entry.size) for entry in entries]
+        is_any_there, in_the_way = await asyncio.to_thread(disk.look_at, places)
+        if in_the_way:
+            raise RequestError(
+                f"{in_the_way} is there already, and is no file of this torrent: move it away, or choose another folder"
+            )
+        return is_any_there
+
+    # When what was there has been checked
+
+    async def judge(self, torrent: Torrent) -> None:
+        """Let a torrent go on that takes files over, or say why it stands still."""
+        records = self._records
+        async with records.changing:
+            is_checked = not (torrent.is_checking or torrent.is_verifying)
+            if not (records.is_here(torrent) and torrent.record.taking_over and is_checked):
+                return
+            parts = _parts_of(torrent)
+            if why := self._others_first(torrent, parts) or await asyncio.to_thread(_stranger, parts):
+                logger.warning("A torrent stands still, as files that are there are not its own; clients show which")
+                torrent.error = why
+            else:
+                await records.put(torrent, taking_over=False)
+        self._tick_soon()
+
+    def _others_first(self, torrent: Torrent, parts: Iterable[Part]) -> str:
+        """Return why a torrent has to leave a file to another torrent that has it, too; empty if it need not."""
+        missing = {self._real_path(part.entry.path, torrent) for part in parts if not part.is_whole}
+        if not missing:
+            return ""
+        for other in self._near(torrent.record.infohash, (Entry(path, 0) for path in missing)):
+            both = missing.intersection(path for path, _ in self._entries_of(other))
+            if both and not other.record.taking_over:
+                return (
+                    f"{min(both)} is a file of torrent {other.record.number}, {other.record.name}, too, and not whole: "
+                    "it goes on by itself once that one is, or in another folder"
+                )
+        return ""
+
+    def _real_path(self, path: str, torrent: Torrent) -> str:
+        folder = torrent.record.folder
+        return os.path.join(self._real.get(folder, folder), os.path.relpath(path, folder))
+
+    def look_again(self, changed: Torrent) -> None:
+        """Have those torrents checked again that wait for the files of one that is whole now, or gone."""
+        entries = self._entries_of(changed)
+        for other in self._near(changed.record.infohash, entries):
+            if other.record.taking_over and other.error and self._records.is_here(other):
+                other.recheck()
+        self._tick_soon()
+
+
+def entries_of(torrent: Torrent, path_of: Callable[[int], str] | None = None) -> list[Entry]:
+    """Return a torrent's files, by their paths in its folder."""
+    layout = torrent.layout
+    if layout is None:
+        return []
+    return [Entry((path_of or torrent.file_path)(index), layout.file_size(index)) for index in torrent.file_indexes()]
+
+
+def entries_to_be(parameters: lt.add_torrent_params) -> list[Entry]:
+    """Return the files of a torrent that is to be added, by their paths in its folder."""
+    if parameters.ti is None:
+        return []
+    layout = parameters.ti.layout()
+    path_of = partial(disk.kept_name, dict(parameters.renamed_files), layout)
+    return [Entry(path_of(index), layout.file_size(index)) for index in disk.real_files(layout)]
+
+
+def wanted(record: Record, indexes: Iterable[int], entries: Iterable[Entry]) -> list[Entry]:
+    """Return those of a torrent's files that are to be downloaded."""
+    both = zip(indexes, entries, strict=True)
+    return [entry for index, entry in both if priority_of(record.file_priorities, index) != UNWANTED]
+
+
+def _folders(torrent: Torrent) -> list[str]:
+    record = torrent.record
+    return list(filter(None, (record.folder, record.moving_to, record.folder_when_done)))
+
+
+def _folded(entries: Iterable[Entry]) -> list[Entry]:
+    return [Entry(path.casefold(), size) for path, size in entries]
+
+
+def _parts_of(torrent: Torrent) -> list[Part]:
+    layout = torrent.layout
+    if layout is None:
+        return []
+    has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+    parts = []
+    for index, (path, size) in zip(torrent.file_indexes(), entries_of(torrent), strict=True):
+        if not torrent.is_wanted(index) or not size:
+            continue
+        pieces = [piece < len(has) and has[piece] for piece in _pieces_of(layout, index)]
+        entry = Entry(os.path.join(torrent.record.folder, path), size)
+        parts.append(Part(entry, any(pieces), all(pieces)))
+    return parts
+
+
+def _pieces_of(layout: lt.file_storage, index: int) -> range:
+    """Return the pieces that a file has a part in."""
+    if not layout.file_size(index):
+        return range(0)
+    offset, piece_bytes = layout.file_offset(index), layout.piece_length()
+    return range(offset // piece_bytes, (offset + layout.file_size(index) - 1) // piece_bytes + 1)
+
+
+def _stranger(parts: Iterable[Part]) -> str:
+    """Return what is said of a file that is there and has nothing of the torrent; empty if there is none.
+
+    One of the right size may be mended where others of the torrent are right.
+    """
+    parts = list(parts)
+    has_any = any(part.has_any for part in parts)
+    for (path, size), has_some, _ in parts:
+        there = disk.size_of(path)
+        if there and not has_some and not (has_any and there == size):
+            return (
+                f"{path} is there already, and holds nothing of this torrent: move it away and verify the torrent, or "
+                "set another location"
+            )
+    return ""
