@@ -96,6 +96,7 @@ PURE = [
     "tunnel_pool/daemon/rules/renames.py",
     "tunnel_pool/daemon/rules/selection.py",
     "tunnel_pool/daemon/rules/standstill.py",
+    "tunnel_pool/daemon/rules/tiers.py",
     "tunnel_pool/daemon/server/api/happenings.py",
     "tunnel_pool/torrent/isolation.py",
     "tunnel_pool/daemon/storage/record.py",

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tunnel_pool import __version__
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.trackers import trackers_of
 
 MAX_AT_ONCE = 4
 KILLED_AFTER_S = 2.0  # from SIGTERM to SIGKILL
@@ -26,7 +25,7 @@ def environment_of(torrent: Torrent, own: Mapping[str, str], now_s: float) -> di
     What else there is, a password for example, is not for scripts.
     """
     record = torrent.record
-    trackers = "" if torrent.is_between_sessions else ",".join(entry["url"] for entry in trackers_of(torrent.handle))
+    trackers = ",".join(url for urls in record.trackers for url in urls)
     return {
         **{name: own[name] for name in KEPT if name in own},
         "TR_APP_VERSION": __version__,

@@ -14,7 +14,7 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon import done_webhook
 from tunnel_pool.daemon.outside.urls import place_of
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.torrent.blocklist import parse
 from tunnel_pool.torrent.metainfo import parse_torrent
 

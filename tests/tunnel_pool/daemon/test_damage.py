@@ -15,7 +15,7 @@ from tunnel_pool.bench.harness.daemon import PRIVATE
 from tunnel_pool.daemon.storage.backup import backup_of
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import STORE_FILE, Store, StoredTorrent
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.torrent.metainfo import parse_link, read_metainfo
 
 HASHES = [f"{number:040x}" for number in range(1, 6)]

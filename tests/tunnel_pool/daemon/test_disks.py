@@ -20,7 +20,7 @@ from tunnel_pool.daemon.storage.presence import Part, Presence, expected_parts, 
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents import alerts
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, SetFields, Stop
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent
 
@@ -70,7 +70,7 @@ async def test_a_torrent_whose_folder_is_gone_waits_until_it_is_back(seeder, big
         disk.rename(away)
         await until(lambda: torrent.is_missing)
         assert torrent.error.startswith(f"no data found in {folder}: connect its disk")
-        await here.changes.start([torrent])
+        await here.changes.apply([torrent], Run())
         assert torrent.error
         away.rename(disk)
         await finished(torrent)
@@ -101,7 +101,7 @@ async def test_a_disk_is_unmounted_in_mid_download(seeder, big, mount, state, tm
         await until(lambda: torrent.is_missing)
         await until(lambda: torrent.is_paused)
         mount("disk", "--bind", tmp_path / "behind")
-        await here.changes.change([torrent], download_limited=False)
+        await here.changes.apply([torrent], SetFields({"download_limited": False}))
         await finished(torrent)
         assert torrent.summary.total_payload_download < 20_000_000
     assert is_right(seeder, tmp_path / "behind")
@@ -112,8 +112,8 @@ async def test_a_torrent_whose_files_were_deleted_is_downloaded_again_when_it_is
         torrent = await added(here, big)
         await finished(torrent)
         shutil.rmtree(tmp_path / "big")
-        await here.changes.stop([torrent])
-        await here.changes.start([torrent])
+        await here.changes.apply([torrent], Stop())
+        await here.changes.apply([torrent], Run())
     async with daemon_here(state, tmp_path) as here:
         (torrent,) = here.library.torrents.values()
         assert torrent.is_missing
@@ -133,7 +133,7 @@ async def test_a_file_that_was_cut_short_while_the_daemon_was_away_is_downloaded
     async with daemon_here(state, tmp_path) as here:
         (torrent,) = here.library.torrents.values()
         await until(lambda: torrent.is_checking or torrent.file_bytes()[0] < 4_000_000)
-        await here.changes.change([torrent], download_limited=False)
+        await here.changes.apply([torrent], SetFields({"download_limited": False}))
         await finished(torrent)
     assert is_right(seeder, tmp_path, "two/a.bin")
     assert is_right(seeder, tmp_path, "two/b.bin")
@@ -166,7 +166,7 @@ async def test_a_download_goes_on_when_a_disk_that_others_filled_has_room_again(
             filler.write_bytes(bytes(shutil.disk_usage(disk).free))
         await until(lambda: torrent.activity is Activity.NO_ROOM)
         filler.unlink()
-        await here.changes.change([torrent], download_limited=False)
+        await here.changes.apply([torrent], SetFields({"download_limited": False}))
         await finished(torrent)
     assert is_right(seeder, disk)
 
@@ -203,10 +203,10 @@ async def test_a_torrent_is_not_looked_for_where_nothing_of_it_is(big, state, tm
         torrent = await added(here, big)
         await finished(torrent)
         with pytest.raises(RequestError, match=r"none of its files is in .*/elsewhere: it stays where it is"):
-            await here.changes.moves.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
+            await here.changes.apply([torrent], Move(str(tmp_path / "elsewhere"), with_files=False))
         assert torrent.progress == 1
         (tmp_path / "to/big").rename(tmp_path / "elsewhere/big")
-        await here.changes.moves.move([torrent], str(tmp_path / "elsewhere"), with_files=False)
+        await here.changes.apply([torrent], Move(str(tmp_path / "elsewhere"), with_files=False))
         await finished(torrent)
         assert torrent.record.folder == str(tmp_path / "elsewhere")
 

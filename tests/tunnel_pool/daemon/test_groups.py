@@ -9,7 +9,7 @@ from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
 from tunnel_pool.daemon.rules.groups import Group, Member, shares
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Run
 from tunnel_pool.torrent.metainfo import parse_torrent
 
 SLOW = {"speed_limit_down": 400, "speed_limit_down_enabled": True}
@@ -42,7 +42,7 @@ async def test_two_downloads_of_a_group_together_keep_its_limit(seeder, tmp_path
             torrents.append((await here.changes.add(link, AddRequest(hops=0, stopped=True)))[0])
         await rpc.call("torrent_set", {"ids": [1, 2], "group": "slow"})
         assert {row["group"] for row in (await rpc.call("torrent_get", {"fields": ["group"]}))["torrents"]} == {"slow"}
-        await here.changes.start(torrents)
+        await here.changes.apply(torrents, Run())
         await until(lambda: sum(torrent.totals.downloaded for torrent in torrents) > 500_000)
         begun_s, begun = time.monotonic(), sum(torrent.totals.downloaded for torrent in torrents)
         await until(lambda: sum(torrent.totals.downloaded for torrent in torrents) > begun + 1_200_000, 30)

@@ -18,7 +18,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.torrents import incomplete, moves
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 SIZES = {"a": 300_000, "sub/b": 1000}
@@ -90,11 +90,11 @@ async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
     async with daemon_here(tmp_path) as here:
         torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(folder)))
         with pytest.raises(RequestError, match=r"/there/t/.* is there already, and is not replaced"):
-            await here.changes.moves.move([torrent], str(there), True)
+            await here.changes.apply([torrent], Move(str(there)))
         assert files() == before
         assert torrent.record.folder == str(folder)
         if is_own:  # It is taken over where the owner says so.
-            await here.changes.moves.move([torrent], str(there), False)
+            await here.changes.apply([torrent], Move(str(there), with_files=False))
             await until(lambda: torrent.is_finished)
             assert files() == before
 
@@ -108,7 +108,7 @@ async def test_libtorrent_replaces_nothing_that_has_come_since_the_look(tmp_path
     async with daemon_here(tmp_path) as here:
         torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(tmp_path / "here")))
         await until(lambda: torrent.is_finished)
-        await here.changes.moves.move([torrent], str(there), True)
+        await here.changes.apply([torrent], Move(str(there)))
         await until(lambda: not torrent.is_moving)
         assert "can't be moved" in torrent.error
         assert torrent.record.folder == str(tmp_path / "here")

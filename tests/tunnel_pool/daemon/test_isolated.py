@@ -7,7 +7,7 @@ import pytest
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Relabel
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
 from tunnel_pool.overlay.clients.lanes import group_of
 from tunnel_pool.overlay.config import HostPort
@@ -66,12 +66,12 @@ async def test_labels_bring_a_torrent_to_those_that_have_the_same(tmp_path):
         first, second, third = await add(opened, A, "x"), await add(opened, B, "x"), await add(opened, C)
         assert first.lane == second.lane != third.lane
         before = second.handle
-        await opened.changes.change([second], labels=[])
+        await opened.changes.apply([second], Relabel.to([]))
         assert second.lane == third.lane
         assert second.handle != before
         assert second.handle.is_valid()
         assert second.record.labels == []
-        await opened.changes.change([first], labels=[])
+        await opened.changes.apply([first], Relabel.to([]))
         assert first.lane == third.lane
         await until(lambda: set(opened.library.sessions._sessions) == {third.lane})
 
@@ -81,6 +81,6 @@ async def test_labels_change_nothing_else_where_they_do_not_isolate(isolation, t
     async with daemon(tmp_path, isolation) as opened:
         torrent = await add(opened, A, "x")
         before = torrent.lane, torrent.handle
-        await opened.changes.change([torrent], labels=["y"])
+        await opened.changes.apply([torrent], Relabel.to(["y"]))
         assert (torrent.lane, torrent.handle) == before
         assert torrent.record.labels == ["y"]

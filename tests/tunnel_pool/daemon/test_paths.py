@@ -17,7 +17,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Entry, Layout, Spellings, clash, final_paths, first_clash, spellings_of
 from tunnel_pool.daemon.torrents import incomplete
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Select
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 PIECE_BYTES = 16384
@@ -91,7 +91,7 @@ async def test_files_are_found_under_libtorrents_own_names_too(portable, tmp_pat
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("paths", [*ALIKE.values(), ["f", "f", "F"], ["f", "f/g"], ["t", "t/t"]], ids=" ".join)
 def test_no_two_files_of_a_torrent_have_one_path(paths, layout):
-    """Not even on file systems where letters are one whether capital or not."""
+    """This holds on file systems, too, that do not tell capital letters from small ones."""
     listed = [{b"length": 1, b"path": [part.encode() for part in path.split("/")]} for path in paths]
     info = {b"name": b"t", b"piece length": PIECE_BYTES, b"pieces": bytes(20), b"files": listed}
     parameters = read_metainfo(lt.bencode({b"info": info}))
@@ -162,7 +162,7 @@ async def test_a_torrent_whose_path_is_anothers_stands_still(two, tmp_path, stat
         await until(lambda: guest.error)
         assert guest.error == f"{tmp_path}/own/data.bin is a file of torrent 1, data.bin: choose another folder"
         assert (tmp_path / "own" / "data.bin").read_bytes() == (one.folder / "data.bin").read_bytes()
-        await here.changes.moves.move([guest], str(tmp_path / "other"), True)
+        await here.changes.apply([guest], Move(str(tmp_path / "other")))
         await until(lambda: guest.is_finished and guest.record.folder == str(tmp_path / "other"))
         assert (tmp_path / "other" / "data.bin").read_bytes() == (other.folder / "data.bin").read_bytes()
         assert sorted(os.listdir(tmp_path / "own")) == ["data.bin"]
@@ -217,9 +217,9 @@ async def test_no_file_is_renamed_or_moved_to_where_anothers_is_to_be(tmp_path, 
         elsewhere = await add(here, torrent_of("p5.bin", contents([""]), folder=tmp_path / "two"), tmp_path / "two")
         await until(lambda: elsewhere.is_finished)
         with pytest.raises(RequestError, match=r"p5.bin is a file of torrent 1"):
-            await here.changes.moves.move([elsewhere], str(own), True)
+            await here.changes.apply([elsewhere], Move(str(own)))
         await here.changes.remove([absent], delete_files=False)
-        await here.changes.moves.move([elsewhere], str(own), True)
+        await here.changes.apply([elsewhere], Move(str(own)))
         await until(lambda: elsewhere.record.folder == str(own))
         assert sorted(os.listdir(own)) == ["p5.bin", "p6.bin"]
 
@@ -288,7 +288,7 @@ async def test_a_file_that_holds_nothing_of_the_torrent_is_not_written_to(size, 
         added = await add(here, torrent, own)
         added.handle.connect_peer(seeder.address)
         await is_kept(added)
-        await here.changes.start([added])
+        await here.changes.apply([added], Run())
         await until(lambda: not added.error)
         await is_kept(added)
     async with daemon_here(state) as here:
@@ -310,10 +310,10 @@ async def test_a_file_that_comes_to_be_wanted_is_not_written_over_anothers(tmp_p
         (own / "t").mkdir(parents=True)
         (own / "t" / "b").write_bytes(b"a stranger's")
         with pytest.raises(RequestError, match="a file of that name is there already"):
-            await here.changes.change([added], lambda _: [4, 4])
+            await here.changes.apply([added], Select(lambda _: [4, 4]))
         assert added.record.file_priorities == [4, 0]
         (own / "t" / "b").unlink()
-        await here.changes.change([added], lambda _: [4, 4])
+        await here.changes.apply([added], Select(lambda _: [4, 4]))
 
 
 async def test_removing_a_torrent_with_its_files_keeps_those_that_were_not_found_to_be_its_own(tmp_path, state):

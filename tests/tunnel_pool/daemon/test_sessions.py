@@ -9,7 +9,7 @@ from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unu
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, SetHops
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.config import HostPort
@@ -95,6 +95,6 @@ async def test_the_plain_sessions_sockets_are_closed_before_the_answer_that_a_to
         port = daemon.library.sessions.plain_port()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, pytest.raises(OSError, match="in use"):
             sock.bind((place.host, port))
-        await daemon.changes.hops.change(torrent, 1, None)
+        await daemon.changes.apply([torrent], SetHops(1))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind((place.host, port))

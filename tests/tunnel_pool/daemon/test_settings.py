@@ -8,7 +8,7 @@ import pytest
 from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.torrent.metainfo import parse_torrent
 

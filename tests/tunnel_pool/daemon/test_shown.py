@@ -10,7 +10,7 @@ from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
 from tunnel_pool.daemon.network_watch import SAID_AFTER_S, SAID_AGAIN_S, NetworkWatch
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Run, Stop
 from tunnel_pool.torrent.metainfo import parse_torrent
 
 
@@ -27,7 +27,7 @@ async def test_a_trackers_answer_is_shown_with_its_time_and_an_unheard_one_as_su
         torrent, _ = await here.changes.add(parse_torrent(link), AddRequest(hops=0, stopped=True))
         stats = await stats_of(rpc)
         assert (stats["has_announced"], stats["last_announce_time"]) == (False, 0)
-        await here.changes.start([torrent])
+        await here.changes.apply([torrent], Run())
         await until(lambda: torrent.trackers)
         stats = await stats_of(rpc)
         assert stats["has_announced"]
@@ -43,7 +43,7 @@ async def test_a_torrent_that_is_stopped_has_no_speed(tmp_path, tmp_path_factory
         link = parse_torrent(seeder.link_to("t", {"a": 30_000_000}))
         torrent, _ = await here.changes.add(link, AddRequest(hops=0))
         await until(lambda: torrent.down_rate > 100_000)
-        await here.changes.stop([torrent])
+        await here.changes.apply([torrent], Stop())
         await until(lambda: not torrent.down_rate, 2)
         await asyncio.sleep(1.5)
         assert not torrent.down_rate

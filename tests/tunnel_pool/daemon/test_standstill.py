@@ -9,7 +9,7 @@ from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here
 from tunnel_pool.daemon.rules import standstill
 from tunnel_pool.daemon.rules.standstill import Standstill, Step
-from tunnel_pool.daemon.torrents.changes import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Select, SetFields
 from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent
@@ -39,7 +39,7 @@ async def test_a_torrent_that_is_opened_anew_goes_on_where_it_was(seeder, link, 
         await here.changes.hops.open_anew(torrent)
         assert torrent.handle != before
         await until(lambda: there_without_download(torrent) > 3_000_000)
-        await here.changes.change([torrent], download_limited=False)
+        await here.changes.apply([torrent], SetFields({"download_limited": False}))
         await until(lambda: torrent.is_finished, 30)
     assert same_bytes(seeder.folder / "big/a.bin", tmp_path / "big/a.bin")
 
@@ -55,7 +55,7 @@ async def test_the_watchdog_gets_a_download_going_that_libtorrent_forgot(seeder,
         await asyncio.sleep(2)  # until libtorrent has looked for peers once more
         with monkeypatch.context() as forgetting:
             forgetting.setattr(DaemonSession, "reconsider_peers", lambda session, torrent: None)
-            await here.changes.change([torrent], lambda torrent: [4, 4])
+            await here.changes.apply([torrent], Select(lambda torrent: [4, 4]))
             await until(lambda: not torrent.is_finished)
         await until(lambda: torrent.standing)
         assert "no peer is found" in torrent.standing

@@ -14,6 +14,7 @@ from tests.tunnel_pool.importing.make_fixtures import FIXTURES, PLACE, UNWANTED,
 from tunnel_pool.cli import importing
 from tunnel_pool.cli.importing import PROGRAMS
 from tunnel_pool.cli.main import make_parser
+from tunnel_pool.daemon.torrents.edits import Run
 from tunnel_pool.importing.model import BadTorrentError, Found, bits, mapped, pieces_of_blocks
 from tunnel_pool.system.errors import UserError
 
@@ -83,7 +84,7 @@ async def test_a_file_that_was_cut_short_since_is_checked_and_files_that_are_gon
         by_name = {torrent.info.name(): torrent for torrent in here.library.torrents.values()}
         assert by_name["whole"].is_missing
         assert "no data found" in by_name["whole"].error
-        await here.changes.start([by_name["half.bin"]])
+        await here.changes.apply([by_name["half.bin"]], Run())
         await until(lambda: by_name["half.bin"].summary.total_done == 2 * 16384)
         assert not (downloads / "whole").exists()
 

@@ -1,5 +1,7 @@
 """What all interfaces show of a torrent in the same way."""
 
+import libtorrent as lt
+
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RATIO_NOT_AVAILABLE = -1
@@ -10,6 +12,15 @@ NO_ROOM = "there is too little room on the disk: it goes on when there is more"
 def ratio(torrent: Torrent) -> float:
     base = torrent.totals.downloaded or torrent.status.total_wanted_done
     return torrent.totals.uploaded / base if base else RATIO_NOT_AVAILABLE
+
+
+def magnet_link(torrent: Torrent) -> str:
+    """Return a magnet link (BEP 9) with all trackers and web seeds that its owner has for the torrent."""
+    parameters = lt.add_torrent_params()
+    parameters.info_hashes, parameters.name = torrent.status.info_hashes, torrent.record.name
+    parameters.trackers = [url for urls in torrent.record.trackers for url in urls]
+    parameters.url_seeds = torrent.record.web_seeds
+    return str(lt.make_magnet_uri(parameters))
 
 
 def hash_string(torrent: Torrent) -> str:

@@ -18,7 +18,8 @@ from tunnel_pool.daemon.server.api.views import files_view, state_of
 from tunnel_pool.daemon.server.shown import NO_ROOM, ratio
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
-from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
+from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.edits import AddRequest, Edit, Run, Select, SetHops, Stop
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -139,32 +140,33 @@ class _Calls:
         torrent = self._found(infohash)
         if body.state not in (None, "resume", "stop", "recheck"):
             raise RequestError("`state` must be resume, stop or recheck")
+        edits: list[Edit] = []
         if body.anon_hops is not None:
-            await self._changes.hops.change(torrent, body.anon_hops, None, body.confirm_fewer_hops)
+            edits.append(SetHops(body.anon_hops, confirmed=body.confirm_fewer_hops))
         if body.selected_files is not None:
-            await self._select(torrent, body.selected_files)
-        if body.state == "resume":
-            await self._changes.start([torrent])
-        elif body.state == "stop":
-            await self._changes.stop([torrent])
-        elif body.state == "recheck":
+            edits.append(_selection(torrent, body.selected_files))
+        if body.state in ("resume", "stop"):
+            edits.append(Run() if body.state == "resume" else Stop())
+        await self._changes.apply([torrent], *edits)
+        if body.state == "recheck":
             self._changes.verify([torrent])
         return {"modified": True, "infohash": infohash}
 
-    async def _select(self, torrent: Torrent, places: list[int]) -> None:
-        """Raises RequestError."""
-        indexes = torrent.file_indexes()
-        if any(not 0 <= place < len(indexes) for place in places):
-            raise RequestError("there is no such file")
-        chosen = {indexes[place] for place in places}
 
-        def priorities(torrent: Torrent) -> list[int]:
-            return [
-                (torrent.priority(index) or NORMAL) if index in chosen else UNWANTED
-                for index in range(max(indexes, default=-1) + 1)
-            ]
+def _selection(torrent: Torrent, places: list[int]) -> Select:
+    """Raises RequestError."""
+    indexes = torrent.file_indexes()
+    if any(not 0 <= place < len(indexes) for place in places):
+        raise RequestError("there is no such file")
+    chosen = {indexes[place] for place in places}
 
-        await self._changes.change([torrent], priorities)
+    def priorities(torrent: Torrent) -> list[int]:
+        return [
+            (torrent.priority(index) or NORMAL) if index in chosen else UNWANTED
+            for index in range(max(indexes, default=-1) + 1)
+        ]
+
+    return Select(priorities)
 
 
 def _status(torrent: Torrent) -> str:

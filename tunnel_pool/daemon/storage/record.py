@@ -73,6 +73,10 @@ class Record(msgspec.Struct):
     is_to_be_told: bool = False  # whether its owner's programs have yet to be told that it was downloaded
     moving_to: str = ""  # where its files are being moved; empty when they are not
     folder_when_done: str = ""  # where its files go once it is whole; empty where they stay
+    # Announce URLs by tier and web seeds, as its owner and its file have them: some are not used over hops.
+    trackers: list[list[str]] = []
+    web_seeds: list[str] = []
+    knows_trackers: bool = False  # else it was kept by a version that had them in the resume data alone
     layout: Layout = Layout.ORIGINAL  # for when its metadata comes
     taking_over: bool = False  # whether files that were there before it have yet to be found to be its own
 

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,30 @@ from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
+from tunnel_pool.daemon.rules.tiers import checked, merged, tiers_in
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import Layout, LimitMode, Record, new_tracker_key
+from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import Deletion
+from tunnel_pool.daemon.torrents.edits import (
+    AddRequest,
+    Edit,
+    EditTrackers,
+    Enqueue,
+    Move,
+    Relabel,
+    Run,
+    Select,
+    SetFields,
+    SetHops,
+    Stop,
+    ToggleSequential,
+)
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
 from tunnel_pool.daemon.torrents.moves import Moves, absolute, rename_file
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers, strip
-from tunnel_pool.torrent.isolation import PLAIN
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
 MAX_TORRENTS = 1 << 16
@@ -45,18 +58,18 @@ def refused() -> Iterator[None]:
         raise RequestError(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class AddRequest:
-    """Says how a torrent is to be added; None leaves it to rules and settings."""
+@dataclass(slots=True)
+class Plan:
+    """Holds what edits make of a torrent: fields of its record, and what else is done."""
 
-    folder: str | None = None
-    hops: int | None = None
-    labels: Sequence[str] = ()
-    stopped: bool | None = None
-    file_priorities: Sequence[int] = ()
-    renamed: Mapping[int, str] = field(default_factory=dict)  # paths of files, by their indexes
-    layout: Layout = Layout.ORIGINAL
-    others: dict[str, Any] = field(default_factory=dict)  # fields of the record
+    torrent: Torrent
+    hops: int
+    fields: dict[str, Any]
+    changes_session: bool = False
+    is_said: bool = False  # whether its owner has said how many hops it has
+    position: int | None = None
+    move: Move | None = None
+    run: Run | None = None
 
 
 class Changes:
@@ -82,7 +95,7 @@ class Changes:
                 await asyncio.wait(self._deleting)
             if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
                 self._check_duplicate(known, request)
-                self._complete(known, parameters)
+                await self._complete(known, parameters)
                 return known, True
             if len(library.torrents) >= MAX_TORRENTS:
                 raise RequestError(f"{MAX_TORRENTS} torrents are the most")
@@ -113,16 +126,15 @@ class Changes:
                 f"{known.record.number} --hops {asked}`, or by the label hops:{asked}"
             )
 
-    def _complete(self, known: Torrent, parameters: lt.add_torrent_params) -> None:
+    async def _complete(self, known: Torrent, parameters: lt.add_torrent_params) -> None:
         """Give a torrent that lacks its metadata what this torrent file says of it."""
         if known.info is not None or parameters.ti is None or known.is_between_sessions:
             return
         known.handle.set_metadata(parameters.ti.info_section())
-        if known.record.hops != PLAIN:
-            strip(parameters, self._library.sessions.tracker_rules)
-        tiers = list(parameters.tracker_tiers) + [0] * len(parameters.trackers)
-        for url, tier in zip(parameters.trackers, tiers, strict=False):
-            known.handle.add_tracker({"url": url, "tier": tier})
+        trackers = merged(known.record.trackers, tiers_in(parameters))
+        web_seeds = [*dict.fromkeys([*known.record.web_seeds, *parameters.url_seeds])]
+        await self._library.records.put(known, trackers=trackers, web_seeds=web_seeds)
+        self._library.replace_trackers(known)
         known.error = ""
 
     async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
@@ -151,6 +163,9 @@ class Changes:
             file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
             tracker_key=new_tracker_key(),
             layout=request.layout,
+            trackers=tiers_in(parameters),
+            knows_trackers=True,
+            web_seeds=list(parameters.url_seeds),
             **fields,
         )
 
@@ -190,64 +205,103 @@ class Changes:
 
     # While they are there
 
-    async def change(
-        self, torrents: Iterable[Torrent], priorities: Callable[[Torrent], list[int]] | None = None, **changes: Any
-    ) -> None:
-        """Change fields of their records; `priorities` says those of its files. Raises RequestError and StoreError."""
-        library = self._library
-        if "labels" in changes:
-            for torrent in (torrents := list(torrents)):
-                with refused():
-                    check_labels(label for label in changes["labels"] if label not in torrent.record.labels)
-            for torrent in torrents:
-                await self.hops.regroup(torrent, changes["labels"])
-        async with library.records.changing:
-            edits = []
-            for torrent in filter(library.records.has, torrents):
-                edit = {**changes, "edited_s": time.time()}
-                if priorities is not None and not torrent.is_between_sessions:
-                    edit |= await self._selection_of(torrent, priorities(torrent))
-                edits.append((torrent, edit))
-            await library.records.put_each(edits)
-            for torrent, edit in edits:
-                if torrent.is_between_sessions:  # libtorrent refused it
-                    continue
-                if "file_priorities" in edit:
-                    torrent.handle.prioritize_files(edit["file_priorities"])
-                    torrent.selections += torrent.layout is not None
-                torrent.apply_limits()
-        library.scheduler.tick()
+    async def apply(self, torrents: Iterable[Torrent], *edits: Edit) -> str:
+        """Make all of these edits to each of the torrents; a wrong one leaves all torrents as they are.
 
-    async def _selection_of(self, torrent: Torrent, priorities: list[int]) -> dict[str, Any]:
+        Return a sentence on what others know already of a torrent that gets hops, empty when they know nothing. Raises
+        RequestError and StoreError.
+        """
+        return await asyncio.shield(self._apply(torrents, edits))  # whoever asks may hang up
+
+    async def _apply(self, torrents: Iterable[Torrent], edits: Sequence[Edit]) -> str:
+        async with self._library.records.changing:
+            plans = [await self._plan(each, edits) for each in torrents if self._library.records.has(each)]
+            told = await self._carry_out(plans)
+        self._library.scheduler.tick()
+        return told
+
+    async def _plan(self, torrent: Torrent, edits: Sequence[Edit]) -> Plan:
+        """Return what the edits make of a torrent, which stays as it is. Raises RequestError."""
+        plan = Plan(torrent, torrent.record.hops, {"edited_s": time.time()})
+        for edit in edits:
+            match edit:
+                case SetHops():
+                    plan.hops, plan.is_said = _hops_after(torrent.record, edit), True
+                case Enqueue():
+                    plan.position = edit.position
+                case Move():
+                    plan.move = edit
+                case Select():
+                    plan.fields |= await self._selection_of(torrent, edit)
+                case Run():
+                    plan.run = edit
+                    plan.fields |= self._fields_of_start(torrent, edit)
+                case _:
+                    plan.fields |= _fields_of(torrent.record, edit)
+        plan.changes_session = self.hops.check(torrent, plan.hops, plan.fields.get("labels", torrent.record.labels))
+        if plan.move is not None:
+            await self.moves.check(torrent, plan.move)
+        return plan
+
+    async def _carry_out(self, plans: Sequence[Plan]) -> str:
+        """Return what others know already of the torrents that get hops."""
+        records, told = self._library.records, {""}
+        for plan in plans:
+            if plan.changes_session:
+                told.add(await self.hops.carry_out(plan.torrent, plan.hops, plan.fields))
+        staying = [plan for plan in plans if not plan.changes_session]
+        await records.put_each((plan.torrent, plan.fields) for plan in staying)
+        for plan in staying:
+            self._tell_libtorrent(plan)
+        for plan in plans:
+            if plan.is_said:
+                plan.torrent.held_until_s = 0.0
+            if plan.run is not None:
+                self._restart(plan.torrent, plan.run)
+            if plan.position is not None:
+                await self._queue_to(plan.torrent, plan.position)
+            if plan.move is not None:
+                await self.moves.begin(plan.torrent, plan.move)
+        return max(told)
+
+    def _tell_libtorrent(self, plan: Plan) -> None:
+        torrent = plan.torrent
+        if torrent.is_between_sessions:  # libtorrent refused it
+            return
+        if "file_priorities" in plan.fields:
+            torrent.handle.prioritize_files(plan.fields["file_priorities"])
+            torrent.selections += torrent.layout is not None
+        if "trackers" in plan.fields:
+            self._library.replace_trackers(torrent)
+        torrent.apply_limits()
+
+    async def _selection_of(self, torrent: Torrent, edit: Select) -> dict[str, Any]:
         """Return the fields of its record that say which files are wanted from now on. Raises RequestError."""
+        if torrent.is_between_sessions:
+            return {}
+        priorities = edit.priorities(torrent)
         files = torrent.layout.num_files() if torrent.layout is not None else 0
         wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
-        if wanted:
+        if wanted and not torrent.record.taking_over:  # else all that is there is looked at, before any of it is used
             await self._library.paths.check_wanted(torrent, wanted)
         return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
 
-    async def start(self, torrents: Iterable[Torrent], now: bool = False) -> None:
-        """Start torrents; with `now`, past the queue. Raises StoreError."""
-        torrents = list(torrents)
-        library = self._library
-        for torrent in torrents:
-            if not torrent.is_missing:
-                if torrent.error and torrent.record.taking_over and library.records.is_here(torrent):
-                    torrent.recheck()
-                torrent.error = ""
-            torrent.active_s = time.monotonic()
-            if now:
-                torrent.held_until_s = 0.0
-        # As in Transmission: who starts one that has given all wants it to give more.
-        for torrent in torrents:
-            if torrent.record.stopped_by_limit and (reached := library.scheduler.reached(torrent)):
-                lifted: dict[str, Any] = dict.fromkeys(reached, LimitMode.UNLIMITED)
-                await self.change([torrent], **lifted)
-        await self.change(torrents, stopped=False, started_now=now, stopped_by_limit=False)
+    def _fields_of_start(self, torrent: Torrent, edit: Run) -> dict[str, Any]:
+        """Return what is kept of a start. As in Transmission, one that has given all is then wanted to give more."""
+        fields: dict[str, Any] = {"stopped": False, "started_now": edit.now, "stopped_by_limit": False}
+        if torrent.record.stopped_by_limit:
+            fields |= dict.fromkeys(self._library.scheduler.reached(torrent), LimitMode.UNLIMITED)
+        return fields
 
-    async def stop(self, torrents: Iterable[Torrent]) -> None:
-        """Raises StoreError."""
-        await self.change(torrents, stopped=True, started_now=False)
+    def _restart(self, torrent: Torrent, edit: Run) -> None:
+        """Have a torrent tried that stands still for an error."""
+        if not torrent.is_missing:
+            if torrent.error and torrent.record.taking_over and self._library.records.is_here(torrent):
+                torrent.recheck()
+            torrent.error = ""
+        torrent.active_s = time.monotonic()
+        if edit.now:
+            torrent.held_until_s = 0.0
 
     def verify(self, torrents: Iterable[Torrent]) -> None:
         """Check the files of those torrents whose metadata is known, and that stay where they are."""
@@ -260,26 +314,6 @@ class Changes:
         for torrent in filter(self._library.records.is_here, torrents):
             torrent.handle.force_reannounce()
             torrent.handle.force_dht_announce()
-
-    async def set_trackers(self, torrent: Torrent, tiers: Sequence[Sequence[str]]) -> None:
-        """Replace the trackers; with hops, those that the tunnels don't carry are left out. Raises StoreError."""
-        if torrent.record.hops != PLAIN:
-            rules = self._library.sessions.tracker_rules
-            allowed = allowed_trackers(tiers, rules)
-            if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
-                logger.warning("%s", left_out_trackers(left_out, rules))
-            tiers = allowed
-        entries = []
-        for tier, urls in enumerate(tiers):
-            for url in urls:
-                entry = lt.announce_entry(url)
-                entry.tier = tier
-                entries.append(entry)
-        async with self._library.records.changing:
-            if not self._library.records.has(torrent):
-                return
-            torrent.handle.replace_trackers(entries)
-            await self._library.records.put_with_resume(torrent)
 
     async def rename(self, torrent: Torrent, path: str, name: str) -> None:
         """Rename a file or folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
@@ -317,13 +351,11 @@ class Changes:
             await self._library.records.put_order(moved(self._library.records.order(), which, where))
         self._library.scheduler.tick()
 
-    async def queue_to(self, torrent: Torrent, position: int) -> None:
+    async def _queue_to(self, torrent: Torrent, position: int) -> None:
         """Raises StoreError."""
-        async with self._library.records.changing:
-            order = [infohash for infohash in self._library.records.order() if infohash != torrent.record.infohash]
-            order.insert(min(max(0, position), len(order)), torrent.record.infohash)
-            await self._library.records.put_order(order)
-        self._library.scheduler.tick()
+        order = [infohash for infohash in self._library.records.order() if infohash != torrent.record.infohash]
+        order.insert(min(max(0, position), len(order)), torrent.record.infohash)
+        await self._library.records.put_order(order)
 
     # For all
 
@@ -332,6 +364,40 @@ class Changes:
         await self._library.records.edit_settings(edit)
         self._library.apply_settings()
         self._library.scheduler.tick()
+
+
+def _fields_of(record: Record, edit: Relabel | SetFields | ToggleSequential | EditTrackers | Stop) -> dict[str, Any]:
+    """Return the fields of a record that an edit sets. Raises RequestError."""
+    match edit:
+        case Relabel():
+            return {"labels": _relabelled(record.labels, edit)}
+        case SetFields():
+            return dict(edit.fields)
+        case ToggleSequential():
+            return {"sequential": not record.sequential}
+        case EditTrackers():
+            return {"trackers": checked(edit.edit([list(urls) for urls in record.trackers]), record.trackers)}
+        case Stop():
+            return {"stopped": True, "started_now": False}
+
+
+def _relabelled(labels: list[str], edit: Relabel) -> list[str]:
+    """Raises RequestError."""
+    after = other_labels(edit.edit(list(labels)))
+    with refused():
+        check_labels(label for label in after if label not in labels)
+    return after
+
+
+def _hops_after(record: Record, edit: SetHops) -> int:
+    """Raises RequestError."""
+    hops = edit.hops if edit.hops is not None else max(record.hops, edit.at_least or 0)
+    if hops < record.hops and not edit.confirmed:
+        raise RequestError(
+            f"{hops} hops are fewer than the {record.hops} that it has, which others can use to find out who it "
+            "belongs to: ask again with confirm_fewer_hops"
+        )
+    return hops
 
 
 def _leave_folders(folder: str, names: Iterable[str]) -> None:

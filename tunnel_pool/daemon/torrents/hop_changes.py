@@ -1,7 +1,8 @@
 """A torrent goes from one hop count to another while it is there: out of one libtorrent session, into the next."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import libtorrent as lt
 
@@ -22,51 +23,27 @@ class HopChanges:
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    async def change(self, torrent: Torrent, asked: int | None, said: int | None, confirmed: bool = False) -> str:
-        """Change the torrent's hop count to `asked`; the hop count that labels `said` can only raise it.
+    def check(self, torrent: Torrent, hops: int, labels: Sequence[str]) -> bool:
+        """Return whether the torrent has to go to another session to have this hop count and these labels.
+
+        Raises RequestError where it can't go now.
+        """
+        library = self._library
+        is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
+        if hops != torrent.record.hops or (not is_in_place and library.records.is_here(torrent)):
+            self._check_movable(torrent, torrent.record.hops)
+            return True
+        return False
+
+    async def carry_out(self, torrent: Torrent, hops: int, fields: Mapping[str, Any]) -> str:
+        """Bring a torrent into the session of this hop count and its labels, with these fields of its record.
 
         On return, nothing more is sent for the torrent over the old number of hops. Return a sentence on what others
-        know already, empty when they know nothing. Fewer hops have to be `confirmed`. Raises RequestError and
-        StoreError.
+        know already, empty when they know nothing. Raises RequestError and StoreError.
         """
-        return await asyncio.shield(self._change(torrent, asked, said, confirmed))  # whoever asks may hang up
-
-    async def _change(self, torrent: Torrent, asked: int | None, said: int | None, confirmed: bool) -> str:
-        library = self._library
-        async with library.records.changing:
-            before = torrent.record.hops
-            hops = asked if asked is not None else max(before, said or 0)
-            if not library.records.has(torrent):
-                return ""
-            if hops < before and not confirmed:
-                raise RequestError(
-                    f"{hops} hops are fewer than the {before} that it has, which others can use to find out who it "
-                    "belongs to: ask again with confirm_fewer_hops"
-                )
-            told = ""
-            if hops != before:
-                self._check_movable(torrent, before)
-                told = KNOWN_TO_THE_WORLD if before == PLAIN and torrent.has_run else ""
-                await self._move(torrent, hops, torrent.record.labels, bool(told))
-            torrent.held_until_s = 0.0
-        library.scheduler.tick()
-        return told
-
-    async def regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
-        """Bring a torrent that is to have these labels into the session of its isolation group.
-
-        Raises RequestError and StoreError.
-        """
-        await asyncio.shield(self._regroup(torrent, labels))
-
-    async def _regroup(self, torrent: Torrent, labels: Sequence[str]) -> None:
-        library = self._library
-        async with library.records.changing:
-            is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
-            if not is_in_place and library.records.is_here(torrent):
-                self._check_movable(torrent, torrent.record.hops)
-                await self._move(torrent, torrent.record.hops, labels, False)
-        library.scheduler.tick()
+        was_announced = torrent.record.hops == PLAIN != hops and torrent.has_run
+        await self._move(torrent, hops, was_announced, fields)
+        return KNOWN_TO_THE_WORLD if was_announced else ""
 
     async def open_anew(self, torrent: Torrent) -> None:
         """Take the torrent out of its session and put it back, with all that is known of it.
@@ -80,7 +57,7 @@ class HopChanges:
         async with library.records.changing:
             if library.records.is_here(torrent):
                 self._check_movable(torrent, torrent.record.hops)
-                await self._move(torrent, torrent.record.hops, torrent.record.labels, False)
+                await self._move(torrent, torrent.record.hops, False, {})
         library.scheduler.tick()
 
     def _check_movable(self, torrent: Torrent, before: int) -> None:
@@ -90,7 +67,7 @@ class HopChanges:
         if before == PLAIN and any(other.is_moving for other in self._library.torrents_of(PLAIN)):
             raise RequestError("files of another plain torrent are being moved: change its hops when that is done")
 
-    async def _move(self, torrent: Torrent, hops: int, labels: Sequence[str], was_announced: bool) -> None:
+    async def _move(self, torrent: Torrent, hops: int, was_announced: bool, fields: Mapping[str, Any]) -> None:
         library = self._library
         lane = torrent.lane
         before = library.sessions.ensure_open(lane)
@@ -104,7 +81,7 @@ class HopChanges:
         ends_plain = was_announced or is_last_plain
         # The steps that can fail come first, so that a failure changes nothing.
         staying = await self._resume_of_others(torrent) if ends_plain else []
-        resume = await library.records.put_with_resume(torrent, with_peers, hops=hops, peers=kept)
+        resume = await library.records.put_with_resume(torrent, with_peers, **{**fields, "hops": hops, "peers": kept})
         parameters = lt.read_resume_data(resume)
         library.scheduler.leave_swarms(torrent)
         torrent.update(torrent.handle.status())
@@ -117,7 +94,7 @@ class HopChanges:
         torrent.give_up("it went to another session")
         if ends_plain:
             await self._end_plain_session(staying)
-        torrent.lane = library.isolator.enter(torrent.record.infohash, hops, labels)
+        torrent.lane = library.isolator.enter(torrent.record.infohash, hops, torrent.record.labels)
         if torrent.lane != lane:
             library.leave_lane(lane, torrent.record)
         try:

@@ -46,7 +46,7 @@ class Incomplete:
             self._tell(torrent, "there is too little room where it is to go")
             return
         try:
-            await self._moves.move([torrent], record.folder_when_done, True, is_tried_again=True)
+            await self._moves.bring_home(torrent)
         except RequestError as error:
             self._tell(torrent, str(error))
         else:

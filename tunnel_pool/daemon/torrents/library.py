@@ -25,7 +25,7 @@ from tunnel_pool.daemon.torrents.torrent import NOTHING, Count, StatusSummary, T
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account, Totals
-from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip
+from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers, strip
 from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator
 from tunnel_pool.torrent.lost_peers import is_end_to_end
 
@@ -150,6 +150,7 @@ class Library:
             parameters.flags |= flags.stop_when_ready
         known = dict.fromkeys([*parameters.peers, *record.peers])
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
+        self._name_trackers(parameters, record)
         if record.hops == PLAIN:
             parameters.flags &= ~flags.disable_pex
             if not self.records.settings.pex_enabled:
@@ -160,6 +161,31 @@ class Library:
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)
         return self.sessions.ensure_open(lane).add(parameters)
+
+    @staticmethod
+    def _name_trackers(parameters: lt.add_torrent_params, record: Record) -> None:
+        """Have the torrent ask the trackers and web seeds of its record."""
+        parameters.trackers = [url for urls in record.trackers for url in urls]
+        parameters.tracker_tiers = [tier for tier, urls in enumerate(record.trackers) for _ in urls]
+        parameters.url_seeds = record.web_seeds
+        parameters.flags |= lt.torrent_flags.override_trackers | lt.torrent_flags.override_web_seeds
+
+    def replace_trackers(self, torrent: Torrent) -> None:
+        """Have the torrent ask the trackers of its record; with hops, those alone that the tunnels carry."""
+        tiers = torrent.record.trackers
+        if torrent.record.hops != PLAIN:
+            rules = self.sessions.tracker_rules
+            allowed = allowed_trackers(tiers, rules)
+            if left_out := sum(map(len, tiers)) - sum(map(len, allowed)):
+                logger.warning("%s", left_out_trackers(left_out, rules))
+            tiers = allowed
+        entries = []
+        for tier, urls in enumerate(tiers):
+            for url in urls:
+                entry = lt.announce_entry(url)
+                entry.tier = tier
+                entries.append(entry)
+        torrent.handle.replace_trackers(entries)
 
     def apply_settings(self) -> None:
         """Have libtorrent do what a client has set."""

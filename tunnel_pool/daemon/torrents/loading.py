@@ -1,11 +1,14 @@
 """At the start of the daemon: the torrents that were kept, and what was cut short of them."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.tiers import tiers_in
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found, presence_of
 from tunnel_pool.daemon.storage.record import Record
@@ -31,6 +34,7 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
     await library.paths.learn(folders)
     for record, parameters, damage in torrents:
         try:
+            _take_trackers(record, parameters)
             if parameters.ti is None and not record.folder_when_done:  # of a version that had them in the folder itself
                 await moves.place(record, parameters, {})
             error = await _finish_move(library, record, parameters) if record.moving_to else damage
@@ -49,6 +53,16 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
         ):
             torrent.is_missing, torrent.error = True, torrent.error or not_found(torrent.record.folder)
     library.scheduler.tick()
+
+
+def _take_trackers(record: Record, parameters: lt.add_torrent_params) -> None:
+    """Note the trackers and web seeds of a torrent that was kept by a version that had them in resume data alone."""
+    if record.knows_trackers:
+        return
+    with contextlib.suppress(UnicodeError, RequestError):  # libtorrent's Python can't get at what is no text
+        record.trackers = tiers_in(parameters)
+        record.web_seeds = list(parameters.url_seeds)
+    record.knows_trackers = True
 
 
 async def _is_missing(library: Library, record: Record, parameters: lt.add_torrent_params, was_ended: bool) -> bool:

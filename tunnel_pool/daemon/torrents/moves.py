@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import libtorrent as lt
@@ -16,6 +16,7 @@ from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.storage.record import INCOMING, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.daemon.torrents.edits import Move
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.paths import entries_of, entries_to_be, wanted
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -69,7 +70,7 @@ class Moves:
             try:
                 is_any_there = await self._choose_paths(torrent)
                 if is_any_there:
-                    await self._look_in(torrent, record.folder_when_done, has_some=False)
+                    await self._look_in(torrent, record.folder_when_done, leaves_nothing=True)
                 elif record.is_incoming:
                     await self._begin_move(torrent, record.folder_when_done, is_tried_again=True)
                 else:
@@ -101,26 +102,37 @@ class Moves:
         paths.note(torrent)
         return is_any_there or does_share
 
-    async def move(
-        self, torrents: Iterable[Torrent], location: str, with_files: bool, *, is_tried_again: bool = False
-    ) -> None:
-        """Move torrents; return when it is kept where they are to be. Raises RequestError and StoreError.
+    async def bring_home(self, torrent: Torrent) -> None:
+        """Move a torrent to its own folder; a move that fails is tried again. Raises RequestError and StoreError."""
+        async with self._library.records.changing:
+            home = Move(torrent.record.folder_when_done)
+            if home.folder and self._library.records.is_here(torrent):
+                await self.check(torrent, home)
+                await self._begin_move(torrent, home.folder, is_tried_again=True)
+        self._library.scheduler.tick()
 
-        Nothing that is there is replaced. A move that fails has its torrent stand still with the error, unless it
-        `is_tried_again` by itself.
+    async def check(self, torrent: Torrent, edit: Move) -> None:
+        """Raises RequestError where the torrent can't be moved: nothing that is there is replaced."""
+        if not self._library.records.is_here(torrent):
+            return
+        folder = absolute(edit.folder)
+        if edit.with_files:
+            await self._check_move(torrent, folder)
+        else:
+            await self._check_look(torrent, folder)
+
+    async def begin(self, torrent: Torrent, edit: Move) -> None:
+        """Have a torrent's files in another folder; return when it is kept where they are to be.
+
+        A move that fails has its torrent stand still with the error. Raises RequestError and StoreError.
         """
-        folder, library = absolute(location), self._library
-        async with library.records.changing:
-            chosen = [torrent for torrent in torrents if library.records.is_here(torrent)]
-            await library.paths.learn([folder])
-            for torrent in chosen if with_files else ():
-                await self._check_move(torrent, folder)
-            for torrent in chosen:
-                if with_files and folder != torrent.record.folder:
-                    await self._begin_move(torrent, folder, is_tried_again)
-                elif not with_files:
-                    await self._look_in(torrent, folder, bool(torrent.summary.total_done))
-        library.scheduler.tick()
+        folder = absolute(edit.folder)
+        if not self._library.records.is_here(torrent):
+            return
+        if not edit.with_files:
+            await self._look_in(torrent, folder)
+        elif folder != torrent.record.folder:
+            await self._begin_move(torrent, folder, is_tried_again=False)
 
     async def _begin_move(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
         await self._library.records.put(torrent, moving_to=folder)
@@ -155,17 +167,20 @@ class Moves:
             torrent.is_moving = False
         library.scheduler.tick()
 
-    async def _look_in(self, torrent: Torrent, folder: str, has_some: bool) -> None:
-        """Use and check the files that are in the folder already. Raises RequestError and StoreError.
-
-        Where the torrent `has_some`, some of it must be there.
-        """
-        paths, before, was_incoming = self._library.paths, torrent.record.folder, torrent.record.is_incoming
-        entries = entries_of(torrent)
-        if has_some and not await asyncio.to_thread(_is_any_there, torrent, folder):
+    async def _check_look(self, torrent: Torrent, folder: str) -> None:
+        """Raises RequestError."""
+        entries, paths = entries_of(torrent), self._library.paths
+        if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
         await paths.check(torrent.record.infohash, folder, entries, may_share=True)
         await paths.take_over(folder, wanted(torrent.record, torrent.file_indexes(), entries))
+
+    async def _look_in(self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False) -> None:
+        """Use and check the files that are in the folder already. Raises RequestError and StoreError.
+
+        With `leaves_nothing`, what has come to the folder before is deleted.
+        """
+        before = torrent.record.folder
         torrent.moved = asyncio.get_running_loop().create_future()
         torrent.handle.pause()  # nothing is written there before it was checked
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
@@ -175,9 +190,9 @@ class Moves:
         await self._library.records.put_with_resume(
             torrent, folder=folder, folder_when_done="", taking_over=torrent.info is not None
         )
-        paths.note(torrent)
-        if was_incoming and not has_some:
-            names = [entry.path for entry in entries]
+        self._library.paths.note(torrent)
+        if leaves_nothing:
+            names = [entry.path for entry in entries_of(torrent)]
             await asyncio.to_thread(disk.delete, disk.files_in(before, names))
             await asyncio.to_thread(_leave, before)
         self._library.tell_done(torrent)

@@ -122,7 +122,7 @@ class Records:
 
     async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
         """Change its record together with its resume data, which it returns. Raises StoreError."""
-        record = msgspec.structs.replace(torrent.record, edited_s=time.time(), **changes)
+        record = msgspec.structs.replace(torrent.record, **{"edited_s": time.time(), **changes})
         resume = await self.resume_data(torrent)
         if not with_peers:
             parameters = lt.read_resume_data(resume)

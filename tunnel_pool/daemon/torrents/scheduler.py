@@ -149,7 +149,7 @@ class Scheduler:
         if torrent.is_between_sessions:
             return
         is_held = torrent.held_until_s > time.monotonic()
-        is_moving = bool(torrent.record.moving_to and torrent.summary.total_done)
+        is_moving = bool(torrent.record.moving_to) and not torrent.record.is_incoming  # which is a matter of a moment
         may_check = torrent.activity is Activity.RUNNING and not (torrent.error or is_moving or is_held)
         may_run = may_check and not torrent.record.taking_over
         is_reachable = self._is_reachable(torrent.lane)

@@ -375,13 +375,6 @@ class Torrent:
         there = self.handle.file_progress(lt.torrent_handle.piece_granularity)
         return [*there, *[0] * (self.layout.num_files() - len(there))]
 
-    def web_seeds(self) -> list[str]:
-        """Return its web seeds; none when one of them is no text, which libtorrent's Python can't get at."""
-        try:
-            return list(self.handle.url_seeds())
-        except UnicodeError:
-            return []
-
     def file_path(self, index: int) -> str:
         """Return the path of a file in the torrent's folder, as it was renamed."""
         assert self.layout is not None

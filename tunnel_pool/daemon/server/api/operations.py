@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.hops import hops_of_labels
 from tunnel_pool.daemon.server.api import model, views
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
 from tunnel_pool.daemon.sources import of_metainfo, of_resume, of_source
-from tunnel_pool.daemon.torrents.changes import AddRequest, Changes, refused
+from tunnel_pool.daemon.torrents.changes import Changes, refused
+from tunnel_pool.daemon.torrents.edits import AddRequest, Edit, Relabel, Run, SetHops, Stop
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 
@@ -136,16 +137,14 @@ class Api:
             said = hops_of_labels(body.labels or ())
         if body.hops is not None and said not in (None, body.hops):
             raise RequestError(f"{body.hops} hops are asked for, but the label says {said}")
-        notice = ""
+        edits: list[Edit] = []
         if body.hops is not None or said is not None:
-            notice = await self._changes.hops.change(torrent, body.hops, said, body.confirm_fewer_hops)
+            edits.append(SetHops(body.hops, said, body.confirm_fewer_hops))
         if body.labels is not None:
-            await self._changes.change([torrent], labels=other_labels(body.labels))
-        if body.stopped:
-            await self._changes.stop([torrent])
-        elif body.stopped is not None:
-            await self._changes.start([torrent], now=body.now)
-        return model.Changed(notice=notice)
+            edits.append(Relabel.to(body.labels))
+        if body.stopped is not None:
+            edits.append(Stop() if body.stopped else Run(body.now))
+        return model.Changed(notice=await self._changes.apply([torrent], *edits))
 
     async def _remove(self, call: Call) -> None:
         files = call.words.get("files", "false")

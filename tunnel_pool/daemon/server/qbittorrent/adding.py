@@ -15,7 +15,8 @@ from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import NORMAL, Layout
-from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
+from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.edits import AddRequest, SetFields
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import read_metainfo
 
@@ -96,7 +97,7 @@ class Adding:
         if was_there:
             raise ConflictError("the torrent is there already")
         if name := " ".join(words.text("rename", "").split()):
-            await self._changes.change([torrent], name=name)
+            await self._changes.apply([torrent], SetFields({"name": name}))
         if words.flag("addToTopOfQueue"):
             await self._changes.queue_move([torrent], "top")
         return torrent

@@ -1,18 +1,27 @@
 """What qBittorrent's clients change of torrents."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.tiers import merged
 from tunnel_pool.daemon.server.qbittorrent.fields import GLOBAL_LIMIT, NO_LIMIT, PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.preferences import speed_fields
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, Words
-from tunnel_pool.daemon.server.tiers import checked, tiers_of
 from tunnel_pool.daemon.storage.record import NORMAL, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.edits import (
+    Edit,
+    EditTrackers,
+    Move,
+    Run,
+    Select,
+    SetFields,
+    Stop,
+    Tiers,
+    ToggleSequential,
+)
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -24,23 +33,21 @@ class Editing:
         self._library = library
         self._changes = changes
         self._reading = reading
-        self._editing = asyncio.Lock()  # held from reading what is changed to writing it
 
     def calls(self) -> dict[str, Call]:
-        stop = self._for_each(self._changes.stop)
-        start = self._for_each(self._changes.start)
+        stop, start = self._for_each(Stop()), self._for_each(Run())
         return {
-            "torrents/addTrackers": self._alone(self._add_trackers),
+            "torrents/addTrackers": self._add_trackers,
             "torrents/bottomPrio": self._queue_move("bottom"),
             "torrents/decreasePrio": self._queue_move("down"),
             "torrents/delete": self._delete,
-            "torrents/editTracker": self._alone(self._edit_tracker),
+            "torrents/editTracker": self._edit_tracker,
             "torrents/filePrio": self._file_priority,
             "torrents/increasePrio": self._queue_move("up"),
             "torrents/pause": stop,
             "torrents/reannounce": self._reannounce,
             "torrents/recheck": self._recheck,
-            "torrents/removeTrackers": self._alone(self._remove_trackers),
+            "torrents/removeTrackers": self._remove_trackers,
             "torrents/rename": self._rename,
             "torrents/renameFile": self._rename_path,
             "torrents/renameFolder": self._rename_path,
@@ -56,24 +63,15 @@ class Editing:
             "torrents/start": start,
             "torrents/stop": stop,
             "torrents/toggleFirstLastPiecePrio": self._toggle_ends,
-            "torrents/toggleSequentialDownload": self._alone(self._toggle_sequential),
+            "torrents/toggleSequentialDownload": self._for_each(ToggleSequential()),
             "torrents/topPrio": self._queue_move("top"),
         }
 
-    def _for_each(self, change: Callable[[list[Torrent]], Awaitable[None]]) -> Call:
+    def _for_each(self, edit: Edit) -> Call:
         async def call(words: Words) -> None:
-            await change(self._reading.several(words))
+            await self._changes.apply(self._reading.several(words), edit)
 
         return call
-
-    def _alone(self, call: Call) -> Call:
-        """Return what makes the call while no other such call is made."""
-
-        async def alone(words: Words) -> Any:
-            async with self._editing:
-                return await call(words)
-
-        return alone
 
     def _queue_move(self, where: str) -> Call:
         async def call(words: Words) -> None:
@@ -98,13 +96,9 @@ class Editing:
     async def _toggle_ends(self, words: Words) -> None:
         raise ConflictError("the first and last pieces can't come first: use sequential download")
 
-    async def _toggle_sequential(self, words: Words) -> None:
-        for torrent in self._reading.several(words):
-            await self._changes.change([torrent], sequential=not torrent.record.sequential)
-
     async def _set_force_start(self, words: Words) -> None:
         torrents, now = self._reading.several(words), bool(words.flag("value"))
-        await self._changes.start(torrents, now)
+        await self._changes.apply(torrents, Run(now))
 
     async def _delete(self, words: Words) -> None:
         await self._changes.remove(self._reading.several(words), bool(words.flag("deleteFiles")))
@@ -124,18 +118,18 @@ class Editing:
     async def _move(self, torrents: list[Torrent], folder: str) -> None:
         if not folder:
             raise RequestError("Save path cannot be empty")
-        await self._changes.moves.move(torrents, folder, True)
+        await self._changes.apply(torrents, Move(folder))
 
     def _set_limit(self, kind: str) -> Call:
         async def call(words: Words) -> None:
             limit = words.number("limit")
-            await self._changes.change(self._reading.several(words), **speed_limit(kind, limit))
+            await self._changes.apply(self._reading.several(words), SetFields(speed_limit(kind, limit)))
 
         return call
 
     async def _set_share_limits(self, words: Words) -> None:
         torrents = self._reading.several(words)
-        await self._changes.change(torrents, **share_limits(words))
+        await self._changes.apply(torrents, SetFields(share_limits(words)))
 
     async def _file_priority(self, words: Words) -> None:
         priority = PRIORITIES.get(words.number("priority"))
@@ -152,7 +146,7 @@ class Editing:
             priorities = before + [NORMAL] * (max(chosen, default=-1) + 1 - len(before))
             return [priority if index in chosen else each for index, each in enumerate(priorities)]
 
-        await self._changes.change([torrent], priorities)
+        await self._changes.apply([torrent], Select(priorities))
 
     async def _rename(self, words: Words) -> None:
         name = " ".join(words.text("name").split())
@@ -161,7 +155,7 @@ class Editing:
             raise ConflictError("Incorrect torrent name")
         if torrent.info is None:
             raise ConflictError("it has no name of its own until its metadata is known")
-        await self._changes.change([torrent], name=name)
+        await self._changes.apply([torrent], SetFields({"name": name}))
 
     async def _rename_path(self, words: Words) -> None:
         torrent, old, new = self._reading.one(words), words.text("oldPath"), words.text("newPath")
@@ -173,37 +167,37 @@ class Editing:
     async def _add_trackers(self, words: Words) -> None:
         text = words.text("urls").replace("\r", "")
         added = [tier.split() for tier in text.split("\n\n")]
-        for torrent in self._reading.several(words, "hash"):
-            tiers = tiers_of(torrent)
-            known = {url for tier in tiers for url in tier}
-            more = [[url for url in dict.fromkeys(tier) if url not in known] for tier in added]
-            await self._changes.set_trackers(torrent, checked([*tiers, *more], torrent))
+        await self._changes.apply(
+            self._reading.several(words, "hash"), EditTrackers(lambda tiers: merged(tiers, added))
+        )
 
     async def _edit_tracker(self, words: Words) -> None:
         torrent = self._reading.one(words)
         old = words.text("url", words.given.get("origUrl"))  # its name until 2.13
         new, tier = words.text("newUrl", old), words.number("tier", -1)
-        tiers = tiers_of(torrent)
-        known = {url for urls in tiers for url in urls}
-        if old not in known:
-            raise ConflictError("Tracker not found")
-        if new != old and new in known:
-            raise ConflictError("New tracker URL already exists")
-        if tier < 0:
-            tiers = [[new if url == old else url for url in urls] for urls in tiers]
-        else:
+
+        def edited(tiers: Tiers) -> Tiers:
+            known = {url for urls in tiers for url in urls}
+            if old not in known:
+                raise ConflictError("Tracker not found")
+            if new != old and new in known:
+                raise ConflictError("New tracker URL already exists")
+            if tier < 0:
+                return [[new if url == old else url for url in urls] for urls in tiers]
             tiers = [[url for url in urls if url != old] for urls in tiers]
             place = min(tier, len(tiers))
             tiers[place : place + 1] = [[*(tiers[place] if place < len(tiers) else ()), new]]
-        await self._changes.set_trackers(torrent, checked(tiers, torrent))
+            return tiers
+
+        await self._changes.apply([torrent], EditTrackers(edited))
 
     async def _remove_trackers(self, words: Words) -> None:
         gone = set(words.urls("urls"))
-        for torrent in self._reading.several(words, "hash"):
-            tiers = tiers_of(torrent)
-            left = [[url for url in urls if url not in gone] for urls in tiers]
-            if left != tiers:
-                await self._changes.set_trackers(torrent, checked(left, torrent))
+
+        def left(tiers: Tiers) -> Tiers:
+            return [[url for url in urls if url not in gone] for urls in tiers]
+
+        await self._changes.apply(self._reading.several(words, "hash"), EditTrackers(left))
 
 
 def speed_limit(kind: str, limit: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
-from tunnel_pool.daemon.server.shown import UTP_SOCKET, hash_string, ratio
+from tunnel_pool.daemon.server.shown import UTP_SOCKET, hash_string, magnet_link, ratio
 from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -125,7 +125,7 @@ def seldom(torrent: Torrent) -> dict[str, Any]:
     return {
         "content_path": content_path,
         "root_path": root_path,
-        "magnet_uri": lt.make_magnet_uri(torrent.handle),
+        "magnet_uri": magnet_link(torrent),
     }
 
 

@@ -1,7 +1,6 @@
 """What qBittorrent's clients change of categories and tags."""
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -12,6 +11,7 @@ from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, Words
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.edits import Relabel, SetHops
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.moves import absolute
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -25,7 +25,6 @@ class Labels:
         self._library = library
         self._changes = changes
         self._reading = reading
-        self._relabelling = asyncio.Lock()  # held from reading labels to writing them
 
     def calls(self) -> dict[str, Call]:
         return {
@@ -87,46 +86,34 @@ class Labels:
     async def _drop(self, names: Iterable[str]) -> None:
         """Take labels from all torrents."""
         gone = set(names)
-        for torrent in list(self._library.torrents.values()):
-            await self._relabel(torrent, lambda labels: [label for label in labels if label not in gone])
-
-    async def _relabel(self, torrent: Torrent, edit: Callable[[list[str]], list[str]]) -> None:
-        async with self._relabelling:
-            labels = edit(torrent.record.labels)
-            if labels != torrent.record.labels:
-                await self._changes.change([torrent], labels=labels)
+        having = [each for each in self._library.torrents.values() if not gone.isdisjoint(each.record.labels)]
+        await self._changes.apply(having, Relabel(lambda labels: [label for label in labels if label not in gone]))
 
     async def _set_category(self, words: Words) -> None:
         torrents, name, known = self._reading.several(words), words.text("category"), self._changes.categories()
         if name and name not in known:
             raise ConflictError("Incorrect category name")
-        for torrent in torrents:
-            await self._relabel(torrent, lambda labels: with_category(labels, name, known))
+        await self._changes.apply(torrents, Relabel(lambda labels: with_category(labels, name, known)))
 
     async def _add_tags(self, words: Words) -> None:
         tags, hops = split_tags(words.several("tags", ","))
-        torrents = self._reading.several(words)
-        await self._raise_hops(torrents, hops)
-        for torrent in torrents:
-            await self._relabel(torrent, lambda labels: list(dict.fromkeys([*labels, *tags])))
+        relabel = Relabel(lambda labels: list(dict.fromkeys([*labels, *tags])))
+        await self._tag(self._reading.several(words), relabel, hops)
 
     async def _set_tags(self, words: Words) -> None:
         tags, hops = split_tags(words.several("tags", ","))
         torrents, known = self._reading.several(words), self._changes.categories()
-        await self._raise_hops(torrents, hops)
-        for torrent in torrents:
-            await self._relabel(torrent, lambda labels: with_category(tags, category_of(labels, known), {}))
+        await self._tag(torrents, Relabel(lambda labels: with_category(tags, category_of(labels, known), {})), hops)
 
-    async def _raise_hops(self, torrents: Iterable[Torrent], hops: int | None) -> None:
-        """Give torrents more hops. Raises ConflictError for fewer, before any is changed."""
+    async def _tag(self, torrents: Iterable[Torrent], relabel: Relabel, hops: int | None) -> None:
+        """Give torrents other labels, and more hops if a tag says so. Raises ConflictError for fewer."""
         for torrent in torrents:
             if hops is not None and hops < torrent.record.hops:
                 raise ConflictError(
                     f"{torrent.record.name} has {torrent.record.hops} hops, and a tag can only raise them: use "
                     f"`tunnel-pool set {torrent.record.number} --hops {hops}`"
                 )
-        for torrent in torrents if hops is not None else ():
-            await self._changes.hops.change(torrent, None, hops)
+        await self._changes.apply(torrents, relabel, *([SetHops(at_least=hops)] if hops is not None else ()))
 
     async def _remove_tags(self, words: Words) -> None:
         """Remove tags; all of them, when none is named. The hop count stays."""
@@ -137,8 +124,7 @@ class Labels:
             gone, category = named if named is not None else {*labels}, category_of(labels, known)
             return [label for label in labels if label == category or label not in gone]
 
-        for torrent in self._reading.several(words):
-            await self._relabel(torrent, left)
+        await self._changes.apply(self._reading.several(words), Relabel(left))
 
     async def _create_tags(self, words: Words) -> None:
         tags, _ = split_tags(words.several("tags", ","))

@@ -93,7 +93,7 @@ class Reading:
         return trackers.entries(torrent, settings.dht_enabled, settings.pex_enabled, settings.lpd_enabled)
 
     async def _web_seeds(self, words: Words) -> list[dict[str, str]]:
-        return [{"url": url} for url in self.one(words).web_seeds()]
+        return [{"url": url} for url in self.one(words).record.web_seeds]
 
     async def _piece_states(self, words: Words) -> list[int]:
         return fields.piece_states(self.one(words))
@@ -112,6 +112,9 @@ class Reading:
         if torrent.info is None:
             raise ConflictError("Unable to export torrent file. Error: its metadata is not known yet")
         parameters = lt.read_resume_data(await self._library.records.resume_data(torrent))
+        parameters.trackers = [url for urls in torrent.record.trackers for url in urls]
+        parameters.tracker_tiers = [tier for tier, urls in enumerate(torrent.record.trackers) for _ in urls]
+        parameters.url_seeds = torrent.record.web_seeds
         metainfo: Any = lt.write_torrent_file(parameters)
         content = lt.bencode(metainfo)
         return FileAnswer(content, "application/x-bittorrent", f"{hash_string(torrent)}.torrent")

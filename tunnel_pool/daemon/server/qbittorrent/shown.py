@@ -8,12 +8,12 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent import fields
 from tunnel_pool.daemon.server.qbittorrent.categories import known_tags
 from tunnel_pool.daemon.server.shown import hash_string
+from tunnel_pool.daemon.server.tiers import urls_of
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.trackers import trackers_of
 
 AT_WORK_FOR_S = 5.0  # how old what changes with time alone may be of a torrent that runs
 SELDOM_FOR_S = 60.0
@@ -93,7 +93,7 @@ class Shown:
         if known is not None and known.made_of == made_of and known.until_s > now_s:
             return known
         try:
-            trackers = tuple(entry["url"] for entry in trackers_of(torrent.handle))
+            trackers = tuple(urls_of(torrent))
             row = {**fields.seldom(torrent), "trackers_count": len(trackers)}
         except RuntimeError:
             return known or _Seldom(now_s, made_of, NOT_KNOWN, ())

@@ -5,9 +5,9 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.server.tiers import entries_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.isolation import PLAIN
-from tunnel_pool.torrent.trackers import trackers_of
 
 DISABLED, NOT_CONTACTED, WORKING, UPDATING, NOT_WORKING = range(5)
 
@@ -38,7 +38,7 @@ def entries(torrent: Torrent, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool)
                 "num_downloaded": 0,
             }
         )
-    return rows + [_tracker(torrent, entry) for entry in trackers_of(torrent.handle)]
+    return rows + [_tracker(torrent, entry) for entry in entries_of(torrent)]
 
 
 def _tracker(torrent: Torrent, entry: Any) -> dict[str, Any]:
@@ -60,6 +60,8 @@ def _tracker(torrent: Torrent, entry: Any) -> dict[str, Any]:
 
 
 def _status(entry: Any) -> int:
+    if not entry["is_asked"]:
+        return DISABLED
     if entry["fails"]:
         return NOT_WORKING
     if entry["updating"]:

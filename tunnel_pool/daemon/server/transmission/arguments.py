@@ -9,11 +9,13 @@ import msgspec
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.groups import Speed
 from tunnel_pool.daemon.rules.hops import checked_hops, hops_of_labels
-from tunnel_pool.daemon.server.transmission import groups
+from tunnel_pool.daemon.server.transmission import groups, trackers
 from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count
 from tunnel_pool.daemon.torrents.changes import refused
+from tunnel_pool.daemon.torrents.edits import Edit, EditTrackers, Enqueue, Move, Relabel, Select, SetFields, SetHops
+from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.serving.destinations import is_address
 from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
 
@@ -131,6 +133,36 @@ def priorities_of(before: Iterable[int], files: Sequence[int] | None, arguments:
                 continue  # a priority does not make the file wanted
             priorities[index] = priority
     return priorities
+
+
+def edits_of(arguments: Arguments) -> list[Edit]:
+    """Return the edits that torrent-set asks for. Raises RequestError and msgspec.ValidationError."""
+    edits: list[Edit] = []
+    if fields := fields_of(arguments):
+        edits.append(SetFields(fields))
+    labels = typed(arguments.get("labels"), list[str] | None, "labels")
+    if labels is not None:
+        edits.append(Relabel.to(labels))
+    hops, said = hops_of(arguments.get("hops", arguments.get("anon_hops"))), highest_hops(labels or ())
+    if hops is not None or said is not None:
+        edits.append(SetHops(hops, said, flag(arguments, "confirm_fewer_hops", False)))
+    if not arguments.keys().isdisjoint(("files_wanted", *FILES)):
+        edits.append(Select(lambda torrent: _priorities_after(torrent, arguments)))
+    if "tracker_list" in arguments:
+        tiers = [tier.split() for tier in typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")]
+        edits.append(EditTrackers(lambda _: tiers))
+    elif not arguments.keys().isdisjoint(trackers.EDITS):
+        edits.append(EditTrackers(lambda tiers: trackers.edited(tiers, arguments)))
+    if "queue_position" in arguments:
+        edits.append(Enqueue(typed(arguments["queue_position"], int, "queue_position")))
+    if "location" in arguments:
+        edits.append(Move(typed(arguments["location"], str, "location")))
+    return edits
+
+
+def _priorities_after(torrent: Torrent, arguments: Arguments) -> list[int]:
+    files = torrent.file_indexes() if torrent.layout is not None else None
+    return priorities_of(torrent.record.file_priorities, files, arguments)
 
 
 def parameters_of(arguments: Arguments) -> lt.add_torrent_params:

@@ -9,7 +9,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
-from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, hash_string, ratio
+from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, hash_string, magnet_link, ratio
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -200,7 +200,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "is_stalled": lambda t: t.activity is Activity.RUNNING and not t.down_rate and not t.up_rate,
     "labels": labels_of,
     "left_until_done": lambda t: t.left_bytes,
-    "magnet_link": lambda t: lt.make_magnet_uri(t.handle),
+    "magnet_link": magnet_link,
     "manual_announce_time": lambda t: -1,
     "max_connected_peers": lambda t: t.record.peer_limit,
     "metadata_percent_complete": lambda t: 1.0 if t.status.has_metadata else 0.0,
@@ -242,7 +242,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "upload_limited": lambda t: t.record.upload_limited,
     "upload_ratio": ratio,
     "wanted": lambda t: [int(t.is_wanted(i)) for i in t.file_indexes()],
-    "webseeds": Torrent.web_seeds,
+    "webseeds": lambda t: t.record.web_seeds,
     "webseeds_sending_to_us": lambda t: 0,
 }
 

@@ -9,17 +9,14 @@ from typing import Any
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.rules.hops import other_labels
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.rows import Rows
-from tunnel_pool.daemon.server.tiers import checked, tiers_of
-from tunnel_pool.daemon.server.transmission import groups, session, trackers
+from tunnel_pool.daemon.server.transmission import groups, session
 from tunnel_pool.daemon.server.transmission.arguments import (
-    FILES,
     Arguments,
+    edits_of,
     fields_of,
     flag,
-    highest_hops,
     hops_of,
     parameters_of,
     peers_of,
@@ -30,7 +27,8 @@ from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS
 from tunnel_pool.daemon.server.transmission.names import snake
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.changes import AddRequest, Changes
+from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Stop
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -162,42 +160,8 @@ class Methods:
 
     async def _torrent_set(self, arguments: Arguments) -> Arguments:
         """Set Transmission's arguments, `hops` and `confirm_fewer_hops`; `notice` says what others know already."""
-        fields = fields_of(arguments)
-        labels = typed(arguments.get("labels"), list[str] | None, "labels")
-        if labels is not None:
-            fields["labels"] = other_labels(labels)
-        asked = hops_of(arguments.get("hops", arguments.get("anon_hops")))
-        said = highest_hops(labels or ())
-        confirmed = flag(arguments, "confirm_fewer_hops", False)
-        chosen = self._chosen(arguments)
-        notices = {""}
-
-        def priorities(torrent: Torrent) -> list[int]:
-            files = torrent.file_indexes() if torrent.layout is not None else None
-            return priorities_of(torrent.record.file_priorities, files, arguments)
-
-        names_files = not arguments.keys().isdisjoint(("files_wanted", *FILES))
-        for torrent in chosen if names_files else ():
-            priorities(torrent)  # an error here leaves all torrents as they are
-        for torrent in chosen:
-            await self._changes.change([torrent], priorities if names_files else None, **fields)
-            if asked is not None or said is not None:
-                notices.add(await self._changes.hops.change(torrent, asked, said, confirmed))
-            await self._set_more(torrent, arguments)
-        return {"notice": notice} if (notice := max(notices)) else {}
-
-    async def _set_more(self, torrent: Torrent, arguments: Arguments) -> None:
-        """Set what is no field of the torrent's record."""
-        if "tracker_list" in arguments:
-            tiers = typed(arguments["tracker_list"], str, "tracker_list").split("\n\n")
-            await self._changes.set_trackers(torrent, checked([tier.split() for tier in tiers], torrent))
-        elif not arguments.keys().isdisjoint(trackers.EDITS):
-            tiers = trackers.edited(tiers_of(torrent), arguments)
-            await self._changes.set_trackers(torrent, checked(tiers, torrent))
-        if "queue_position" in arguments:
-            await self._changes.queue_to(torrent, typed(arguments["queue_position"], int, "queue_position"))
-        if "location" in arguments:
-            await self._changes.moves.move([torrent], typed(arguments["location"], str, "location"), True)
+        notice = await self._changes.apply(self._chosen(arguments), *edits_of(arguments))
+        return {"notice": notice} if notice else {}
 
     async def _torrent_remove(self, arguments: Arguments) -> None:
         """Remove the torrents that are named; when none is, remove nothing, as Transmission does."""
@@ -206,13 +170,13 @@ class Methods:
             await self._changes.remove(self._chosen(arguments), with_files)
 
     async def _torrent_start(self, arguments: Arguments) -> None:
-        await self._changes.start(self._chosen(arguments))
+        await self._changes.apply(self._chosen(arguments), Run())
 
     async def _torrent_start_now(self, arguments: Arguments) -> None:
-        await self._changes.start(self._chosen(arguments), now=True)
+        await self._changes.apply(self._chosen(arguments), Run(now=True))
 
     async def _torrent_stop(self, arguments: Arguments) -> None:
-        await self._changes.stop(self._chosen(arguments))
+        await self._changes.apply(self._chosen(arguments), Stop())
 
     async def _torrent_verify(self, arguments: Arguments) -> None:
         self._changes.verify(self._chosen(arguments))
@@ -223,7 +187,7 @@ class Methods:
     async def _torrent_set_location(self, arguments: Arguments) -> None:
         location = typed(arguments.get("location"), str, "location")
         with_files = flag(arguments, "move", False)
-        await self._changes.moves.move(self._chosen(arguments), location, with_files)
+        await self._changes.apply(self._chosen(arguments), Move(location, with_files))
 
     async def _torrent_rename_path(self, arguments: Arguments) -> Arguments:
         torrents = self._chosen(arguments)

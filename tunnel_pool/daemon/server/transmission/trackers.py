@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.server.tiers import split_url, tiers_of
+from tunnel_pool.daemon.rules.tiers import split_url
+from tunnel_pool.daemon.server.tiers import entries_of
+from tunnel_pool.daemon.torrents.edits import Tiers
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.trackers import trackers_of
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
 
@@ -20,13 +21,13 @@ def _tracker(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries(torrent: Torrent) -> list[dict[str, Any]]:
-    return [_tracker(number, entry) for number, entry in enumerate(trackers_of(torrent.handle))]
+    return [_tracker(number, entry) for number, entry in enumerate(entries_of(torrent))]
 
 
 def stats(torrent: Torrent) -> list[dict[str, Any]]:
     """Return what is known of each tracker's answers; nobody is scraped."""
     all_stats, now_s = [], int(time.time())
-    for number, entry in enumerate(trackers_of(torrent.handle)):
+    for number, entry in enumerate(entries_of(torrent)):
         parts = split_url(entry["url"])
         failed, heard = entry["fails"] > 0, torrent.trackers.get(entry["url"])
         next_s: Any = entry["next_announce"]  # seconds since the epoch, which libtorrent's stubs don't know
@@ -34,7 +35,7 @@ def stats(torrent: Torrent) -> list[dict[str, Any]]:
             {
                 **_tracker(number, entry),
                 "host": f"{parts.scheme}://{parts.netloc}",
-                "announce_state": 3 if entry["updating"] else 1,
+                "announce_state": (3 if entry["updating"] else 1) if entry["is_asked"] else 0,
                 "download_count": -1,
                 "has_announced": heard is not None,
                 "has_scraped": False,
@@ -62,10 +63,10 @@ def stats(torrent: Torrent) -> list[dict[str, Any]]:
 
 def text(torrent: Torrent) -> str:
     """Return announce URLs, one a line, with a blank line between tiers (BEP 12)."""
-    return "\n\n".join("\n".join(urls) for urls in tiers_of(torrent))
+    return "\n\n".join("\n".join(urls) for urls in torrent.record.trackers)
 
 
-def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> list[list[str]]:
+def edited(tiers: Sequence[Sequence[str]], arguments: dict[str, Any]) -> Tiers:
     """Apply changes as made before Transmission 4.0, which name trackers by their number. Raises RequestError."""
     flat = [(number, url) for number, urls in enumerate(tiers) for url in urls]
     add, remove = arguments.get("tracker_add", []), arguments.get("tracker_remove", [])

@@ -1,0 +1,103 @@
+"""What the owner of torrents can ask for: each face turns its words into these, and `Changes.apply` makes them.
+
+An edit that depends on what there is (a label is added to others, a tracker taken out) is a function: it is called when
+nobody else changes anything.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunnel_pool.daemon.storage.record import Layout
+from tunnel_pool.daemon.torrents.torrent import Torrent
+
+Tiers = list[list[str]]
+"""Announce URLs by tier (BEP 12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """Says how a torrent is to be added; None leaves it to rules and settings."""
+
+    folder: str | None = None
+    hops: int | None = None
+    labels: Sequence[str] = ()
+    stopped: bool | None = None
+    file_priorities: Sequence[int] = ()
+    renamed: Mapping[int, str] = field(default_factory=dict)  # paths of files, by their indexes
+    layout: Layout = Layout.ORIGINAL
+    others: dict[str, Any] = field(default_factory=dict)  # fields of the record
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Gives a torrent other labels; a hop count is none of them."""
+
+    edit: Callable[[list[str]], list[str]]
+
+    @classmethod
+    def to(cls, labels: Sequence[str]) -> "Relabel":
+        return cls(lambda _: list(labels))
+
+
+@dataclass(frozen=True, slots=True)
+class SetHops:
+    """Changes the hop count. What labels say (`at_least`) can only raise it; fewer hops have to be `confirmed`."""
+
+    hops: int | None = None
+    at_least: int | None = None
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetFields:
+    """Sets limits, the order of pieces, the title: fields of the record that libtorrent or the queue goes by."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToggleSequential:
+    """Has pieces come in their order, or no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Chooses which files are wanted, and how much: returns libtorrent's priorities by the file's index."""
+
+    priorities: Callable[[Torrent], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EditTrackers:
+    edit: Callable[[Tiers], Tiers]
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Puts a torrent at a place in the queue, from 0."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Has the files in another folder: they are moved there, or else are there already."""
+
+    folder: str
+    with_files: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Starts a torrent; with `now`, past the queue."""
+
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stops a torrent."""
+
+
+Edit = Relabel | SetHops | SetFields | ToggleSequential | Select | EditTrackers | Enqueue | Move | Run | Stop
