@@ -100,6 +100,7 @@ PURE = [
     "tunnel_pool/daemon/server/api/happenings.py",
     "tunnel_pool/torrent/isolation.py",
     "tunnel_pool/daemon/storage/record.py",
+    "tunnel_pool/daemon/torrents/counted.py",
     "tunnel_pool/daemon/storage/settings.py",
     "tunnel_pool/daemon/server/transmission/names.py",
     "tunnel_pool/node/policy.py",

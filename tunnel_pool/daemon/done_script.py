@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tunnel_pool import __version__
+from tunnel_pool.daemon.server.shown import name_in_folder
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 MAX_AT_ONCE = 4
@@ -32,10 +33,10 @@ def environment_of(torrent: Torrent, own: Mapping[str, str], now_s: float) -> di
         "TR_TIME_LOCALTIME": time.asctime(time.localtime(now_s)),
         "TR_TORRENT_BYTES_DOWNLOADED": str(torrent.totals.downloaded),
         "TR_TORRENT_DIR": record.folder,
-        "TR_TORRENT_HASH": record.infohash,
+        "TR_TORRENT_HASH": torrent.hash_string,
         "TR_TORRENT_ID": str(record.number),
         "TR_TORRENT_LABELS": ",".join(record.labels),
-        "TR_TORRENT_NAME": record.name.replace("\0", ""),
+        "TR_TORRENT_NAME": name_in_folder(torrent).replace("\0", ""),
         "TR_TORRENT_PRIORITY": str(record.bandwidth_priority),
         "TR_TORRENT_TRACKERS": trackers.replace("\0", ""),
     }

@@ -22,7 +22,7 @@ def told_of(torrent: Torrent, now_s: float) -> dict[str, Any]:
     return {
         "event": "done",
         "time_s": round(now_s),
-        "infohash": record.infohash,
+        "infohash": torrent.hash_string,
         "number": record.number,
         "name": record.name,
         "folder": record.folder,

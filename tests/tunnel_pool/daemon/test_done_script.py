@@ -38,7 +38,7 @@ async def downloaded(here, seeder, name):
     torrent, _ = await here.changes.add(link, wish)
     await until(lambda: torrent.is_finished)
     if name is not None:
-        await here.library.records.put(torrent, name=name)
+        await here.changes.rename(torrent, "t", name)
     return torrent
 
 

@@ -4,6 +4,7 @@ import base64
 import datetime
 from types import SimpleNamespace
 
+import libtorrent as lt
 import msgspec
 import pytest
 from hypothesis import given
@@ -24,7 +25,9 @@ from tunnel_pool.daemon.server.transmission.fields import FIELDS
 from tunnel_pool.daemon.server.transmission.names import camel, kebab, snake
 from tunnel_pool.daemon.storage.record import LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.torrent import Count, StatusSummary, Torrent
+from tunnel_pool.daemon.torrents.counted import Counted
+from tunnel_pool.daemon.torrents.seen import Count, StatusSummary
+from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.torrent.announces.account import Totals
 
@@ -126,7 +129,11 @@ def test_no_more_run_than_may(kinds, downloads, seeds):
     ],
 )
 def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, wanted, progress, left):
-    told = dict.fromkeys(StatusSummary._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
+    told = dict.fromkeys(StatusSummary._fields, 0) | {
+        "errc": SimpleNamespace(value=int),
+        "torrent_file": None,
+        "info_hashes": lt.info_hash_t(),
+    }
     told |= {"is_finished": finished, "has_metadata": True, "total_wanted": wanted, "total_wanted_done": done}
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
     torrent = Torrent(Count(), record, Lane(1), None, SimpleNamespace(**told))
@@ -134,7 +141,11 @@ def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, want
 
 
 def status_of(uploaded, downloaded=0, failed=0):
-    told = dict.fromkeys(StatusSummary._fields, 0) | {"errc": SimpleNamespace(value=int), "torrent_file": None}
+    told = dict.fromkeys(StatusSummary._fields, 0) | {
+        "errc": SimpleNamespace(value=int),
+        "torrent_file": None,
+        "info_hashes": lt.info_hash_t(),
+    }
     told |= {"total_payload_upload": uploaded, "total_payload_download": downloaded, "total_failed_bytes": failed}
     return SimpleNamespace(**told, is_finished=True)
 
@@ -142,18 +153,18 @@ def status_of(uploaded, downloaded=0, failed=0):
 def test_what_a_torrent_moved_is_counted_on_when_libtorrent_begins_from_0():
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
     torrent = Torrent(Count(), record, Lane(1), None, status_of(0))
-    torrent.begin_count(Totals(1000, 500))
+    torrent.counted = Counted(Totals(1000, 500))
     torrent.update(status_of(30, 20, failed=5))
     assert torrent.totals == (1030, 515)
     # It was paused, sent 70 more before, and was started: only libtorrent knows yet.
-    assert torrent.totals_by(StatusSummary.of(status_of(100, 20, failed=5))) == (1100, 515)
+    assert torrent.counted.totals_by(StatusSummary.of(status_of(100, 20, failed=5))) == (1100, 515)
     torrent.update(status_of(100, 20, failed=5))
     torrent.update(status_of(0))
     assert torrent.totals == (1100, 515)
     torrent.update(status_of(7, 9))
     assert torrent.totals == (1107, 524)
     # It has gone to another session.
-    torrent.begin_count(torrent.totals)
+    torrent.counted = Counted(torrent.totals)
     torrent.update(status_of(1))
     assert torrent.totals == (1108, 524)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import RequestError, refuse_some
 from tunnel_pool.daemon.server.qbittorrent import categories, preferences
 from tunnel_pool.daemon.server.qbittorrent.deltas import Deltas
 from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_limit
@@ -151,7 +151,7 @@ def test_a_login_lasts_while_it_is_used_and_many_more_end_the_oldest():
 def test_sending_back_what_was_shown_changes_nothing():
     settings = Settings(folder="/f", alt_speed_time_begin=75)
     shown = preferences.shown(settings, PORT)
-    assert preferences.changed(settings, json.dumps(shown), PORT) == settings
+    assert preferences.changed(settings, json.dumps(shown), PORT)[:2] == (settings, [])
     assert set(preferences.SETTABLE) <= set(shown)
 
 
@@ -176,7 +176,8 @@ def test_sending_back_what_was_shown_changes_nothing():
 )
 def test_preferences_are_settings_by_other_names(given, fields):
     before = Settings(folder="/f", speed_limit_down_enabled=True, seed_ratio_limited=True, seed_queue_enabled=True)
-    after = preferences.changed(before, json.dumps(given), PORT)
+    after, refusals, _ = preferences.changed(before, json.dumps(given), PORT)
+    assert refusals == []
     assert msgspec.to_builtins(after) == {**msgspec.to_builtins(before), **fields}
     shown = preferences.shown(after, PORT)
     assert all(shown[name] == value for name, value in given.items() if name != "dl_limit" or value != 10)
@@ -202,8 +203,12 @@ def test_preferences_are_settings_by_other_names(given, fields):
     ],
 )
 def test_what_cannot_be_set_is_refused_and_says_what_to_do(given, why):
+    def change():
+        _, refusals, asked = preferences.changed(Settings(folder="/f"), given, PORT)
+        refuse_some(refusals, asked)
+
     with pytest.raises(RequestError, match=why):
-        preferences.changed(Settings(folder="/f"), given, PORT)
+        change()
 
 
 @given(st.text() | st.from_regex(r"-?\d{1,400}(\.\d+)?", fullmatch=True) | st.sampled_from(["inf", "nan", "1e999"]))

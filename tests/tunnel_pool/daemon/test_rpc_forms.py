@@ -124,7 +124,7 @@ async def ids_in_every_form(rpc):
         asked = {"fields": ["id", "hash_string"], "ids": ids}
         assert (await rpc.call("torrent_get", asked))["torrents"] == chosen, ids
     assert await classic(rpc, "torrent-get", fields=["id"], ids=[True]) == ("`ids` must be numbers and infohashes", {})
-    await rpc.call("torrent_remove", {})  # nothing named, nothing removed
+    await rpc.call("torrent_remove", {"ids": []})  # which is nothing; without `ids`, it is all
     assert len((await rpc.call("torrent_get", {"fields": ["id"]}))["torrents"]) == 3
 
 

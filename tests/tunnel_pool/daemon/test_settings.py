@@ -4,6 +4,7 @@ import asyncio
 
 import libtorrent as lt
 import pytest
+from qbittorrentapi import APIError, Client
 
 from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
@@ -46,11 +47,26 @@ async def test_what_is_not_there_can_not_be_set(tmp_path):
     async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
         before = await shown_to(rpc)
         for name, value in UNAVAILABLE.items():
-            said = await refusal(rpc, speed_limit_down=55, **{name: value})
+            said = await refusal(rpc, **{name: value})
             assert said.startswith(f"{name.replace('_', '-')} can't be changed here: ")
         await rpc.call("session_set", before)  # as clients do that have one form for all
         await rpc.call("session_set", {"what_nobody_knows": 1})
         assert await shown_to(rpc) == before
+
+
+async def test_a_form_is_set_but_for_what_can_not_be_set(tmp_path):
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        said = await refusal(
+            rpc, **{**await shown_to(rpc), "speed_limit_down": 55, "lpd_enabled": True, "peer_port": 1}
+        )
+        assert said.startswith("peer-port can't be changed here: ")
+        assert said.endswith("; all else is set")
+        shown = await shown_to(rpc)
+        assert (shown["speed_limit_down"], shown["lpd_enabled"]) == (55, True)
+        client = Client(host=f"http://{here.address}", FORCE_SCHEME_FROM_HOST=True)
+        with pytest.raises(APIError, match=r"web_ui_password.*all else is set"):
+            await asyncio.to_thread(client.app_set_preferences, {"web_ui_password": "x", "dl_limit": 66_000})
+        assert (await shown_to(rpc))["speed_limit_down"] == 66
 
 
 async def test_privacy_settings_hold_for_plain_torrents_at_once_and_after_a_restart(tmp_path):

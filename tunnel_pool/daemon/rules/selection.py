@@ -5,7 +5,7 @@ When such a file is wanted, libtorrent moves these bytes into it. Whoever ends t
 the right size with holes in it, whose pieces libtorrent takes to be there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import libtorrent as lt
 
@@ -15,6 +15,15 @@ from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 def priority_of(priorities: Sequence[int], index: int) -> int:
     """Return libtorrent's priority of a file; those past the end are normal."""
     return priorities[index] if index < len(priorities) else NORMAL
+
+
+def priorities_of_chosen(chosen: Collection[int], real_files: Sequence[int]) -> list[int]:
+    """Return libtorrent's priorities where only these files are wanted, by their places among those that don't pad.
+
+    None of them is there: an empty list, by which all files are wanted.
+    """
+    indexes = {real_files[place] for place in chosen if place < len(real_files)}
+    return [NORMAL if index in indexes else UNWANTED for index in range(real_files[-1] + 1)] if indexes else []
 
 
 def newly_wanted(before: Sequence[int], after: Sequence[int], files: int) -> list[int]:

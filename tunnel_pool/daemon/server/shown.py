@@ -23,7 +23,14 @@ def magnet_link(torrent: Torrent) -> str:
     return str(lt.make_magnet_uri(parameters))
 
 
-def hash_string(torrent: Torrent) -> str:
-    """Return the v1 hash if there is one, as most clients know a torrent that has both by it."""
-    hashes = torrent.status.info_hashes
-    return str(hashes.v1) if hashes.has_v1() else torrent.record.infohash
+def name_in_folder(torrent: Torrent) -> str:
+    """Return the file or folder that all its files are in; its title where there is no such one.
+
+    Clients of Transmission look for a torrent's files at this name in its folder.
+    """
+    return torrent.top or torrent.record.name
+
+
+def total_bytes(torrent: Torrent) -> int:
+    """Return the size of all its files, without those that only pad; 0 while they are not known."""
+    return torrent.layout.size_on_disk() if torrent.layout is not None else 0

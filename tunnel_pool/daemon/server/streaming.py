@@ -76,7 +76,7 @@ class Reader:
             for piece in pieces_of(self._offset + start, self._offset + end, self._piece_bytes):
                 asked_up_to = min(piece.number + ahead, last + 1)
                 for number in range(unasked, asked_up_to):
-                    waiting[number] = self._torrent.expect_piece(number)
+                    waiting[number] = self._torrent.waiting.piece(number)
                     self._set_deadline(number, (number - piece.number) * STEP_MS)
                 unasked = asked_up_to
                 data = await self._wait(piece.number, waiting[piece.number], is_read)
@@ -98,7 +98,9 @@ class Reader:
             end = self._offset + self.size
             from_here = max(self._offset, end - min(ENDS_BYTES, MAX_AHEAD * self._piece_bytes))
             for piece in pieces_of(from_here, end, self._piece_bytes):
-                if not self._torrent.is_expected(piece.number):  # its alert would be forgotten with the deadline before
+                if not self._torrent.waiting.is_for_piece(
+                    piece.number
+                ):  # its alert would be forgotten with the deadline before
                     self._set_deadline(piece.number, ENDS_MS, 0)
 
     async def _wait(self, number: int, future: "asyncio.Future[bytes]", is_read: Callable[[], bool]) -> bytes:
@@ -120,7 +122,7 @@ class Reader:
     def _leave(self, waiting: dict[int, "asyncio.Future[bytes]"]) -> None:
         """Take urgency from pieces that nobody else waits for, as a reader that seeks must not wait for them."""
         for number, future in waiting.items():
-            self._torrent.expect_no_more(number, future)
-            if not self._torrent.is_expected(number):
+            self._torrent.waiting.no_more(number, future)
+            if not self._torrent.waiting.is_for_piece(number):
                 with suppress(RuntimeError):
                     self._handle.reset_piece_deadline(number)

@@ -130,7 +130,7 @@ class _Calls:
     async def add(self, _: str, body: Add) -> dict[str, Any]:
         wish = AddRequest(folder=body.destination or None, hops=body.anon_hops)
         torrent, _was_there = await self._changes.add(of_source(body.uri, files=False), wish)
-        return {"started": True, "infohash": torrent.record.infohash}
+        return {"started": True, "infohash": torrent.hash_string}
 
     async def remove(self, infohash: str, body: Remove) -> dict[str, Any]:
         await self._changes.remove([self._found(infohash)], body.remove_data)
@@ -192,7 +192,7 @@ def _download(torrent: Torrent) -> dict[str, Any]:
     rate = torrent.down_rate
     return {
         "name": record.name,
-        "infohash": record.infohash,
+        "infohash": torrent.hash_string,
         "status": name,
         "status_code": STATES.index(name),
         "progress": torrent.progress,

@@ -77,6 +77,7 @@ class Record(msgspec.Struct):
     trackers: list[list[str]] = []
     web_seeds: list[str] = []
     knows_trackers: bool = False  # else it was kept by a version that had them in the resume data alone
+    chosen_files: list[int] = []  # by a magnet link's `so` (BEP 53), until its files are known; empty: all
     layout: Layout = Layout.ORIGINAL  # for when its metadata comes
     taking_over: bool = False  # whether files that were there before it have yet to be found to be its own
 

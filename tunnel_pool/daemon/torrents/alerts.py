@@ -8,10 +8,12 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.moves import Moves
-from tunnel_pool.daemon.torrents.torrent import Announced, Torrent
+from tunnel_pool.daemon.torrents.seen import Announced
+from tunnel_pool.daemon.torrents.torrent import Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
 CHECK_AGAIN_S = 60.0
@@ -49,16 +51,16 @@ class AlertReader:
         if torrent.is_checking or torrent.is_verifying:
             # libtorrent would later take the pieces checked so far for all that are there.
             alert.params.have_pieces = alert.params.verified_pieces = []
-        _answer(torrent.next_resuming(), lt.write_resume_data_buf(alert.params))
+        _answer(torrent.waiting.next_resuming(), lt.write_resume_data_buf(alert.params))
 
     def _save_resume_data_failed_alert(self, torrent: Torrent, alert: Any) -> None:
-        _refuse(torrent.next_resuming(), StoreError(alert.error.message()))
+        _refuse(torrent.waiting.next_resuming(), StoreError(alert.error.message()))
 
     def _read_piece_alert(self, torrent: Torrent, alert: Any) -> None:
         """Hand the bytes of a piece to those who wait for them."""
         if alert.error.value() == errno.ECANCELED:
             return  # its last reader left; who asked for it since then hears of it once more
-        for future in torrent.take_expecting(alert.piece):
+        for future in torrent.waiting.take_for_piece(alert.piece):
             if alert.error.value():
                 future.set_exception(OSError(alert.error.value(), alert.error.message()))
             else:
@@ -69,7 +71,11 @@ class AlertReader:
         if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
             # A hybrid that was added by the one hash and by the other.
             torrent.error = "it is here twice: remove this one or the other"
-        self._library.background.spawn(self._take_in(torrent))
+        priorities = priorities_of_chosen(torrent.record.chosen_files, torrent.file_indexes())
+        if priorities:
+            torrent.handle.prioritize_files(priorities)
+            torrent.selections += 1
+        self._library.background.spawn(self._take_in(torrent, priorities))
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
@@ -89,6 +95,7 @@ class AlertReader:
 
     def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.selections = max(0, torrent.selections - 1)
+        torrent.update(torrent.handle.status())  # libtorrent does not say by itself that less is wanted
         self._exported(torrent)
 
     def _exported(self, torrent: Torrent) -> None:
@@ -111,10 +118,12 @@ class AlertReader:
         self._library.paths.look_again(torrent)
         await self._library.records.save_resume([torrent])
 
-    async def _take_in(self, torrent: Torrent) -> None:
+    async def _take_in(self, torrent: Torrent, priorities: list[int]) -> None:
         """Keep the name, and give the files their places, of a torrent whose metadata has come."""
+        self._library.paths.note(torrent)
         async with self._library.records.changing:
-            await self._library.records.put(torrent, name=torrent.status.name)
+            fields = {"file_priorities": priorities, "chosen_files": []} if priorities else {}
+            await self._library.records.put(torrent, name=torrent.status.name, **fields)
         await self._moves.settle(torrent)
         self._library.scheduler.tick()  # only now it is known whether there is room for it
         await self._library.records.save_resume([torrent])
@@ -126,16 +135,16 @@ class AlertReader:
         torrent.trackers[alert.tracker_url()] = Announced(time.time(), 0)
 
     def _storage_moved_alert(self, torrent: Torrent, alert: Any) -> None:
-        _answer(torrent.moved, alert.storage_path())
+        _answer(torrent.waiting.moved, alert.storage_path())
 
     def _storage_moved_failed_alert(self, torrent: Torrent, alert: Any) -> None:
-        _refuse(torrent.moved, OSError(alert.error.value(), alert.error.message()))
+        _refuse(torrent.waiting.moved, OSError(alert.error.value(), alert.error.message()))
 
     def _file_renamed_alert(self, torrent: Torrent, alert: Any) -> None:
-        _answer(torrent.renamed, None)
+        _answer(torrent.waiting.renamed, None)
 
     def _file_rename_failed_alert(self, torrent: Torrent, alert: Any) -> None:
-        _refuse(torrent.renamed, OSError(alert.error.value(), alert.error.message()))
+        _refuse(torrent.waiting.renamed, OSError(alert.error.value(), alert.error.message()))
 
     def _file_error_alert(self, torrent: Torrent, alert: Any) -> None:
         """Handle a torrent that libtorrent has stopped for an error of a file."""

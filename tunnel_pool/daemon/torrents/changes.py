@@ -146,7 +146,7 @@ class Changes:
         with refused():
             check_labels(labels)
             hops = self.rules.hops(request.hops, request.labels, folder)
-        infohash = infohash_of(parameters)
+        infohash, is_known = infohash_of(parameters), parameters.ti is not None
         fields = {"peer_limit": library.records.settings.peer_limit_per_torrent, **request.others}
         return Record(
             infohash=infohash,
@@ -160,7 +160,8 @@ class Changes:
             labels=labels,
             peers=parameters.peers,
             stopped=not library.records.settings.start_added_torrents if request.stopped is None else request.stopped,
-            file_priorities=list(request.file_priorities) or list(parameters.file_priorities),
+            file_priorities=list(request.file_priorities) or list(parameters.file_priorities if is_known else ()),
+            chosen_files=[] if is_known else [at for at, each in enumerate(parameters.file_priorities) if each],
             tracker_key=new_tracker_key(),
             layout=request.layout,
             trackers=tiers_in(parameters),
@@ -334,11 +335,11 @@ class Changes:
                 raise RequestError("cannot rename: there is something of that name")
             layout = torrent.layout
             entries = [Entry(new, layout.file_size(index)) for index, new in renames if new != paths[index]]
-            await library.paths.check(torrent.record.infohash, torrent.record.folder, entries, may_share=False)
+            await library.paths.check(torrent.record, torrent.record.folder, entries, may_share=False)
             for index, new in renames:
                 await rename_file(torrent, index, new)
             await asyncio.to_thread(_leave_folders, torrent.record.folder, list(paths.values()))
-            whole = "/" not in path and path == torrent.record.name
+            whole = "/" not in path and path == torrent.record.name  # its title goes with its folder while they are one
             torrent.update(torrent.handle.status())
             renamed: dict[str, Any] = {"name": name} if whole else {}
             await library.records.put_with_resume(torrent, **renamed)

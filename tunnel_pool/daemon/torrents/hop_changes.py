@@ -7,6 +7,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.torrents.counted import Counted
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -91,7 +92,7 @@ class HopChanges:
             await before.announced_last(torrent.handle)
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
         before.forget(torrent)
-        torrent.give_up("it went to another session")
+        torrent.waiting.give_up("it went to another session")
         if ends_plain:
             await self._end_plain_session(staying)
         torrent.lane = library.isolator.enter(torrent.record.infohash, hops, torrent.record.labels)
@@ -123,7 +124,7 @@ class HopChanges:
         library = self._library
         for torrent, _ in staying:
             torrent.is_between_sessions = True
-            torrent.give_up("its session was opened anew")
+            torrent.waiting.give_up("its session was opened anew")
         await library.sessions.close(PLAIN_LANE)
         for torrent, parameters in staying:
             try:
@@ -137,7 +138,7 @@ class HopChanges:
         """Raises RuntimeError."""
         library = self._library
         torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters, torrent.is_missing)
-        torrent.begin_count(torrent.totals)
+        torrent.counted = Counted(torrent.totals)
         torrent.update(torrent.handle.status())
         torrent.is_between_sessions, torrent.selections = False, 0
         library.sessions.ensure_open(torrent.lane).register(torrent)

@@ -16,12 +16,14 @@ from tunnel_pool.daemon.storage.presence import not_found
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.background import Background
+from tunnel_pool.daemon.torrents.counted import NOTHING, Counted
 from tunnel_pool.daemon.torrents.paths import Paths
 from tunnel_pool.daemon.torrents.places import Places
 from tunnel_pool.daemon.torrents.records import RESUME_TIMEOUT_S, Records
 from tunnel_pool.daemon.torrents.scheduler import Scheduler
+from tunnel_pool.daemon.torrents.seen import Count, StatusSummary
 from tunnel_pool.daemon.torrents.sessions import Sessions
-from tunnel_pool.daemon.torrents.torrent import NOTHING, Count, StatusSummary, Torrent, hashes_of
+from tunnel_pool.daemon.torrents.torrent import Torrent, hashes_of
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account, Totals
@@ -86,7 +88,7 @@ class Library:
         torrent.account = Account(record.tracker_key, partial(self._tell_tracker, record.infohash))
         # libtorrent has saved less than trackers were told, after `kill -9` and where it was paused.
         saved = Totals(parameters.total_uploaded, parameters.total_downloaded)
-        torrent.begin_count(Totals(*map(max, zip(_kept(record), saved, strict=True))))
+        torrent.counted = Counted(Totals(*map(max, zip(_kept(record), saved, strict=True))))
         torrent.has_run = parameters.active_time > 0
         torrent.active_s = torrent.changed_s = time.monotonic()
         # Also of one that was added before a restart.
@@ -143,6 +145,7 @@ class Library:
             parameters.name = record.name
         flags = lt.torrent_flags
         parameters.flags &= ~(flags.auto_managed | flags.upload_mode | flags.stop_when_ready | flags.no_verify_files)
+        parameters.flags &= ~flags.default_dont_download  # of a magnet link that chooses files: see chosen_files
         parameters.flags |= flags.paused | flags.duplicate_is_error
         if is_missing:
             parameters.flags |= flags.no_verify_files
@@ -281,4 +284,4 @@ def _totals_now(torrent: Torrent) -> Totals:
     """Return what a torrent has moved until now, which its last status may not say yet."""
     if torrent.is_between_sessions:
         return torrent.totals
-    return torrent.totals_by(StatusSummary.of(torrent.handle.status()))
+    return torrent.counted.totals_by(StatusSummary.of(torrent.handle.status()))

@@ -42,7 +42,7 @@ class Moves:
         if parameters.ti is not None:
             await paths.choose(record, parameters, renamed)
             entries = entries_to_be(parameters)
-            does_share = await paths.check(record.infohash, record.folder, entries, may_share=True)
+            does_share = await paths.check(record, record.folder, entries, may_share=True)
             if not has_some:
                 to_come = wanted(record, disk.real_files(parameters.ti.layout()), entries)
                 is_any_there = await paths.take_over(record.folder, to_come)
@@ -97,7 +97,7 @@ class Moves:
                 await rename_file(torrent, index, path)
         torrent.update(torrent.handle.status())
         entries = entries_of(torrent)
-        does_share = await paths.check(record.infohash, record.folder_when_done, entries, may_share=True)
+        does_share = await paths.check(record, record.folder_when_done, entries, may_share=True)
         is_any_there = await paths.take_over(record.folder_when_done, wanted(record, torrent.file_indexes(), entries))
         paths.note(torrent)
         return is_any_there or does_share
@@ -142,13 +142,13 @@ class Moves:
 
     async def _move_files(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
         library = self._library
-        torrent.moved = asyncio.get_running_loop().create_future()
+        moved = torrent.waiting.move()
         before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
         try:
             torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)
             try:
-                await torrent.moved
+                await moved
             except OSError as error:
                 logger.warning("A torrent can't be moved: %s", error.strerror)
                 if not is_tried_again:
@@ -172,7 +172,7 @@ class Moves:
         entries, paths = entries_of(torrent), self._library.paths
         if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
-        await paths.check(torrent.record.infohash, folder, entries, may_share=True)
+        await paths.check(torrent.record, folder, entries, may_share=True)
         await paths.take_over(folder, wanted(torrent.record, torrent.file_indexes(), entries))
 
     async def _look_in(self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False) -> None:
@@ -181,10 +181,10 @@ class Moves:
         With `leaves_nothing`, what has come to the folder before is deleted.
         """
         before = torrent.record.folder
-        torrent.moved = asyncio.get_running_loop().create_future()
+        moved = torrent.waiting.move()
         torrent.handle.pause()  # nothing is written there before it was checked
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
-        await answered(torrent.moved, "cannot look in that folder")
+        await answered(moved, "cannot look in that folder")
         if torrent.info is not None:
             torrent.recheck()
         await self._library.records.put_with_resume(
@@ -205,7 +205,7 @@ class Moves:
             raise RequestError("its files are gone: set its location to where they are")
         if folder == torrent.record.folder:
             return
-        await self._library.paths.check(torrent.record.infohash, folder, entries_of(torrent), may_share=False)
+        await self._library.paths.check(torrent.record, folder, entries_of(torrent), may_share=False)
         if there := await asyncio.to_thread(_first_there, torrent, folder):
             raise RequestError(
                 f"{there} is there already, and is not replaced: move it away, or look for the files there"
@@ -226,9 +226,9 @@ def _leave(folder: str) -> None:
 
 async def rename_file(torrent: Torrent, index: int, path: str) -> None:
     """Rename a file in the torrent's folder. Raises RequestError."""
-    torrent.renamed = asyncio.get_running_loop().create_future()
+    renamed = torrent.waiting.rename()
     torrent.handle.rename_file(index, path)
-    await answered(torrent.renamed, "cannot rename")
+    await answered(renamed, "cannot rename")
 
 
 def absolute(folder: str) -> str:

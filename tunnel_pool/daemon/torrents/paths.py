@@ -53,6 +53,7 @@ class Paths:
         if torrent.layout is None:
             return
         tops = {torrent.file_path(index).partition("/")[0] for index in torrent.file_indexes()}
+        torrent.top = min(tops) if len(tops) == 1 else ""
         places = (os.path.join(self._real.get(folder, folder), top) for folder in _folders(torrent) for top in tops)
         self._registry.put(torrent.record.infohash, places)
 
@@ -92,18 +93,18 @@ class Paths:
             raise RequestError("two files of the torrent would have one path")
         return renames(info, repaired, paths)
 
-    async def check(self, infohash: str, folder: str, entries: Iterable[Entry], *, may_share: bool) -> bool:
-        """Return whether other torrents have some of these files, too, which are in this folder.
+    async def check(self, record: Record, folder: str, entries: Iterable[Entry], *, may_share: bool) -> bool:
+        """Return whether other torrents have some of these files, too, which this one is to have in a folder.
 
         Raises RequestError where one of them would be in the way of another torrent's; with `may_share`, files of one
-        size may be those of both.
+        size may be those of both. Of two that have not come there yet, the one that was added first may.
         """
         await self.learn([folder])
         real = self._real[folder]
         mine = [Entry(os.path.join(real, entry.path), entry.size) for entry in entries]
         folded, does_share = _folded(mine), False
-        for other in self._near(infohash, mine):
-            theirs = self._entries_of(other)
+        for other in self._near(record.infohash, mine):
+            theirs = self._entries_of(other, comes_home=other.record.number < record.number)
             in_the_way = first_clash(mine, theirs, may_share)
             if not in_the_way and (like_one := first_clash(folded, _folded(theirs), may_share)):
                 in_the_way = "" if await asyncio.to_thread(disk.is_case_sensitive, folder) else like_one
@@ -121,8 +122,10 @@ class Paths:
         near = self._registry.near(entry.path for entry in entries)
         return [torrents[each] for each in sorted(near - {infohash}) if each in torrents]
 
-    def _entries_of(self, torrent: Torrent) -> list[Entry]:
-        folders = [self._real.get(folder, folder) for folder in _folders(torrent)]
+    def _entries_of(self, torrent: Torrent, *, comes_home: bool = False) -> list[Entry]:
+        """Return a torrent's files by their whole paths; `comes_home` says to name those of its final folder, too."""
+        named = _folders(torrent) if comes_home else filter(None, (torrent.record.folder, torrent.record.moving_to))
+        folders = [self._real.get(folder, folder) for folder in named]
         return [Entry(os.path.join(folder, name), size) for name, size in entries_of(torrent) for folder in folders]
 
     async def check_wanted(self, torrent: Torrent, indexes: Collection[int]) -> None:
@@ -139,7 +142,7 @@ class Paths:
             ):
                 missing.append(entry)
         if missing:
-            await self.check(record.infohash, record.folder, missing, may_share=False)
+            await self.check(record, record.folder, missing, may_share=False)
             if await self.take_over(record.folder, missing):
                 raise RequestError("a file of that name is there already: move it away first")
 

@@ -158,12 +158,11 @@ class Records:
 
     async def resume_data(self, torrent: Torrent) -> bytes:
         """Return the resume data as libtorrent has it now. Raises StoreError."""
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         try:
             torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict)
         except RuntimeError:
             raise StoreError("the torrent is gone") from None
-        torrent.resuming.append(future)
+        future = torrent.waiting.resume_data()
         try:
             async with asyncio.timeout(RESUME_TIMEOUT_S):
                 return await asyncio.shield(future)  # its place in the row is kept: each request has one answer

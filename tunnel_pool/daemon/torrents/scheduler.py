@@ -17,8 +17,9 @@ from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, plan, re
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.records import Records
+from tunnel_pool.daemon.torrents.seen import Count
 from tunnel_pool.daemon.torrents.sessions import Sessions
-from tunnel_pool.daemon.torrents.torrent import Count, Torrent
+from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.torrent.isolation import PLAIN, share_limit
 
@@ -158,7 +159,7 @@ class Scheduler:
         if torrent.is_verifying and not may_run:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         torrent.set_cautious(torrent.info is None and self.room.budget().is_tight(torrent.record.folder))
-        if runs and torrent.is_uploading_only:
+        if runs and torrent.summary.is_uploading_only:
             torrent.handle.unset_flags(lt.torrent_flags.upload_mode)  # libtorrent never tries to write again by itself
         if runs and torrent.is_paused:
             torrent.handle.resume()
@@ -167,7 +168,7 @@ class Scheduler:
         elif not runs and not torrent.is_paused:
             torrent.handle.pause()
         self._join_swarms(torrent, may_run)
-        if runs is not torrent.is_paused and torrent.is_measured and not (is_held or torrent.is_uploading_only):
+        if runs is not torrent.is_paused and torrent.is_measured and not (is_held or torrent.summary.is_uploading_only):
             torrent.settled = torrent.changed, is_reachable
 
     def _is_reachable(self, lane: Lane) -> bool:

@@ -82,7 +82,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
         """Take a torrent out of the session; when the future is done, libtorrent has closed its files."""
         removed = self._removing[torrent.handle] = asyncio.get_running_loop().create_future()
         del self._torrents[torrent.handle]
-        torrent.give_up("the torrent is gone")
+        torrent.waiting.give_up("the torrent is gone")
         self._session.remove_torrent(torrent.handle)
         return removed
 
@@ -213,4 +213,4 @@ class DaemonSession(LibtorrentSession[Torrent]):
         elif kind == "alerts_dropped_alert":
             logger.warning("libtorrent sent more alerts than its queue holds, and some were lost")
             for torrent in self._torrents.values():
-                torrent.give_up("libtorrent's answer was lost")
+                torrent.waiting.give_up("libtorrent's answer was lost")

@@ -1,11 +1,9 @@
 """A torrent at work: its record, its libtorrent handle, and what was last heard of it."""
 
-import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import libtorrent as lt
 
@@ -16,92 +14,16 @@ from tunnel_pool.daemon.rules.speeds import Speeds
 from tunnel_pool.daemon.rules.standstill import Standstill
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import UNWANTED, Record
-from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.daemon.torrents.counted import Counted
+from tunnel_pool.daemon.torrents.seen import Announced, Count, StatusSummary
+from tunnel_pool.daemon.torrents.waiting import Waiting
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 
-S = lt.torrent_status
-CHECKING = (S.checking_files, S.checking_resume_data)
-NOTHING = Totals(0, 0)
 PEERS_FOR_S = 1.0
 CAUTIOUS_BYTES_PER_S = 256_000
-PAUSED = int(lt.torrent_flags.paused)
-UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
-
-
-class StatusSummary(NamedTuple):
-    """The fields of libtorrent's status that change what we do or show; the others change with time alone."""
-
-    state: Any
-    flags: int
-    has_metadata: bool
-    finished: bool
-    error: int
-    num_peers: int
-    num_seeds: int
-    total_wanted: int
-    total_wanted_done: int
-    total_done: int
-    total_failed_bytes: int
-    all_time_download: int
-    all_time_upload: int
-    total_payload_download: int
-    total_payload_upload: int
-    progress_ppm: int
-    distributed_copies: float
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Return what is worth a save when it changes; libtorrent's own flag asks for one each second that goes by."""
-        return (
-            self.has_metadata,
-            self.finished,
-            self.total_wanted,
-            self.total_done,
-            self.total_failed_bytes,
-            self.all_time_download,
-            self.all_time_upload,
-        )
-
-    @staticmethod
-    def of(status: lt.torrent_status) -> "StatusSummary":
-        return StatusSummary(
-            status.state,
-            int(status.flags),
-            status.has_metadata,
-            status.is_finished,
-            status.errc.value(),
-            status.num_peers,
-            status.num_seeds,
-            status.total_wanted,
-            status.total_wanted_done,
-            status.total_done,
-            status.total_failed_bytes,
-            status.all_time_download,
-            status.all_time_upload,
-            status.total_payload_download,
-            status.total_payload_upload,
-            status.progress_ppm,
-            status.distributed_copies,
-        )
-
-
-class Announced(NamedTuple):
-    """Says when a tracker answered, and how many peers it named; or that it did not."""
-
-    at_s: float  # since the epoch
-    peers: int
-
-
-class Count:
-    """A counter of the changes to torrents that a client may see."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
 
 
 SEEN = frozenset(
@@ -130,11 +52,9 @@ class Torrent:
     status: lt.torrent_status  # change it by `update`
     status_s: float = field(init=False)  # monotonic, when libtorrent gave it
     summary: StatusSummary = field(init=False)
-    is_checking: bool = field(init=False)
-    is_finished: bool = field(init=False)  # whether all that is wanted is there
-    is_paused: bool = field(init=False)  # whether libtorrent has paused it
-    is_uploading_only: bool = field(init=False)  # libtorrent could not write, and does not try again
     is_private: bool = field(init=False)
+    hash_string: str = ""  # by which others know it: v1's hash if it has one, as most clients name one that has both
+    top: str = ""  # the file or folder that all its files are in; empty where there are several
     changed: int = field(init=False)  # what `count` was after the last change in any of SEEN
     activity: Activity = Activity.STOPPED
     error: str = ""
@@ -143,11 +63,8 @@ class Torrent:
     peers: frozenset[Address] = frozenset()  # end-to-end, to be asked until they are there
     hidden: bool | None = None  # its role in its hidden swarms: True seeder, False downloader, None when it is in none
     swarms: frozenset[bytes] = frozenset()  # the hidden swarms that it is in, by the hash that is looked up
-    resuming: deque["asyncio.Future[bytes]"] = field(default_factory=deque)  # who waits for resume data, in order
-    reading: dict[int, set["asyncio.Future[bytes]"]] = field(default_factory=dict)  # who waits for a piece's bytes
+    waiting: Waiting = field(default_factory=Waiting)  # for libtorrent's answers
     trackers: dict[str, Announced] = field(default_factory=dict)  # when each was last heard, by URL
-    moved: "asyncio.Future[str] | None" = None
-    renamed: "asyncio.Future[None] | None" = None
     is_between_sessions: bool = False
     held_until_s: float = 0.0  # monotonic; until then it contacts nobody: its client may say its hop count
     has_run: bool = False  # whether anybody may have heard of it since it was added
@@ -168,10 +85,7 @@ class Torrent:
     down_rate: int = 0  # payload, bytes a second
     up_rate: int = 0
     account: Account | None = None  # with its trackers
-    # What it has moved in all: libtorrent's own all_time_upload loses up to a second when it is paused.
-    totals: Totals = NOTHING
-    moved_before: Totals = NOTHING  # by the last time that libtorrent began to count from 0
-    _counted: StatusSummary | None = None  # what it has counted since
+    counted: Counted = field(default_factory=Counted)
     _all_swarms: frozenset[bytes] | None = None  # its hidden swarms, once its metadata names them all
     # What `changed` and whether its lane could be reached were when it did what it is to do; None while it does not.
     settled: tuple[int, bool] | None = None
@@ -199,44 +113,45 @@ class Torrent:
         return True
 
     def _look(self, summary: StatusSummary) -> None:
+        if not self.hash_string or (summary.has_metadata and not self.summary.has_metadata):
+            hashes = self.status.info_hashes
+            self.hash_string = str(hashes.v1) if hashes.has_v1() else self.record.infohash
         self.summary = summary
-        self._count(summary)
-        self.is_checking = summary.state in CHECKING
-        self.is_finished = bool(summary.has_metadata and summary.finished and not self.is_checking)
-        self.is_paused = bool(summary.flags & PAUSED)
-        self.is_uploading_only = bool(summary.flags & UPLOAD_MODE)
+        self.counted.count(summary)
         self.is_private = self.info is not None and self.info.priv()
+
+    @property
+    def is_checking(self) -> bool:
+        return self.summary.is_checking
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all that is wanted is there."""
+        return self.summary.is_finished
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether libtorrent has paused it."""
+        return self.summary.is_paused
+
+    @property
+    def totals(self) -> Totals:
+        """Return what it has moved in all."""
+        return self.counted.totals
 
     def seeding_s(self, now_s: float) -> float:
         """Return for how long it has run with all that is wanted there."""
         if not self.is_finished:
             return 0.0
-        since = 0.0 if self.is_paused else now_s - self.status_s  # libtorrent says nothing of an idle torrent
-        return float(self.status.finished_duration.total_seconds() + since)
+        return float(self.status.finished_duration.total_seconds() + self._since_status_s(now_s))
 
-    def begin_count(self, before: Totals) -> None:
-        """Note that libtorrent counts from 0, and what was moved before."""
-        self.totals = self.moved_before = before
-        self._counted = None
+    def active_s_by(self, now_s: float) -> float:
+        """Return for how long it has run."""
+        return float(self.status.active_duration.total_seconds() + self._since_status_s(now_s))
 
-    def totals_by(self, summary: StatusSummary) -> Totals:
-        """Return what it has moved in all by a status, which is as new as the last one or newer."""
-        before = self.totals if self._has_begun_anew(summary) else self.moved_before
-        return before + _moved(summary)
-
-    def _has_begun_anew(self, summary: StatusSummary) -> bool:
-        """Return whether it was paused and started, and libtorrent counts from 0 again."""
-        last = self._counted
-        return last is not None and (
-            summary.total_payload_upload < last.total_payload_upload
-            or summary.total_payload_download < last.total_payload_download
-        )
-
-    def _count(self, summary: StatusSummary) -> None:
-        if self._has_begun_anew(summary):
-            self.begin_count(self.totals)
-        self._counted = summary
-        self.totals = self.moved_before + _moved(summary)
+    def _since_status_s(self, now_s: float) -> float:
+        """Return how long it has run since its last status: libtorrent says nothing of an idle torrent."""
+        return 0.0 if self.is_paused else now_s - self.status_s
 
     def recheck(self) -> None:
         """Have libtorrent check which pieces are there; it goes on while the torrent is stopped."""
@@ -303,41 +218,6 @@ class Torrent:
             self._peer_infos = now_s, self.handle.get_peer_info()
         return self._peer_infos[1]
 
-    def next_resuming(self) -> "asyncio.Future[bytes] | None":
-        """Return the future that the next answer about resume data is for."""
-        return self.resuming.popleft() if self.resuming else None
-
-    def give_up(self, why: str) -> None:
-        """Fail everything that was asked of libtorrent, as no answer comes any more."""
-        readers = [future for waiting in self.reading.values() for future in waiting]
-        for future in (*self.resuming, *readers, self.moved, self.renamed):
-            if future is not None and not future.done():
-                future.set_exception(StoreError(why))
-                future.exception()  # keeps asyncio from complaining when nobody waits
-        self.resuming.clear()
-        self.reading.clear()
-
-    def expect_piece(self, number: int) -> "asyncio.Future[bytes]":
-        """Return a future of the piece's bytes, or its error (OSError, StoreError); `expect_no_more` ends it."""
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.reading.setdefault(number, set()).add(future)
-        return future
-
-    def expect_no_more(self, number: int, future: "asyncio.Future[bytes]") -> None:
-        """Forget a future that `expect_piece` gave."""
-        future.cancel()
-        waiting = self.reading.get(number, set())
-        waiting.discard(future)
-        if not waiting:
-            self.reading.pop(number, None)
-
-    def is_expected(self, number: int) -> bool:
-        return any(not future.done() for future in self.reading.get(number, ()))
-
-    def take_expecting(self, number: int) -> list["asyncio.Future[bytes]"]:
-        """Return the futures that still wait for the piece."""
-        return [future for future in self.reading.pop(number, ()) if not future.done()]
-
     @property
     def hashes(self) -> set[bytes]:
         return hashes_of(self.status.info_hashes)
@@ -398,10 +278,6 @@ class Torrent:
 
     def is_wanted(self, index: int) -> bool:
         return self.priority(index) != UNWANTED
-
-
-def _moved(summary: StatusSummary) -> Totals:
-    return Totals(summary.total_payload_upload, max(0, summary.total_payload_download - summary.total_failed_bytes))
 
 
 def hashes_of(hashes: lt.info_hash_t) -> set[bytes]:

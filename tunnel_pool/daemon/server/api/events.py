@@ -61,8 +61,8 @@ class Events:
             queue.put_nowait(None)
 
     def _now(self) -> dict[str, bytes]:
-        torrents = self._watcher.library.torrents
-        return dict(zip(torrents, self._watcher.rows.of(torrents.values()), strict=True))
+        torrents = self._watcher.library.torrents.values()
+        return dict(zip((each.hash_string for each in torrents), self._watcher.rows.of(torrents), strict=True))
 
     def _state(self) -> bytes:
         return _event("state", msgspec.json.encode(self._watcher.state()))

@@ -40,7 +40,7 @@ def state_of(torrent: Torrent) -> model.TorrentState:
 def torrent_view(torrent: Torrent) -> model.Torrent:
     record, status = torrent.record, torrent.status
     return model.Torrent(
-        infohash=record.infohash,
+        infohash=torrent.hash_string,
         number=record.number,
         name=record.name,
         hops=record.hops,
@@ -126,7 +126,7 @@ def open_streams(tunnels: Tunnels) -> int:
 
 
 def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
-    names = {swarm: torrent.record.infohash for torrent in library.torrents.values() for swarm in torrent.swarms}
+    names = {swarm: torrent.hash_string for torrent in library.torrents.values() for swarm in torrent.swarms}
     return [
         model.Swarm(
             lookup_hash=info_hash.hex(),

@@ -11,7 +11,6 @@ from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_li
 from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.words import BadTorrentError, Call, ConflictError, Words
-from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import NORMAL, Layout
@@ -56,7 +55,7 @@ class Adding:
         sources: list[str | lt.add_torrent_params] = [*_links(words), *_torrents(words)]
         for source in sources:
             try:
-                added.append(hash_string(await self._add_one(source, wish, words)))
+                added.append((await self._add_one(source, wish, words)).hash_string)
             except RequestError as error:
                 errors.append(error)
         if not added:

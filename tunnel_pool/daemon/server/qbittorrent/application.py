@@ -10,7 +10,7 @@ import libtorrent as lt
 import msgspec
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import RequestError, refuse_some
 from tunnel_pool.daemon.server.api.views import ready_circuits
 from tunnel_pool.daemon.server.qbittorrent import categories, preferences
 from tunnel_pool.daemon.server.qbittorrent.deltas import Deltas
@@ -102,18 +102,25 @@ class Application:
         return preferences.shown(self._settings, sessions.plain_port(), bool(sessions.blocked.ranges))
 
     async def _set_preferences(self, words: Words) -> None:
+        """Set what can be set; name what can't be, as clients send whole forms. Raises RequestError."""
+        refusals: list[str] = []
+        given = 0
+
         def edit(settings: Settings) -> Settings:
+            nonlocal given
             sessions = self._library.sessions
             try:
-                changed = preferences.changed(
+                changed, refused, given = preferences.changed(
                     settings, words.text("json"), sessions.plain_port(), bool(sessions.blocked.ranges)
                 )
             except msgspec.ValidationError as error:
                 raise RequestError(f"invalid preference: {error}") from None
             check_folders(changed)
+            refusals.extend(refused)
             return changed
 
         await self._changes.edit_settings(edit)
+        refuse_some(refusals, given)
 
     # Transfers
 

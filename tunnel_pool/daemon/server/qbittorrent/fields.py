@@ -9,7 +9,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
-from tunnel_pool.daemon.server.shown import UTP_SOCKET, hash_string, magnet_link, ratio
+from tunnel_pool.daemon.server.shown import UTP_SOCKET, magnet_link, ratio, total_bytes
 from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -54,11 +54,10 @@ def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) ->
     record, status = torrent.record, torrent.status
     metainfo = torrent.info
     now_s = time.monotonic()
-    since_s = 0.0 if torrent.is_paused else now_s - torrent.status_s
-    active_s, seeding_s = int(_seconds(status.active_duration) + since_s), int(torrent.seeding_s(now_s))
+    active_s, seeding_s = int(torrent.active_s_by(now_s)), int(torrent.seeding_s(now_s))
     own_ratio = ratio(torrent)
     return {
-        "hash": hash_string(torrent),
+        "hash": torrent.hash_string,
         "infohash_v1": str(status.info_hashes.v1) if status.info_hashes.has_v1() else "",
         "infohash_v2": str(status.info_hashes.v2) if status.info_hashes.has_v2() else "",
         "name": record.name,
@@ -67,7 +66,7 @@ def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) ->
         "creation_date": metainfo.creation_date() if metainfo else NEVER,
         "comment": metainfo.comment() if metainfo else "",
         "private": torrent.is_private if metainfo else None,
-        "total_size": metainfo.total_size() if metainfo else NEVER,
+        "total_size": total_bytes(torrent) if metainfo else NEVER,
         "pieces_num": metainfo.num_pieces() if metainfo else 0,
         "piece_size": metainfo.piece_length() if metainfo else 0,
         "pieces_have": status.num_pieces,

@@ -118,11 +118,13 @@ def shown(settings: Settings, listen_port: int, is_filtered: bool = False) -> di
     }
 
 
-def changed(settings: Settings, text: str, listen_port: int, is_filtered: bool = False) -> Settings:
-    """Return the settings after app/setPreferences, which was given a JSON object of preferences.
+def changed(
+    settings: Settings, text: str, listen_port: int, is_filtered: bool = False
+) -> tuple[Settings, list[str], int]:
+    """Return the settings after app/setPreferences, a sentence for each that can't be set, and how many were given.
 
-    Clients send back what they were shown, which changes nothing; what can't be changed is refused by name.
-    Raises RequestError and msgspec.ValidationError.
+    It is given a JSON object of preferences. Clients send back what they were shown, which changes nothing. Raises
+    RequestError and msgspec.ValidationError.
     """
     try:
         wanted = json.loads(text)
@@ -134,6 +136,7 @@ def changed(settings: Settings, text: str, listen_port: int, is_filtered: bool =
     after = msgspec.to_builtins(settings)
     # Of a pair, the switch holds over the limit.
     off = {name.removesuffix("_enabled") for name, value in wanted.items() if name in LIMITS and value is False}
+    refusals = []
     for name, value in wanted.items():
         if name in off:
             continue
@@ -141,12 +144,13 @@ def changed(settings: Settings, text: str, listen_port: int, is_filtered: bool =
             continue
         if name not in SETTABLE:
             why = INSTEAD.get(name, "this daemon does not have it")
-            raise RequestError(f"{name[:50]} can't be changed here: {why}")
+            refusals.append(f"{name[:50]} can't be changed here: {why}")
+            continue
         try:
             after |= SETTABLE[name](after, value)
         except (TypeError, ValueError, LookupError, OverflowError):
             raise RequestError(f"{name} can't be {str(value)[:50]!r}") from None
-    return msgspec.convert(after, Settings)
+    return msgspec.convert(after, Settings), refusals, len(wanted)
 
 
 def _same(field: str) -> Any:

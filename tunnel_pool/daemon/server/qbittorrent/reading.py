@@ -9,7 +9,6 @@ from tunnel_pool.daemon.server.api.operations import NotFoundError
 from tunnel_pool.daemon.server.qbittorrent import categories, fields, listing, trackers
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, FileAnswer, Words
-from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 ALL = ("all", "*")
@@ -59,7 +58,7 @@ class Reading:
 
     async def _info(self, words: Words) -> list[Mapping[str, Any]]:
         torrents = self.several(words) if words.given.get("hashes") else list(self._library.torrents.values())
-        by_hash = {hash_string(torrent): torrent for torrent in torrents}
+        by_hash = {torrent.hash_string: torrent for torrent in torrents}
         rows = listing.listed(
             self._shown.rows(torrents),
             words.text("filter", ""),
@@ -117,7 +116,7 @@ class Reading:
         parameters.url_seeds = torrent.record.web_seeds
         metainfo: Any = lt.write_torrent_file(parameters)
         content = lt.bencode(metainfo)
-        return FileAnswer(content, "application/x-bittorrent", f"{hash_string(torrent)}.torrent")
+        return FileAnswer(content, "application/x-bittorrent", f"{torrent.hash_string}.torrent")
 
     async def _download_limit(self, words: Words) -> dict[str, int]:
         return self._limits(words, "dl_limit")

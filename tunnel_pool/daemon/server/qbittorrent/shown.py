@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent import fields
 from tunnel_pool.daemon.server.qbittorrent.categories import known_tags
-from tunnel_pool.daemon.server.shown import hash_string
 from tunnel_pool.daemon.server.tiers import urls_of
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.settings import Settings
@@ -78,7 +77,7 @@ class Shown:
         found: dict[str, list[str]] = {}
         for torrent in self.library.torrents.values():
             for url in self._looked_up(torrent, time.monotonic()).trackers:
-                found.setdefault(url, []).append(hash_string(torrent))
+                found.setdefault(url, []).append(torrent.hash_string)
         return found
 
     def tags(self) -> list[str]:

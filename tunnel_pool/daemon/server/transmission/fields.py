@@ -2,6 +2,7 @@
 
 import base64
 import mimetypes
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
-from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, hash_string, magnet_link, ratio
+from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, magnet_link, name_in_folder, ratio, total_bytes
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -161,8 +162,10 @@ def _activity_date(torrent: Torrent) -> int:
     return max((int(moment.timestamp()) for moment in moments if moment is not None), default=0)
 
 
-def _seconds(duration: Any) -> int:
-    return int(duration.total_seconds())
+def _seconds_downloading(torrent: Torrent) -> int:
+    now_s = time.monotonic()
+    finished_s = torrent.seeding_s(now_s) or torrent.status.finished_duration.total_seconds()
+    return max(0, int(torrent.active_s_by(now_s) - finished_s))
 
 
 FIELDS: dict[str, Callable[[Torrent], Any]] = {
@@ -189,7 +192,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "files": _files,
     "file_stats": _file_stats,
     "group": lambda t: t.record.group,
-    "hash_string": hash_string,
+    "hash_string": lambda t: t.hash_string,
     "have_unchecked": lambda t: 0,
     "have_valid": lambda t: t.status.total_done,
     "hops": lambda t: t.record.hops,  # our own field
@@ -204,14 +207,14 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "manual_announce_time": lambda t: -1,
     "max_connected_peers": lambda t: t.record.peer_limit,
     "metadata_percent_complete": lambda t: 1.0 if t.status.has_metadata else 0.0,
-    "name": lambda t: t.record.name,
+    "name": name_in_folder,
     "peer_limit": lambda t: t.record.peer_limit,
     "peers": _peers,
     "peers_connected": lambda t: t.status.num_peers,
     "peers_from": _peers_from,
     "peers_getting_from_us": _peers_getting,
     "peers_sending_to_us": _peers_sending,
-    "percent_complete": lambda t: t.status.total_done / t.info.total_size() if t.info and t.info.total_size() else 0.0,
+    "percent_complete": lambda t: t.status.total_done / total_bytes(t) if total_bytes(t) else 0.0,
     "percent_done": lambda t: t.progress,
     "pieces": _pieces,
     "piece_count": lambda t: t.info.num_pieces() if t.info else 0,
@@ -222,8 +225,8 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "rate_download": lambda t: t.down_rate,
     "rate_upload": lambda t: t.up_rate,
     "recheck_progress": lambda t: t.status.progress if t.is_checking else 0.0,
-    "seconds_downloading": lambda t: max(0, _seconds(t.status.active_duration) - _seconds(t.status.finished_duration)),
-    "seconds_seeding": lambda t: _seconds(t.status.finished_duration),
+    "seconds_downloading": _seconds_downloading,
+    "seconds_seeding": lambda t: int(t.seeding_s(time.monotonic())),
     "seed_idle_limit": lambda t: t.record.idle_limit_min,
     "seed_idle_mode": lambda t: int(t.record.idle_mode),
     "seed_ratio_limit": lambda t: t.record.ratio_limit,
@@ -233,7 +236,7 @@ FIELDS: dict[str, Callable[[Torrent], Any]] = {
     "start_date": lambda t: int(t.record.added_s),
     "status": status_of,
     "torrent_file": lambda t: "",
-    "total_size": lambda t: t.info.total_size() if t.info else 0,
+    "total_size": total_bytes,
     "trackers": trackers.entries,
     "tracker_list": trackers.text,
     "tracker_stats": trackers.stats,

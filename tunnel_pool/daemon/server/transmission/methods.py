@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import RequestError, refuse_some
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.rows import Rows
+from tunnel_pool.daemon.server.shown import name_in_folder
 from tunnel_pool.daemon.server.transmission import groups, session
 from tunnel_pool.daemon.server.transmission.arguments import (
     Arguments,
@@ -155,7 +156,7 @@ class Methods:
         )
         torrent, was_there = await self._changes.add(parameters, wish)
         record = torrent.record
-        told = {"id": record.number, "name": record.name, "hash_string": FIELDS["hash_string"](torrent)}
+        told = {"id": record.number, "name": name_in_folder(torrent), "hash_string": torrent.hash_string}
         return {"torrent_duplicate" if was_there else "torrent_added": told}
 
     async def _torrent_set(self, arguments: Arguments) -> Arguments:
@@ -164,10 +165,8 @@ class Methods:
         return {"notice": notice} if notice else {}
 
     async def _torrent_remove(self, arguments: Arguments) -> None:
-        """Remove the torrents that are named; when none is, remove nothing, as Transmission does."""
-        if arguments.get("ids") not in (None, []):
-            with_files = flag(arguments, "delete_local_data", False)
-            await self._changes.remove(self._chosen(arguments), with_files)
+        """Remove the torrents that are named; all of them where there is no `ids`, as Transmission does."""
+        await self._changes.remove(self._chosen(arguments), flag(arguments, "delete_local_data", False))
 
     async def _torrent_start(self, arguments: Arguments) -> None:
         await self._changes.apply(self._chosen(arguments), Run())
@@ -213,13 +212,18 @@ class Methods:
         return {name: value for name, value in shown.items() if name in names}
 
     async def _session_set(self, arguments: Arguments) -> None:
+        """Set what can be set; name what can't be, as clients send whole forms. Raises RequestError."""
+        refusals: list[str] = []
+
         def edit(settings: Settings) -> Settings:
             sessions = self._library.sessions
-            changed = session.changed(settings, arguments, sessions.plain_port(), len(sessions.blocked.ranges))
+            changed, refused = session.changed(settings, arguments, sessions.plain_port(), len(sessions.blocked.ranges))
             check_folders(changed)
+            refusals.extend(refused)
             return changed
 
         await self._changes.edit_settings(edit)
+        refuse_some(refusals, len(arguments))
 
     async def _session_stats(self, arguments: Arguments) -> Arguments:
         torrents = self._library.torrents.values()

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from tunnel_pool import __version__
-from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE
 from tunnel_pool.daemon.storage.settings import Settings
 
@@ -90,23 +89,24 @@ def shown(settings: Settings, session_id: str, peer_port: int, blocked: int) -> 
     }
 
 
-def changed(settings: Settings, arguments: dict[str, Any], peer_port: int, blocked: int) -> Settings:
-    """Return the changed settings; names that Transmission does not know are passed over, as it does.
+def changed(settings: Settings, arguments: dict[str, Any], peer_port: int, blocked: int) -> tuple[Settings, list[str]]:
+    """Return the changed settings, and a sentence for each argument that can't be changed here.
 
-    Clients send back what session-get has shown, which changes nothing; another value for what can't be changed here is
-    refused. Raises RequestError and msgspec.ValidationError.
+    Names that Transmission does not know are passed over, as it does. Clients send back what session-get has shown,
+    which changes nothing. Raises msgspec.ValidationError.
     """
     arguments = dict(arguments)
-    for name, value in fixed(peer_port, blocked).items():
-        if name in arguments and arguments[name] != value:
-            why = INSTEAD.get(name, "this daemon does not have it")
-            raise RequestError(f"{name.replace('_', '-')} can't be changed here: {why}")
+    refusals = [
+        f"{name.replace('_', '-')} can't be changed here: {INSTEAD.get(name, 'this daemon does not have it')}"
+        for name, value in fixed(peer_port, blocked).items()
+        if name in arguments and arguments[name] != value
+    ]
     if "download_dir" in arguments:
         arguments["folder"] = arguments.pop("download_dir")
     known = {
         name: value for name, value in arguments.items() if name in settings.__struct_fields__ and name not in NOT_OURS
     }
-    return msgspec.convert({**msgspec.to_builtins(settings), **known}, Settings, strict=False)
+    return msgspec.convert({**msgspec.to_builtins(settings), **known}, Settings, strict=False), refusals
 
 
 def _free_bytes(folder: str) -> int:
