@@ -6,7 +6,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
+from tunnel_pool.torrent.leftovers import leftovers
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session_settings import anonymous_settings
@@ -28,6 +29,7 @@ RECONNECT_S = 2.0
 LOOKS = 200
 LOOK_S = 0.005
 STOP_TIMEOUT_S = 5.0
+CHECKED_S = 2.0  # within which libtorrent has looked at resume data
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class _Torrent:
     seed: bool
     error: str | None = None
     saving: bool = False
+    checked: asyncio.Event = field(default_factory=asyncio.Event)  # set once libtorrent knows what is there
 
     @property
     def peer_count(self) -> int:
@@ -101,10 +104,11 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         infohash = infohash_of(parameters)
         if infohash in self._by_infohash:
             return infohash
+        is_resumed = False
         if seed:
             parameters.flags |= lt.torrent_flags.seed_mode
-        else:
-            parameters = self._resumed(infohash, parameters, save_dir)
+        elif (saved := self._resumed(infohash, parameters, save_dir)) is not None:
+            parameters, is_resumed = saved, True
         parameters.save_path = str(save_dir)
         if left_out := strip(parameters, self._rules):
             logger.warning("%s", left_out_trackers(left_out, self._rules))
@@ -121,15 +125,21 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
         torrent = _Torrent(handle, frozenset(peers), status, seed)
         self._by_infohash[infohash] = self._torrents[handle] = torrent
-        _spawn(self._begin(torrent), self._beginnings)
+        _spawn(self._begin(torrent, parameters if is_resumed else None), self._beginnings)
         return infohash
 
-    async def _begin(self, torrent: _Torrent) -> None:
-        """Resume a torrent, once libtorrent has checked its resume data: it then connects to known peers at once."""
+    async def _begin(self, torrent: _Torrent, resumed: lt.add_torrent_params | None) -> None:
+        """Resume a torrent, once libtorrent has checked its resume data: it then connects to known peers at once.
+
+        What a killed run has written since it saved the data that it is `resumed` by is taken before.
+        """
         for _ in range(LOOKS):
             if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
                 break
             await asyncio.sleep(LOOK_S)
+        if resumed is not None:
+            with contextlib.suppress(TimeoutError):  # libtorrent checks all files, and finds the pieces by itself
+                await _take_leftovers(torrent, resumed)
         self.connect_peers()
         torrent.handle.resume()
 
@@ -192,21 +202,23 @@ class TorrentSession(LibtorrentSession[_Torrent]):
     def _resume_path(self, infohash: str) -> Path:
         return self._resume_dir / f"{infohash}.resume"
 
-    def _resumed(self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path) -> lt.add_torrent_params:
-        """Return the saved state, if it is of this torrent in this folder; else what was given."""
+    def _resumed(
+        self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path
+    ) -> lt.add_torrent_params | None:
+        """Return the saved state, with what was given, if it is of this torrent in this folder; else None."""
         path = self._resume_path(infohash)
         try:
             saved = lt.read_resume_data(path.read_bytes())
         except FileNotFoundError:
-            return parameters
+            return None
         except (OSError, RuntimeError) as error:
             logger.warning("Resume data of a torrent is unusable, its files are checked instead: %s", error)
-            return parameters
+            return None
         if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
-            return parameters
+            return None
         if _is_complete(saved) and not _files_are_whole(saved, save_dir):
             logger.warning("Files of a complete torrent have changed: they are checked and mended")
-            return parameters
+            return None
         saved.trackers = [*{*saved.trackers, *parameters.trackers}]
         saved.peers = [*{*saved.peers, *parameters.peers}]
         return saved
@@ -256,6 +268,8 @@ class TorrentSession(LibtorrentSession[_Torrent]):
                     self._write(self._torrents[alert.handle], lt.write_resume_data_buf(alert.params))
                 case "save_resume_data_failed_alert":
                     self._torrents[alert.handle].saving = False
+                case "torrent_checked_alert":
+                    self._torrents[alert.handle].checked.set()
                 case "torrent_finished_alert":
                     self._request_save(self._torrents[alert.handle], 0)
                 case "listen_succeeded_alert":
@@ -293,6 +307,15 @@ class TorrentSession(LibtorrentSession[_Torrent]):
     def _tell_changed(self) -> None:
         self._changed.set()
         self.on_changed()
+
+
+async def _take_leftovers(torrent: _Torrent, resumed: lt.add_torrent_params) -> None:
+    """Give libtorrent the pieces that are in the files, and not in resume data. Raises TimeoutError."""
+    found = leftovers(resumed)
+    while (piece := await asyncio.to_thread(next, found, None)) is not None:
+        async with asyncio.timeout(CHECKED_S):
+            await torrent.checked.wait()  # before, libtorrent would forget it
+        torrent.handle.add_piece(*piece, 0)
 
 
 def delete_unfinished(folder: Path) -> None:

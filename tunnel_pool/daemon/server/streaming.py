@@ -98,9 +98,8 @@ class Reader:
             end = self._offset + self.size
             from_here = max(self._offset, end - min(ENDS_BYTES, MAX_AHEAD * self._piece_bytes))
             for piece in pieces_of(from_here, end, self._piece_bytes):
-                if not self._torrent.waiting.is_for_piece(
-                    piece.number
-                ):  # its alert would be forgotten with the deadline before
+                # Of one that is waited for, the alert would be forgotten with the deadline before.
+                if not self._torrent.waiting.is_for_piece(piece.number):
                     self._set_deadline(piece.number, ENDS_MS, 0)
 
     async def _wait(self, number: int, future: "asyncio.Future[bytes]", is_read: Callable[[], bool]) -> bytes:

@@ -1,0 +1,76 @@
+"""Pieces that a killed run has written since it last saved where it stood, told by their hashes."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import libtorrent as lt
+
+
+def leftovers(parameters: lt.add_torrent_params) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each piece that resume data lacks and that is in the files whole.
+
+    A piece with a hole in it is not read: nothing was written there. Pieces of a torrent without v1 hashes (BEP 52)
+    can't be told right here, and are downloaded again.
+    """
+    info = parameters.ti
+    if info is None or not info.info_hashes().has_v1():
+        return
+    has = parameters.have_pieces
+    files = _Files(info, Path(parameters.save_path), dict(parameters.renamed_files))
+    with contextlib.closing(files):
+        for piece in range(info.num_pieces()):
+            if piece < len(has) and has[piece]:
+                continue
+            content = files.read(piece)
+            if content is not None and hashlib.sha1(content, usedforsecurity=False).digest() == info.hash_for_piece(
+                piece
+            ):
+                yield piece, content
+
+
+class _Files:
+    """Reads pieces of a torrent's files, of which the last one stays open."""
+
+    def __init__(self, info: lt.torrent_info, folder: Path, renamed: dict[int, str]) -> None:
+        self._info, self._layout = info, info.layout()
+        self._folder = folder
+        self._renamed = renamed
+        self._open = -1, -1  # a file's index and its descriptor
+
+    def read(self, piece: int) -> bytes | None:
+        """Return a piece, None where not all of it was written."""
+        parts = []
+        for part in self._info.map_block(piece, 0, self._info.piece_size(piece)):
+            content = self._read_part(part)
+            if content is None:
+                return None
+            parts.append(content)
+        return b"".join(parts)
+
+    def _read_part(self, part: Any) -> bytes | None:
+        if self._layout.file_flags(part.file_index) & lt.file_flags_t.flag_pad_file:
+            return bytes(part.size)
+        try:
+            descriptor = self._descriptor(part.file_index)
+            if os.lseek(descriptor, part.offset, os.SEEK_DATA) != part.offset:
+                return None
+            content = os.pread(descriptor, part.size, part.offset)
+        except OSError:
+            return None
+        return content if len(content) == part.size else None
+
+    def _descriptor(self, index: int) -> int:
+        if self._open[0] != index:
+            self.close()
+            path = self._folder / (self._renamed.get(index) or self._layout.file_path(index))
+            self._open = index, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._open[1]
+
+    def close(self) -> None:
+        if self._open[1] >= 0:
+            os.close(self._open[1])
+        self._open = -1, -1
