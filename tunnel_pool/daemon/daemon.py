@@ -45,7 +45,7 @@ from tunnel_pool.daemon.torrents.alerts import AlertReader
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.incomplete import Incomplete
 from tunnel_pool.daemon.torrents.library import TICK_S, Library
-from tunnel_pool.daemon.torrents.loading import load
+from tunnel_pool.daemon.torrents.loading import load, take_leftovers_of
 from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
 from tunnel_pool.daemon.torrents.watchdog import Watchdog
@@ -206,12 +206,15 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         sessions.on_alert = AlertReader(library, moves).read
         sessions.on_reachable = library.scheduler.tick
         try:
-            await load(library, moves, str(options.folder) if options.folder is not None else None, was_ended)
+            interrupted = await load(
+                library, moves, str(options.folder) if options.folder is not None else None, was_ended
+            )
         except StoreError as error:
             raise UserError(f"cannot read the torrents that were kept: {error}") from None
         stack.push_async_callback(library.save)
         await library.back_up()
         await sessions.resumed()
+        library.background.spawn(take_leftovers_of(library, interrupted))
         for torrent in library.torrents.values():
             library.tell_done(torrent)  # of what was done before, and not told
         daemon = Daemon(options, tunnels, library, store, client)

@@ -1,5 +1,6 @@
 """Pieces that a killed run has written since it last saved where it stood, told by their hashes."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -8,6 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import libtorrent as lt
+
+AT_ONCE_BYTES = 64 << 20  # that libtorrent has to write at most: it takes whatever it is given
+LOOKS = 100
+LOOK_S = 0.05
+
+
+async def take_leftovers(handle: lt.torrent_handle, parameters: lt.add_torrent_params) -> int:
+    """Give libtorrent the pieces that its resume data lacks, once it has looked at that; return how many bytes.
+
+    Raises RuntimeError when the torrent is gone.
+    """
+    found, given = leftovers(parameters), 0
+    while (piece := await asyncio.to_thread(next, found, None)) is not None:
+        number, content = piece
+        handle.add_piece(number, content, 0)
+        if given // AT_ONCE_BYTES != (given := given + len(content)) // AT_ONCE_BYTES:
+            await _written(handle, number)
+    return given
+
+
+async def _written(handle: lt.torrent_handle, number: int) -> None:
+    for _ in range(LOOKS):
+        if handle.status(lt.torrent_handle.query_pieces).pieces[number]:
+            break
+        await asyncio.sleep(LOOK_S)
 
 
 def leftovers(parameters: lt.add_torrent_params) -> Iterator[tuple[int, bytes]]:

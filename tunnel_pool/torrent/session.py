@@ -18,7 +18,7 @@ from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
-from tunnel_pool.torrent.leftovers import leftovers
+from tunnel_pool.torrent.leftovers import take_leftovers
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session_settings import anonymous_settings
@@ -139,7 +139,9 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             await asyncio.sleep(LOOK_S)
         if resumed is not None:
             with contextlib.suppress(TimeoutError):  # libtorrent checks all files, and finds the pieces by itself
-                await _take_leftovers(torrent, resumed)
+                async with asyncio.timeout(CHECKED_S):
+                    await torrent.checked.wait()
+                await take_leftovers(torrent.handle, resumed)
         self.connect_peers()
         torrent.handle.resume()
 
@@ -307,15 +309,6 @@ class TorrentSession(LibtorrentSession[_Torrent]):
     def _tell_changed(self) -> None:
         self._changed.set()
         self.on_changed()
-
-
-async def _take_leftovers(torrent: _Torrent, resumed: lt.add_torrent_params) -> None:
-    """Give libtorrent the pieces that are in the files, and not in resume data. Raises TimeoutError."""
-    found = leftovers(resumed)
-    while (piece := await asyncio.to_thread(next, found, None)) is not None:
-        async with asyncio.timeout(CHECKED_S):
-            await torrent.checked.wait()  # before, libtorrent would forget it
-        torrent.handle.add_piece(*piece, 0)
 
 
 def delete_unfinished(folder: Path) -> None:

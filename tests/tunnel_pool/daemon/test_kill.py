@@ -17,6 +17,7 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
 from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.private_swarm.swarm import same_bytes
 
 TORRENTS = 6
 
@@ -48,6 +49,33 @@ async def test_a_daemon_killed_at_any_moment_keeps_what_it_said(moments, tmp_pat
         await owner.check(rpc)
         await all_downloaded(rpc, owner, seeder)
     shutil.rmtree(tmp_path / "seeds")
+
+
+async def test_what_was_downloaded_since_the_last_save_is_there_after_a_kill(tmp_path):
+    """Progress is saved every 20 s."""
+    seeder = Seeder(tmp_path / "seeds", speed=8_000_000)
+    link = seeder.link_to("t", {"a": 30_000_000, "b": 2000})
+    arguments = ["--workers=0", "--hops=0", f"--listen={unused_host()}:0"]
+
+    async def downloaded(rpc, least):
+        async with asyncio.timeout(30):
+            while True:
+                (row,) = (await rpc.call("torrent_get", {"fields": ["have_valid"]}))["torrents"]
+                if row["have_valid"] >= least:
+                    return
+                await asyncio.sleep(0.1)
+
+    async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
+        await rpc.call("torrent_add", {"filename": link})
+        await downloaded(rpc, 12_000_000)
+        running.process.kill()
+        await running.process.wait()
+    seeder.session.pause()
+    async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
+        await downloaded(rpc, 12_000_000)
+        seeder.session.resume()
+        await downloaded(rpc, 30_002_000)
+    assert same_bytes(seeder.folder / "t" / "a", tmp_path / "downloads" / "t" / "a")
 
 
 @pytest.mark.slow

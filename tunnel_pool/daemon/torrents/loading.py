@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import libtorrent as lt
 
@@ -16,16 +17,26 @@ from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.restoring import Kept, restored
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.leftovers import take_leftovers
 
 logger = logging.getLogger(__name__)
 
 
-async def load(library: Library, moves: Moves, folder: str | None, was_ended: bool) -> None:
+class Interrupted(NamedTuple):
+    """A download that a kill has cut short, and what was saved of it."""
+
+    torrent: Torrent
+    parameters: lt.add_torrent_params
+
+
+async def load(library: Library, moves: Moves, folder: str | None, was_ended: bool) -> list[Interrupted]:
     """Restore the settings and open each torrent that was kept; one that can't be read stands still.
 
     A `folder` that is named replaces the one that a client has set. `was_ended` says that the run before this one was
-    not killed. Raises StoreError.
+    not killed: else the downloads that it has cut short are returned. Raises StoreError.
     """
+    interrupted = []
     torrents = await restored(library.records, folder)
     library.apply_settings()
     await _delete_given_up(library, torrents)
@@ -41,6 +52,8 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
             is_missing = await _is_missing(library, record, parameters, was_ended)
             torrent = library.open(record, parameters, is_missing)
             torrent.error = error or torrent.error
+            if not (was_ended or is_missing or record.done_s or record.taking_over):
+                interrupted.append(Interrupted(torrent, parameters))
             if torrent.info is not None and record.is_incoming:
                 library.background.spawn(moves.settle(torrent))
         except Exception as why:
@@ -53,6 +66,15 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
         ):
             torrent.is_missing, torrent.error = True, torrent.error or not_found(torrent.record.folder)
     library.scheduler.tick()
+    return interrupted
+
+
+async def take_leftovers_of(library: Library, interrupted: Iterable[Interrupted]) -> None:
+    """Give libtorrent the pieces that were written since they were saved last: at most 20 s of each download."""
+    for torrent, parameters in interrupted:
+        if library.records.is_here(torrent) and not torrent.is_checking and not torrent.is_moving:
+            with contextlib.suppress(RuntimeError):  # it goes to another session, or is removed
+                await take_leftovers(torrent.handle, parameters)
 
 
 def _take_trackers(record: Record, parameters: lt.add_torrent_params) -> None:
