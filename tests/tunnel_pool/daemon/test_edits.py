@@ -56,6 +56,8 @@ async def with_torrent(folder, **request):
     async with daemon_here(folder / "state", folder / "files", sessions=WITHOUT_HTTPS) as here:
         wish = AddRequest(**{"hops": 0, "stopped": True, **request})
         torrent, _ = await here.changes.add(read_metainfo(content), wish)
+        here.changes.verify([torrent])
+        await until(lambda: not torrent.record.taking_over)
         yield here, torrent
 
 

@@ -78,7 +78,7 @@ async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
     there, folder = tmp_path / "there", tmp_path / "here"
     content = make_torrent(there, "t", SIZES)
     (folder / "t").mkdir(parents=True)
-    (folder / "t" / "a").write_bytes((there / "t" / "a").read_bytes()[:16384])
+    (folder / "t" / "a").write_bytes((there / "t" / "a").read_bytes()[:100_000])
     if not is_own:
         (there / "t" / "a").write_bytes(b"a stranger's")
         (there / "t" / "sub" / "b").unlink()
@@ -89,6 +89,7 @@ async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
     before = files()
     async with daemon_here(tmp_path) as here:
         torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(folder)))
+        await until(lambda: not torrent.record.taking_over)
         with pytest.raises(RequestError, match=r"/there/t/.* is there already, and is not replaced"):
             await here.changes.apply([torrent], Move(str(there)))
         assert files() == before

@@ -183,5 +183,5 @@ async def test_a_category_that_is_not_there_is_a_conflict(tmp_path):
 
 
 def test_libtorrent_counts_files_that_pad():
-    """Where this changes, `so` needs nothing of ours."""
+    """Our own counting is needed no more once this has changed."""
     assert list(lt.parse_magnet_uri(f"magnet:?xt=urn:btih:{'a' * 40}&so=1").file_priorities) == [0, 4]

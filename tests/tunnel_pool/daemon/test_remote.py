@@ -104,6 +104,10 @@ async def test_torrents_are_changed_and_shown_from_the_command_line(tmp_path):
         _, shown = await told(here, "peers", "1")
         assert shown.startswith("two\naddress")
         (tmp_path / "to").mkdir()
+        with pytest.raises(UserError, match="verify it first"):
+            await told(here, "move", "1", f"--to={tmp_path / 'to'}")
+        await told(here, "verify", "1")
+        await until(lambda: not torrent.record.taking_over)
         await told(here, "move", "1", f"--to={tmp_path / 'to'}")
         await until(lambda: torrent.record.folder == str(tmp_path / "to") and not torrent.is_moving)
         assert (tmp_path / "to/two/a.bin").exists()

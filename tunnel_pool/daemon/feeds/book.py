@@ -15,8 +15,8 @@ from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels
 from tunnel_pool.daemon.storage.store import Store
-from tunnel_pool.daemon.torrents.changes import refused
 from tunnel_pool.daemon.torrents.moves import absolute
+from tunnel_pool.daemon.torrents.planning import refused
 
 KEPT, DAMAGED = "feeds", "feeds:damaged"
 

@@ -4,9 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
-from tunnel_pool.daemon.rules.tiers import checked, merged, tiers_in
+from tunnel_pool.daemon.rules.tiers import merged, tiers_in
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
@@ -26,50 +24,23 @@ from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.edits import (
     AddRequest,
     Edit,
-    EditTrackers,
     Enqueue,
     Move,
-    Relabel,
     Run,
     Select,
-    SetFields,
     SetHops,
-    Stop,
-    ToggleSequential,
 )
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
-from tunnel_pool.daemon.torrents.moves import Moves, absolute, rename_file
+from tunnel_pool.daemon.torrents.moves import NOT_ITS_OWN, Moves, absolute, rename_file
+from tunnel_pool.daemon.torrents.planning import Plan, fields_of, hops_after, refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
 MAX_TORRENTS = 1 << 16
 
 logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def refused() -> Iterator[None]:
-    """Turn the ValueError of a wrong hop count or label into a RequestError."""
-    try:
-        yield
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-
-
-@dataclass(slots=True)
-class Plan:
-    """Holds what edits make of a torrent: fields of its record, and what else is done."""
-
-    torrent: Torrent
-    hops: int
-    fields: dict[str, Any]
-    changes_session: bool = False
-    is_said: bool = False  # whether its owner has said how many hops it has
-    position: int | None = None
-    move: Move | None = None
-    run: Run | None = None
 
 
 class Changes:
@@ -227,7 +198,7 @@ class Changes:
         for edit in edits:
             match edit:
                 case SetHops():
-                    plan.hops, plan.is_said = _hops_after(torrent.record, edit), True
+                    plan.hops, plan.is_said = hops_after(torrent.record, edit), True
                 case Enqueue():
                     plan.position = edit.position
                 case Move():
@@ -238,7 +209,7 @@ class Changes:
                     plan.run = edit
                     plan.fields |= self._fields_of_start(torrent, edit)
                 case _:
-                    plan.fields |= _fields_of(torrent.record, edit)
+                    plan.fields |= fields_of(torrent.record, edit)
         plan.changes_session = self.hops.check(torrent, plan.hops, plan.fields.get("labels", torrent.record.labels))
         if plan.move is not None:
             await self.moves.check(torrent, plan.move)
@@ -326,6 +297,8 @@ class Changes:
         async with library.records.changing:
             if torrent.record.moving_to or not library.records.is_here(torrent):
                 raise RequestError("the torrent is being moved")
+            if torrent.record.taking_over:
+                raise RequestError(NOT_ITS_OWN)
             paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
             renames = renames_of(paths, path, name)
             if not renames:
@@ -365,40 +338,6 @@ class Changes:
         await self._library.records.edit_settings(edit)
         self._library.apply_settings()
         self._library.scheduler.tick()
-
-
-def _fields_of(record: Record, edit: Relabel | SetFields | ToggleSequential | EditTrackers | Stop) -> dict[str, Any]:
-    """Return the fields of a record that an edit sets. Raises RequestError."""
-    match edit:
-        case Relabel():
-            return {"labels": _relabelled(record.labels, edit)}
-        case SetFields():
-            return dict(edit.fields)
-        case ToggleSequential():
-            return {"sequential": not record.sequential}
-        case EditTrackers():
-            return {"trackers": checked(edit.edit([list(urls) for urls in record.trackers]), record.trackers)}
-        case Stop():
-            return {"stopped": True, "started_now": False}
-
-
-def _relabelled(labels: list[str], edit: Relabel) -> list[str]:
-    """Raises RequestError."""
-    after = other_labels(edit.edit(list(labels)))
-    with refused():
-        check_labels(label for label in after if label not in labels)
-    return after
-
-
-def _hops_after(record: Record, edit: SetHops) -> int:
-    """Raises RequestError."""
-    hops = edit.hops if edit.hops is not None else max(record.hops, edit.at_least or 0)
-    if hops < record.hops and not edit.confirmed:
-        raise RequestError(
-            f"{hops} hops are fewer than the {record.hops} that it has, which others can use to find out who it "
-            "belongs to: ask again with confirm_fewer_hops"
-        )
-    return hops
 
 
 def _leave_folders(folder: str, names: Iterable[str]) -> None:

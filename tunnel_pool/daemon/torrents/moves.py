@@ -18,10 +18,11 @@ from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.edits import Move
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.paths import entries_of, entries_to_be, wanted
+from tunnel_pool.daemon.torrents.paths import entries_of, entries_to_be
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 ANSWER_TIMEOUT_S = 30.0
+NOT_ITS_OWN = "files that are there may not be its own: verify it first, and move those away that are not"
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,7 @@ class Moves:
             entries = entries_to_be(parameters)
             does_share = await paths.check(record, record.folder, entries, may_share=True)
             if not has_some:
-                to_come = wanted(record, disk.real_files(parameters.ti.layout()), entries)
-                is_any_there = await paths.take_over(record.folder, to_come)
+                is_any_there = await paths.take_over(record.folder, entries)
                 record.taking_over = is_any_there or does_share or is_gone
         if not is_gone and not is_any_there:
             self._put_aside(record, parameters.ti is not None)
@@ -65,7 +65,7 @@ class Moves:
         """Give the files of a torrent their places, which are known only now. Raises StoreError."""
         records, record = self._library.records, torrent.record
         async with records.changing:
-            if not records.is_here(torrent) or not record.folder_when_done or torrent.error:
+            if not records.is_here(torrent) or not record.folder_when_done or torrent.error or record.moving_to:
                 return
             try:
                 is_any_there = await self._choose_paths(torrent)
@@ -98,7 +98,7 @@ class Moves:
         torrent.update(torrent.handle.status())
         entries = entries_of(torrent)
         does_share = await paths.check(record, record.folder_when_done, entries, may_share=True)
-        is_any_there = await paths.take_over(record.folder_when_done, wanted(record, torrent.file_indexes(), entries))
+        is_any_there = await paths.take_over(record.folder_when_done, entries)
         paths.note(torrent)
         return is_any_there or does_share
 
@@ -116,7 +116,9 @@ class Moves:
         if not self._library.records.is_here(torrent):
             return
         folder = absolute(edit.folder)
-        if edit.with_files:
+        if edit.with_files and torrent.record.taking_over and not _has_nothing(torrent):
+            raise RequestError(NOT_ITS_OWN)
+        if edit.with_files and not torrent.record.taking_over:
             await self._check_move(torrent, folder)
         else:
             await self._check_look(torrent, folder)
@@ -129,7 +131,9 @@ class Moves:
         folder = absolute(edit.folder)
         if not self._library.records.is_here(torrent):
             return
-        if not edit.with_files:
+        if torrent.info is None and torrent.record.folder_when_done:
+            await self._library.records.put(torrent, folder_when_done=folder)  # its files go there once they are known
+        elif not edit.with_files or torrent.record.taking_over:  # which has nothing of its own to move
             await self._look_in(torrent, folder)
         elif folder != torrent.record.folder:
             await self._begin_move(torrent, folder, is_tried_again=False)
@@ -173,23 +177,24 @@ class Moves:
         if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
         await paths.check(torrent.record, folder, entries, may_share=True)
-        await paths.take_over(folder, wanted(torrent.record, torrent.file_indexes(), entries))
+        await paths.take_over(folder, entries)
 
     async def _look_in(self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False) -> None:
         """Use and check the files that are in the folder already. Raises RequestError and StoreError.
 
         With `leaves_nothing`, what has come to the folder before is deleted.
         """
-        before = torrent.record.folder
+        before, records, takes_over = torrent.record.folder, self._library.records, torrent.info is not None
+        await records.put(torrent, taking_over=takes_over)  # nothing is written there before it was checked
         moved = torrent.waiting.move()
-        torrent.handle.pause()  # nothing is written there before it was checked
+        torrent.handle.pause()
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
-        await answered(moved, "cannot look in that folder")
-        if torrent.info is not None:
-            torrent.recheck()
-        await self._library.records.put_with_resume(
-            torrent, folder=folder, folder_when_done="", taking_over=torrent.info is not None
-        )
+        try:
+            await answered(moved, "cannot look in that folder")
+        finally:
+            if takes_over:
+                torrent.recheck()
+        await records.put_with_resume(torrent, folder=folder, folder_when_done="")
         self._library.paths.note(torrent)
         if leaves_nothing:
             names = [entry.path for entry in entries_of(torrent)]
@@ -216,6 +221,11 @@ def _first_there(torrent: Torrent, folder: str) -> str:
     """Return a path in a folder that a file of the torrent is to have and something has; empty if there is none."""
     nothing_fits = -1
     return disk.look_at(Entry(os.path.join(folder, path), nothing_fits) for path, _ in entries_of(torrent))[1]
+
+
+def _has_nothing(torrent: Torrent) -> bool:
+    """Return whether files that were there have been checked, and are all others'."""
+    return bool(torrent.error) and not torrent.summary.total_done and not torrent.is_checking
 
 
 def _leave(folder: str) -> None:

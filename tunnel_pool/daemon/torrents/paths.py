@@ -16,9 +16,8 @@ import libtorrent as lt
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Entry, final_paths, first_clash, is_inside, renames, spellings_of
-from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import UNWANTED, Record
+from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -26,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """A wanted file of a torrent that was checked: whether any and whether each of its pieces is there."""
+    """A file of a torrent that was checked: whether any and whether each of its pieces is there.
+
+    One that is not wanted counts, too: it would be moved and deleted with the others.
+    """
 
     entry: Entry
     has_any: bool
@@ -217,12 +219,6 @@ def entries_to_be(parameters: lt.add_torrent_params) -> list[Entry]:
     return [Entry(path_of(index), layout.file_size(index)) for index in disk.real_files(layout)]
 
 
-def wanted(record: Record, indexes: Iterable[int], entries: Iterable[Entry]) -> list[Entry]:
-    """Return those of a torrent's files that are to be downloaded."""
-    both = zip(indexes, entries, strict=True)
-    return [entry for index, entry in both if priority_of(record.file_priorities, index) != UNWANTED]
-
-
 def _folders(torrent: Torrent) -> list[str]:
     record = torrent.record
     return list(filter(None, (record.folder, record.moving_to, record.folder_when_done)))
@@ -239,7 +235,7 @@ def _parts_of(torrent: Torrent) -> list[Part]:
     has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
     parts = []
     for index, (path, size) in zip(torrent.file_indexes(), entries_of(torrent), strict=True):
-        if not torrent.is_wanted(index) or not size:
+        if not size:
             continue
         pieces = [piece < len(has) and has[piece] for piece in _pieces_of(layout, index)]
         entry = Entry(os.path.join(torrent.record.folder, path), size)

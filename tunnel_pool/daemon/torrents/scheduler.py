@@ -156,7 +156,8 @@ class Scheduler:
         is_reachable = self._is_reachable(torrent.lane)
         has_peers = bool(torrent.peers) or is_reachable
         runs = torrent.is_verifying or (torrent.is_checking and may_check) or (may_run and has_peers)
-        if torrent.is_verifying and not may_run:
+        checks_only = runs and not may_run
+        if checks_only:
             torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         torrent.set_cautious(torrent.info is None and self.room.budget().is_tight(torrent.record.folder))
         if runs and torrent.summary.is_uploading_only:
@@ -165,6 +166,8 @@ class Scheduler:
             torrent.handle.resume()
             torrent.has_run = True
             torrent.active_s = time.monotonic()
+            if checks_only:  # libtorrent may have checked and stopped since its last status
+                torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         elif not runs and not torrent.is_paused:
             torrent.handle.pause()
         self._join_swarms(torrent, may_run)

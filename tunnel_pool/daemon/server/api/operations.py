@@ -11,8 +11,9 @@ from tunnel_pool.daemon.rules.hops import hops_of_labels
 from tunnel_pool.daemon.server.api import model, views
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
 from tunnel_pool.daemon.sources import of_metainfo, of_resume, of_source
-from tunnel_pool.daemon.torrents.changes import Changes, refused
+from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.edits import AddRequest, Edit, Relabel, Run, SetHops, Stop
+from tunnel_pool.daemon.torrents.planning import refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 

@@ -19,7 +19,8 @@ from tunnel_pool.daemon.feeds.model import (
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
 from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, Words
-from tunnel_pool.daemon.torrents.changes import Changes, refused
+from tunnel_pool.daemon.torrents.changes import Changes
+from tunnel_pool.daemon.torrents.planning import refused
 
 
 class TorrentParameters(msgspec.Struct):

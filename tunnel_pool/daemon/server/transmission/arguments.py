@@ -13,8 +13,8 @@ from tunnel_pool.daemon.server.transmission import groups, trackers
 from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count
-from tunnel_pool.daemon.torrents.changes import refused
 from tunnel_pool.daemon.torrents.edits import Edit, EditTrackers, Enqueue, Move, Relabel, Select, SetFields, SetHops
+from tunnel_pool.daemon.torrents.planning import refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.serving.destinations import is_address
 from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
