@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.overlay.serving.resolver import Found, Names
 from tunnel_pool.overlay.serving.shares import Asker
 
@@ -19,6 +20,15 @@ MAX_FOUND = 64
 
 Keep = Callable[["asyncio.Task[Found]"], object]
 """Keeps a task, and cancels it when the circuit ends."""
+
+
+def is_refused_name(name: str, allow_private: bool, device: str) -> bool:
+    """Return whether an exit looks this name up for nobody.
+
+    Names of inner networks tell strangers what there is. Where all that exits goes through a `device`, the system's
+    resolver would ask through any.
+    """
+    return bool(device) or (is_inner_name(name) and not allow_private)
 
 
 class TooManyNamesError(Exception):

@@ -16,12 +16,11 @@ from tunnel_pool.overlay.hidden_swarms.services import (
     HIDDEN_SERVICE_MESSAGES,
     HIDDEN_SERVICE_QUESTIONS,
 )
-from tunnel_pool.overlay.serving.circuit_names import CircuitNames, TooManyNamesError
+from tunnel_pool.overlay.serving.circuit_names import CircuitNames, TooManyNamesError, is_refused_name
 from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unmapped
 from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
 from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
-from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.overlay.serving.resolver import Names
 from tunnel_pool.overlay.serving.shares import Asker
 from tunnel_pool.overlay.serving.strangers import Strangers, StrangersLetIn
@@ -118,9 +117,7 @@ class PolicedExitSocket(TunnelExitSocket):
 
     def _name_refusal(self, name: str) -> str | None:
         policy = self._policy
-        is_inner = is_inner_name(name) and not policy.allow_private
-        if is_inner or policy.exit_source.device or not policy.exit_protocols():
-            # Who is no exit looks up no names for others, and the system's resolver would ask through any device.
+        if is_refused_name(name, policy.allow_private, policy.exit_source.device) or not policy.exit_protocols():
             return DropReason.EXIT_NAME_REFUSED
         return None
 

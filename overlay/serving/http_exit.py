@@ -7,10 +7,9 @@ import time
 from ipv8.messaging.anonymization.community import TunnelCommunity
 
 from tunnel_pool.overlay.requests.http import PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
-from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError
+from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError, is_refused_name
 from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
-from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.overlay.serving.shares import Shares
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
@@ -114,9 +113,7 @@ class HttpExit:
         raise RefusedError(why)
 
     async def _look_up(self, exit_socket: PolicedExitSocket, name: str) -> list[str]:
-        is_inner = is_inner_name(name) and not self._community.allow_private
-        if is_inner or self._community.exit_source.device:
-            # The system's resolver would ask through any device.
+        if is_refused_name(name, self._community.allow_private, self._community.exit_source.device):
             raise RefusedError(DropReason.EXIT_NAME_REFUSED)
         now_s = time.monotonic()
         if not exit_socket.names.is_known(name) and not exit_socket.asked.may_look_up(

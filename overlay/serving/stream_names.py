@@ -3,9 +3,8 @@
 import asyncio
 import logging
 
-from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError
+from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError, is_refused_name
 from tunnel_pool.overlay.serving.exit_socket import ExitPolicy
-from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 logger = logging.getLogger(__name__)
@@ -38,9 +37,8 @@ class StreamNames:
     async def _found(self, name: str, circuit_id: int) -> tuple[str | None, DropReason]:
         """Return the address, and why there is none."""
         policy, exit_socket = self._policy, self._policy.exit_sockets.get(circuit_id)
-        # The system's resolver would ask through any device.
-        is_able = not policy.exit_source.device and policy.exit_protocols()
-        if exit_socket is None or not is_able or (is_inner_name(name) and not policy.allow_private):
+        is_refused = is_refused_name(name, policy.allow_private, policy.exit_source.device)
+        if exit_socket is None or is_refused or not policy.exit_protocols():
             return None, DropReason.EXIT_NAME_REFUSED
         try:
             addresses = policy.exit_source.reached(await exit_socket.names.look_up(name))

@@ -120,13 +120,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_rpc_options(
         parser, "Address at which clients find the daemon; beyond loopback it needs a password (default: %(default)s)."
     )
-    parser.add_argument(
-        "--host-name",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="NAME[,NAME...]",
-        help="Names by which clients may call this machine, beside localhost and its addresses.",
-    )
+    options.add_host_name_option(parser, "clients", "localhost and its addresses")
     parser.add_argument(
         "--web-root",
         type=Path,

@@ -82,13 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="IP:PORT",
         help="Serve metrics for Prometheus at http://IP:PORT/metrics.",
     )
-    parser.add_argument(
-        "--host-name",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="NAME[,NAME...]",
-        help="Names by which Prometheus may call that address, beside localhost, addresses and this machine's name.",
-    )
+    options.add_host_name_option(parser, "Prometheus", "localhost, addresses and this machine's name")
     parser.add_argument(
         "--device",
         metavar="NAME",

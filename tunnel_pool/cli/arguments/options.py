@@ -268,6 +268,17 @@ def add_isolate_option(parser: argparse.ArgumentParser, labels: bool = True) -> 
     )
 
 
+def add_host_name_option(parser: argparse.ArgumentParser, callers: str, besides: str) -> None:
+    """Add the names that pages of others may not be served under: see system/web_guard.py."""
+    parser.add_argument(
+        "--host-name",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME[,NAME...]",
+        help=f"Names by which {callers} may call this machine, beside {besides}.",
+    )
+
+
 def add_offer_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offer-together",
