@@ -340,10 +340,10 @@ def _is_complete(saved: lt.add_torrent_params) -> bool:
 def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
     """Return whether every file has its full length; only a check of all pieces could verify the contents."""
     assert saved.ti is not None
-    layout = saved.ti.layout()
+    layout, renamed = saved.ti.layout(), dict(saved.renamed_files)
     try:
         return all(
-            (save_dir / layout.file_path(i)).stat().st_size == layout.file_size(i)
+            (save_dir / (renamed.get(i) or layout.file_path(i))).stat().st_size == layout.file_size(i)
             for i in range(layout.num_files())
             if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file
         )
