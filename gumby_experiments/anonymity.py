@@ -1,4 +1,4 @@
-"""Simulates clients that use a partly hostile network for weeks, and records which nodes they meet. Pure.
+"""Simulates clients that use a partly hostile network for weeks, and records which nodes they meet.
 
 The choice of hops is the program's own code (overlay/paths); clock, network and hostile nodes are simulated. Beside
 it stand two models: how circuits were extended before (the first hop offered all others, and an honest one its oldest

@@ -1,4 +1,4 @@
-"""The same messages as struct, protobuf, JSON and Cap'n Proto, made of one schema.
+"""The same messages as struct, protobuf, JSON and Cap'n Proto, made of one schema. Pure.
 
 A message is a dict; `decode(encode(it))` is it again, in every format, so that all do the same work.
 """

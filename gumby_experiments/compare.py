@@ -1,4 +1,4 @@
-"""Two results of one experiment side by side: what is different, and whether that is more than noise.
+"""Two results of one experiment side by side: what is different, and whether that is more than noise. Pure.
 
 Where both sides ran in turn, their runs are pairs, and what counts is the ratio within each; else the
 two samples are compared as they are. A verdict needs all of three: that the confidence interval of the

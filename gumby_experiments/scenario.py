@@ -1,4 +1,4 @@
-"""Scenario files: which node does what, and when. The grammar is Gumby's (Tribler/gumby, gumby/scenario.py).
+"""Scenario files: which node does what, and when. The grammar is Gumby's (Tribler/gumby, gumby/scenario.py). Pure.
 
     TIME VERB [ARGUMENT ...] [NAME=VALUE ...] [{PEERS}]
 

@@ -1,4 +1,4 @@
-"""Simulates a download: chunks go from seeders over exits and workers to the session, and compete for cores.
+"""Simulates a download: chunks go from seeders over exits and workers to the session, and compete for cores. Pure.
 
 Every process does one thing at a time, and needs a core to do it; a core that nobody needs is idle. What
 a chunk costs each of them is measured (`Costs`). So many chunks are on their way at a time, uTP's windows, and each

@@ -1,4 +1,4 @@
-"""The control channel without its I/O: calls out, calls in, events.
+"""The control channel without its I/O: calls out, calls in, events. Pure.
 
 `ControlChannel` is the same on both sides. Bytes from the stream go into
 `receive`, which returns what happened; `call`, `reply`, `refuse` and `send_event`

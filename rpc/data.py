@@ -1,4 +1,4 @@
-"""Frames of the data stream: one tunnelled datagram each, no protobuf.
+"""Frames of the data stream: one tunnelled datagram each, no protobuf. Pure.
 
     0        2      3         4            8
     +--------+------+---------+------------+---------+------------------+

@@ -1,4 +1,4 @@
-"""Descriptor numbers of the streams, as the child sees them."""
+"""Descriptor numbers of the streams, as the child sees them. Pure."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 CONTROL_IN, CONTROL_OUT = 3, 4

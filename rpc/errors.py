@@ -1,4 +1,4 @@
-"""Errors of the streams. Everything raised by this package is an RpcError."""
+"""Errors of the streams. Everything raised by this package is an RpcError. Pure."""
 
 from tunnel_pool.rpc import control_pb2 as pb
 

@@ -1,4 +1,4 @@
-"""Frames of the exit stream: one request to end, one report of how it ended.
+"""Frames of the exit stream: one request to end, one report of how it ended. Pure.
 
     0      2      3         4
     +------+------+---------+------------------+

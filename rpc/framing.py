@@ -1,4 +1,4 @@
-"""Frames of the control stream.
+"""Frames of the control stream. Pure.
 
     0      2        3      4            8          12
     +------+--------+------+------------+-----------+----------------+

@@ -1,4 +1,4 @@
-"""Addresses as ATYP, ADDR, PORT (RFC 1928 section 5).
+"""Addresses as ATYP, ADDR, PORT (RFC 1928 section 5). Pure.
 
 +------+----------------------------+------+
 | ATYP | 1: 4 bytes   IPv4          | PORT |

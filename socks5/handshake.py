@@ -1,4 +1,4 @@
-"""One client's TCP connection up to its association or its HTTP request, without I/O.
+"""One client's TCP connection up to its association or its HTTP request, without I/O. Pure.
 
     GREETING --methods--> REQUEST --UDP ASSOCIATE--> ASSOCIATED: further bytes are passed over
         |  |                 ^   |

@@ -1,4 +1,4 @@
-"""The UDP request header and the replies of RFC 1928, and the answer of RFC 1929.
+"""The UDP request header and the replies of RFC 1928, and the answer of RFC 1929. Pure.
 
 UDP request (section 7), in front of each datagram both ways:
 

@@ -1,4 +1,4 @@
-"""Classic BPF programs, as far as steering needs them (linux/filter.h, Documentation/networking/filter.rst)."""
+"""Classic BPF programs, as far as steering needs them (linux/filter.h, Documentation/networking/filter.rst). Pure."""
 
 import struct
 from collections.abc import Sequence

@@ -32,84 +32,6 @@ MAY_IMPORT = {
 }
 # Starts what another package has; nothing else of its package may.
 DOORS = {"tunnel_pool/cli/experiment.py": {"gumby_experiments"}}
-PURE = [
-    "gumby_experiments/codecs.py",
-    "gumby_experiments/compare.py",
-    "gumby_experiments/progress.py",
-    "gumby_experiments/scenario.py",
-    "gumby_experiments/simulation.py",
-    "gumby_experiments/statistics.py",
-    "tunnel_pool/cut/graph.py",
-    "overlay/requests/dht_pings.py",
-    "tunnel_pool/torrent/announces/account.py",
-    "tunnel_pool/torrent/announces/choice.py",
-    "tunnel_pool/torrent/announces/http_trackers.py",
-    "tunnel_pool/torrent/announces/outside.py",
-    "tunnel_pool/torrent/announces/questions.py",
-    "tunnel_pool/torrent/announces/udp_trackers.py",
-    "tunnel_pool/torrent/anonymous_torrents.py",
-    "tunnel_pool/torrent/tracker_answers.py",
-    "tunnel_pool/torrent/readiness.py",
-    "tunnel_pool/torrent/transport.py",
-    "overlay/clients/streams.py",
-    "rpc/calls.py",
-    "rpc/data.py",
-    "rpc/descriptors.py",
-    "rpc/drop_reasons.py",
-    "rpc/errors.py",
-    "rpc/exit.py",
-    "rpc/forking.py",
-    "rpc/framing.py",
-    "rpc/sync.py",
-    "socks5/handshake.py",
-    "socks5/messages.py",
-    "socks5/steering.py",
-    "steering/bpf.py",
-    "overlay/hidden_swarms/asking.py",
-    "overlay/peers/balance.py",
-    "overlay/paths/guards.py",
-    "overlay/paths/networks.py",
-    "overlay/peers/own_address.py",
-    "overlay/paths/path.py",
-    "overlay/pacing.py",
-    "overlay/serving/admission.py",
-    "overlay/serving/destinations.py",
-    "overlay/requests/http_answers.py",
-    "overlay/serving/rate_limits.py",
-    "overlay/wire/addresses.py",
-    "overlay/wire/replay.py",
-    "overlay/wire/session_keys.py",
-    "socks5/address.py",
-    "steering/layout.py",
-    "steering/slots.py",
-    "steering/cells.py",
-    "tunnel_pool/daemon/server/guard.py",
-    "tunnel_pool/system/repeats.py",
-    "tunnel_pool/system/shares.py",
-    "tunnel_pool/system/web_rules.py",
-    "tunnel_pool/torrent/last_announces.py",
-    "overlay/peers/questions.py",
-    "tunnel_pool/daemon/rules/hops.py",
-    "tunnel_pool/daemon/rules/path_registry.py",
-    "tunnel_pool/daemon/rules/paths.py",
-    "tunnel_pool/daemon/rules/queue.py",
-    "tunnel_pool/daemon/rules/renames.py",
-    "tunnel_pool/daemon/rules/selection.py",
-    "tunnel_pool/daemon/rules/standstill.py",
-    "tunnel_pool/daemon/rules/tiers.py",
-    "tunnel_pool/daemon/server/api/happenings.py",
-    "tunnel_pool/torrent/isolation.py",
-    "tunnel_pool/daemon/storage/record.py",
-    "tunnel_pool/daemon/torrents/counted.py",
-    "tunnel_pool/daemon/storage/settings.py",
-    "tunnel_pool/daemon/server/transmission/names.py",
-    "tunnel_pool/node/policy.py",
-    "tunnel_pool/node/rates.py",
-    "overlay/clients/sticky.py",
-    "tunnel_pool/pool/owners.py",
-    "tunnel_pool/pool/policy.py",
-    "tunnel_pool/pool/scaling.py",
-]
 IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "subprocess", "os"}
 # The names in the module `socket` that only convert addresses to bytes and back.
 ADDRESS_CODECS = {"AF_INET", "AF_INET6", "inet_aton", "inet_ntoa", "inet_ntop", "inet_pton"}
@@ -190,10 +112,16 @@ def io_of(path):
     return names - {f"socket.{name}" for name in ADDRESS_CODECS}
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_pure_logic_knows_no_clock_socket_or_loop(name, modules):
+def pure():
+    """Return the modules that say so of themselves."""
+    return [path for path in sources() if "Pure." in (ast.get_docstring(ast.parse(path.read_text())) or "")]
+
+
+@pytest.mark.parametrize("path", pure(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pure_logic_knows_no_clock_socket_or_loop(path, modules):
     """Neither does anything that it imports."""
-    reached, left = set(), [module_name(ROOT / name)]
+    name = module_name(path)
+    reached, left = set(), [name]
     while left:
         module = left.pop()
         assert not io_of(modules[module]), f"{name} imports {module}"

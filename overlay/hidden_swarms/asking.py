@@ -1,4 +1,4 @@
-"""A downloader's questions to seeders: which one to ask for a rendezvous next, and which have not answered.
+"""A downloader's questions to seeders: which one to ask for a rendezvous next, and which have not answered. Pure.
 
 Pure: the time is an argument.
 """

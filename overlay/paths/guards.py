@@ -1,4 +1,4 @@
-"""The few first hops of a client, kept for weeks, and the second hops of its hidden services, kept for days.
+"""The few first hops of a client, kept for weeks, and the second hops of its hidden services, kept for days. Pure.
 
 A client that chooses a random first hop for each circuit soon meets a hostile one. Somebody who can ask for circuits
 (a downloader asks a hidden seeder for a rendezvous) gets one over his own node within a few requests. With guards,

@@ -1,4 +1,4 @@
-"""What a tracker answers over HTTP: taken apart, and told from everything else. Pure; h11 reads it."""
+"""What a tracker answers over HTTP: taken apart, and told from everything else. Pure; h11 reads it. Pure."""
 
 import gzip
 import io

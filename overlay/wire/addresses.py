@@ -1,4 +1,4 @@
-"""Addresses in data messages (py-ipv8 serialization.py), and beside them those of RFC 1928.
+"""Addresses in data messages (py-ipv8 serialization.py), and beside them those of RFC 1928. Pure.
 
 packed, in a data message         type | address                    | port (2)
                                   1    | IPv4 (4)

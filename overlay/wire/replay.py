@@ -1,4 +1,4 @@
-"""A sliding window over nonce counters (RFC 6479). Its twin is packet_engine/src/replay.rs."""
+"""A sliding window over nonce counters (RFC 6479). Its twin is packet_engine/src/replay.rs. Pure."""
 
 WINDOW = 127 * 64
 """How far a counter may lag behind the newest one, as in the native engine."""

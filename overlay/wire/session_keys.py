@@ -1,4 +1,4 @@
-"""A hop's session keys, by `cryptography`. Members are named as in py-ipv8's SessionKeys.
+"""A hop's session keys, by `cryptography`. Members are named as in py-ipv8's SessionKeys. Pure.
 
 A sealed layer (py-ipv8's SessionKeys.encrypt_str):
 

@@ -1,4 +1,4 @@
-"""The weighted graph of a profile and its minimum s-t cut. Pure; networkx does the cutting."""
+"""The weighted graph of a profile and its minimum s-t cut. Pure; networkx does the cutting. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What may leave from an exit, in words."""
+"""What may leave from an exit, in words. Pure."""
 
 from tunnel_pool.node.config import PROTOCOL_NAMES, Exit
 from tunnel_pool.overlay.serving.exit_rules import ExitRules, Protocol

@@ -1,4 +1,4 @@
-"""How to run this same executable again, and with which descriptors. Pure."""
+"""How to run this same executable again, and with which descriptors."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Files of a torrent that get other names, as by libtransmission's tr_torrentRenamePath."""
+"""Files of a torrent that get other names, as by libtransmission's tr_torrentRenamePath. Pure."""
 
 from pathlib import Path
 

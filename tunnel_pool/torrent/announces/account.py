@@ -1,4 +1,4 @@
-"""A torrent's account with its trackers: what they know it by, and what it has moved in all.
+"""A torrent's account with its trackers: what they know it by, and what it has moved in all. Pure.
 
 libtorrent counts from zero whenever a torrent is started, and chooses another key when it is added to a session: after
 a change of hops, and at each start of the program. A private tracker (BEP 27), which sums up what a key has moved,

@@ -1,4 +1,4 @@
-"""The API's OpenAPI 3.1 document (spec.openapis.org/oas/v3.1.0), made of the list of operations. Pure."""
+"""The API's OpenAPI 3.1 document (spec.openapis.org/oas/v3.1.0), made of the list of operations."""
 
 import re
 from collections.abc import Iterable
