@@ -18,10 +18,12 @@ from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
+from tunnel_pool.torrent.entries import Entry, parts_of
 from tunnel_pool.torrent.leftovers import take_leftovers
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.session_settings import anonymous_settings
+from tunnel_pool.torrent.takeover import look_at, stranger
 
 POLL_S = 0.2
 RESUME_INTERVAL_S = 5.0
@@ -30,6 +32,8 @@ LOOKS = 200
 LOOK_S = 0.005
 STOP_TIMEOUT_S = 5.0
 CHECKED_S = 2.0  # within which libtorrent has looked at resume data
+
+IN_THE_WAY = "{} is there already, and is no file of this torrent: move it away, or choose another folder by --save"
 
 logger = logging.getLogger(__name__)
 
@@ -109,12 +113,15 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             parameters.flags |= lt.torrent_flags.seed_mode
         elif (saved := self._resumed(infohash, parameters, save_dir)) is not None:
             parameters, is_resumed = saved, True
+        takes_over = not (seed or is_resumed) and _take_over(parameters, save_dir)
         parameters.save_path = str(save_dir)
         if left_out := strip(parameters, self._rules):
             logger.warning("%s", left_out_trackers(left_out, self._rules))
         # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
         parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
         parameters.flags |= lt.torrent_flags.paused
+        if takes_over:
+            parameters.flags |= lt.torrent_flags.stop_when_ready
         if seed:
             # Without upload_mode libtorrent would overwrite files that the user has changed, with data from peers.
             parameters.flags |= lt.torrent_flags.upload_mode
@@ -125,23 +132,38 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
         torrent = _Torrent(handle, frozenset(peers), status, seed)
         self._by_infohash[infohash] = self._torrents[handle] = torrent
-        _spawn(self._begin(torrent, parameters if is_resumed else None), self._beginnings)
+        begin = self._take_over(torrent, parameters) if takes_over else self._begin(torrent, parameters, is_resumed)
+        _spawn(begin, self._beginnings)
         return infohash
 
-    async def _begin(self, torrent: _Torrent, resumed: lt.add_torrent_params | None) -> None:
+    async def _take_over(self, torrent: _Torrent, parameters: lt.add_torrent_params) -> None:
+        """Have what is there checked, and begin if it is the torrent's own."""
+        torrent.handle.resume()
+        await torrent.checked.wait()  # libtorrent has stopped it then
+        has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+        assert parameters.ti is not None
+        entries = _entries(parameters, Path(parameters.save_path))
+        path = await asyncio.to_thread(stranger, parts_of(parameters.ti.layout(), entries, has))
+        if path:
+            torrent.error = IN_THE_WAY.format(path)
+            self._tell_changed()
+        else:
+            await self._begin(torrent, parameters, is_resumed=False)
+
+    async def _begin(self, torrent: _Torrent, parameters: lt.add_torrent_params, is_resumed: bool) -> None:
         """Resume a torrent, once libtorrent has checked its resume data: it then connects to known peers at once.
 
-        What a killed run has written since it saved the data that it is `resumed` by is taken before.
+        What a killed run has written since it saved this data is taken before.
         """
         for _ in range(LOOKS):
             if torrent.handle.status(0).state != lt.torrent_status.checking_resume_data:
                 break
             await asyncio.sleep(LOOK_S)
-        if resumed is not None:
+        if is_resumed:
             with contextlib.suppress(TimeoutError):  # libtorrent checks all files, and finds the pieces by itself
                 async with asyncio.timeout(CHECKED_S):
                     await torrent.checked.wait()
-                await take_leftovers(torrent.handle, resumed)
+                await take_leftovers(torrent.handle, parameters)
         self.connect_peers()
         torrent.handle.resume()
 
@@ -311,6 +333,26 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         self.on_changed()
 
 
+def _entries(parameters: lt.add_torrent_params, folder: Path) -> list[tuple[int, Entry]]:
+    """Return a torrent's files by their indexes, without those that only pad."""
+    assert parameters.ti is not None
+    layout, renamed = parameters.ti.layout(), dict(parameters.renamed_files)
+    pad = lt.file_flags_t.flag_pad_file
+    real = (index for index in range(layout.num_files()) if not layout.file_flags(index) & pad)
+    paths = ((index, folder / (renamed.get(index) or layout.file_path(index))) for index in real)
+    return [(index, Entry(str(path), layout.file_size(index))) for index, path in paths]
+
+
+def _take_over(parameters: lt.add_torrent_params, folder: Path) -> bool:
+    """Return whether files are there that may be the torrent's. Raises UserError where one is not for certain."""
+    if parameters.ti is None:
+        return False
+    is_any_there, in_the_way = look_at(entry for _, entry in _entries(parameters, folder))
+    if in_the_way:
+        raise UserError(IN_THE_WAY.format(in_the_way))
+    return is_any_there
+
+
 def delete_unfinished(folder: Path) -> None:
     """Delete the files that a killed run was writing. Call it before there are sessions."""
     for unfinished in folder.glob(".*.resume.*"):
@@ -339,13 +381,7 @@ def _is_complete(saved: lt.add_torrent_params) -> bool:
 
 def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
     """Return whether every file has its full length; only a check of all pieces could verify the contents."""
-    assert saved.ti is not None
-    layout, renamed = saved.ti.layout(), dict(saved.renamed_files)
     try:
-        return all(
-            (save_dir / (renamed.get(i) or layout.file_path(i))).stat().st_size == layout.file_size(i)
-            for i in range(layout.num_files())
-            if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file
-        )
+        return all(Path(path).stat().st_size == size for _, (path, size) in _entries(saved, save_dir))
     except OSError:
         return False

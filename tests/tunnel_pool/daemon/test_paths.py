@@ -15,9 +15,10 @@ from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
-from tunnel_pool.daemon.rules.paths import Entry, Layout, Spellings, clash, final_paths, first_clash, spellings_of
+from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
 from tunnel_pool.daemon.torrents import incomplete
 from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Select
+from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 PIECE_BYTES = 16384

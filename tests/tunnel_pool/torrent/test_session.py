@@ -235,6 +235,31 @@ async def test_pieces_that_came_after_the_last_save_are_found_in_the_files(damag
         await until(lambda: torrent.status.finished is all(expected))
 
 
+@pytest.mark.parametrize("size", [100, 100_000, 100_001])
+async def test_a_download_writes_to_no_file_that_is_not_its_own(size, tmp_path):
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds" / "f").write_bytes(os.urandom(100_000))
+    torrent = make_torrent(tmp_path / "seeds" / "f", lambda *_: None, 16384)
+    stranger = tmp_path / "f"
+    stranger.write_bytes(b"s" * size)
+    async with session_over(Consumer(), tmp_path / "resume") as (session, _):
+        if size > 100_000:
+            with pytest.raises(UserError, match=f"{stranger} is there already, and is no file of this torrent"):
+                session.add(lt.load_torrent_buffer(torrent), tmp_path)
+            return
+        session.add(lt.load_torrent_buffer(torrent), tmp_path)
+        (added,) = session._torrents.values()
+        await until(lambda: added.error)
+        with pytest.raises(UserError, match=f"{stranger} is there already"):
+            session.check(others_go_on=False)
+        assert stranger.read_bytes() == b"s" * size
+        assert added.handle.status().flags & lt.torrent_flags.paused
+    async with session_over(Consumer(), tmp_path / "resume2") as (session, _):
+        session.add(lt.load_torrent_buffer(torrent), tmp_path / "seeds")
+        (added,) = session._torrents.values()
+        await until(lambda: added.status.finished)
+
+
 async def test_a_seed_that_can_not_be_read_does_not_end_the_others(tmp_path):
     session = TorrentSession(1, tmp_path / "resume")
     session.start()

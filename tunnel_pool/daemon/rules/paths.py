@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.daemon.storage.record import Layout
+from tunnel_pool.torrent.entries import Entry
 
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux's own file systems
 
@@ -163,13 +164,6 @@ def _text(parts: Sequence[bytes]) -> str | None:
         if name in ("", ".", "..") or "/" in name or "\0" in name or len(raw) > MAX_NAME_BYTES:
             return None
     return "/".join(names)
-
-
-class Entry(NamedTuple):
-    """A file that a torrent has or is to have: its whole path, and its size in bytes."""
-
-    path: str
-    size: int
 
 
 def first_clash(entries: Iterable[Entry], others: Iterable[Entry], may_share: bool) -> str:

@@ -4,14 +4,12 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
 
@@ -82,40 +80,6 @@ def is_case_sensitive(folder: str) -> bool:
             return not os.path.lexists(os.path.join(folder, name.upper()))
     except OSError:
         return True  # nothing is written where nothing can be
-
-
-def size_of(path: str) -> int | None:
-    """Return how long a file is; None when it can't be found, or its disk can't be read."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
-
-
-def look_at(places: Iterable[Entry]) -> tuple[bool, str]:
-    """Return whether a file is at one of these places, and the first of them that is not the torrent's for certain.
-
-    Where a file of a torrent can't be: at something that is no file, below a file, and at one that is longer.
-    """
-    is_any_there = False
-    are_folders: dict[str, bool] = {}
-    for path, size in places:
-        folder = os.path.dirname(path)
-        while folder not in are_folders:
-            are_folders[folder] = not os.path.lexists(folder) or os.path.isdir(folder)
-            if not are_folders[folder]:
-                return is_any_there, folder
-            folder = os.path.dirname(folder)
-        try:
-            found = os.stat(path)
-        except OSError:
-            if os.path.lexists(path):  # a link to nothing, or to what may not be seen
-                return is_any_there, path
-            continue
-        if not stat.S_ISREG(found.st_mode) or found.st_size > size:
-            return is_any_there, path
-        is_any_there = is_any_there or found.st_size > 0
-    return is_any_there, ""
 
 
 def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:

@@ -12,7 +12,6 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
-from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
@@ -36,6 +35,7 @@ from tunnel_pool.daemon.torrents.loading import files_are_gone
 from tunnel_pool.daemon.torrents.moves import NOT_ITS_OWN, Moves, absolute, rename_file
 from tunnel_pool.daemon.torrents.planning import Plan, fields_of, hops_after, refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
 MAX_TORRENTS = 1 << 16

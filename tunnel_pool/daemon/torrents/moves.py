@@ -10,7 +10,6 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.rules.paths import Entry
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.storage.record import INCOMING, Record
@@ -20,6 +19,8 @@ from tunnel_pool.daemon.torrents.edits import Move
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.paths import entries_of, entries_to_be
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.entries import Entry
+from tunnel_pool.torrent.takeover import look_at
 
 ANSWER_TIMEOUT_S = 30.0
 NOT_ITS_OWN = "files that are there may not be its own: verify it first, and move those away that are not"
@@ -220,7 +221,7 @@ class Moves:
 def _first_there(torrent: Torrent, folder: str) -> str:
     """Return a path in a folder that a file of the torrent is to have and something has; empty if there is none."""
     nothing_fits = -1
-    return disk.look_at(Entry(os.path.join(folder, path), nothing_fits) for path, _ in entries_of(torrent))[1]
+    return look_at(Entry(os.path.join(folder, path), nothing_fits) for path, _ in entries_of(torrent))[1]
 
 
 def _has_nothing(torrent: Torrent) -> bool:

@@ -9,30 +9,22 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
-from tunnel_pool.daemon.rules.paths import Entry, final_paths, first_clash, is_inside, renames, spellings_of
+from tunnel_pool.daemon.rules.paths import final_paths, first_clash, is_inside, renames, spellings_of
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.entries import Entry, Part, parts_of, pieces_of
+from tunnel_pool.torrent.takeover import look_at, stranger
+
+TO_DO = "move it away and verify the torrent, or set another location"
 
 logger = logging.getLogger(__name__)
-
-
-class Part(NamedTuple):
-    """A file of a torrent that was checked: whether any and whether each of its pieces is there.
-
-    One that is not wanted counts, too: it would be moved and deleted with the others.
-    """
-
-    entry: Entry
-    has_any: bool
-    is_whole: bool
 
 
 class Paths:
@@ -138,7 +130,7 @@ class Paths:
         begun = {each["piece_index"] for each in torrent.handle.get_download_queue()}
         missing = []
         for index, entry in zip(torrent.file_indexes(), entries_of(torrent), strict=True):
-            pieces = _pieces_of(layout, index)
+            pieces = pieces_of(layout, index)
             if index in indexes and not (
                 any(each < len(has) and has[each] for each in pieces) or begun.intersection(pieces)
             ):
@@ -151,7 +143,7 @@ class Paths:
     async def take_over(self, folder: str, entries: Iterable[Entry]) -> bool:
         """Return whether any of these files is there. Raises RequestError where one can't be the torrent's."""
         places = [Entry(os.path.join(folder, entry.path), entry.size) for entry in entries]
-        is_any_there, in_the_way = await asyncio.to_thread(disk.look_at, places)
+        is_any_there, in_the_way = await asyncio.to_thread(look_at, places)
         if in_the_way:
             raise RequestError(
                 f"{in_the_way} is there already, and is no file of this torrent: move it away, or choose another folder"
@@ -168,7 +160,10 @@ class Paths:
             if not (records.is_here(torrent) and torrent.record.taking_over and is_checked):
                 return
             parts = _parts_of(torrent)
-            if why := self._others_first(torrent, parts) or await asyncio.to_thread(_stranger, parts):
+            why = self._others_first(torrent, parts)
+            if not why and (path := await asyncio.to_thread(stranger, parts)):
+                why = f"{path} is there already, and holds nothing of this torrent: {TO_DO}"
+            if why:
                 logger.warning("A torrent stands still, as files that are there are not its own; clients show which")
                 torrent.error = why
             else:
@@ -229,40 +224,11 @@ def _folded(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _parts_of(torrent: Torrent) -> list[Part]:
+    """Raises RuntimeError while it is between sessions."""
     layout = torrent.layout
     if layout is None:
         return []
     has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
-    parts = []
-    for index, (path, size) in zip(torrent.file_indexes(), entries_of(torrent), strict=True):
-        if not size:
-            continue
-        pieces = [piece < len(has) and has[piece] for piece in _pieces_of(layout, index)]
-        entry = Entry(os.path.join(torrent.record.folder, path), size)
-        parts.append(Part(entry, any(pieces), all(pieces)))
-    return parts
-
-
-def _pieces_of(layout: lt.file_storage, index: int) -> range:
-    """Return the pieces that a file has a part in."""
-    if not layout.file_size(index):
-        return range(0)
-    offset, piece_bytes = layout.file_offset(index), layout.piece_length()
-    return range(offset // piece_bytes, (offset + layout.file_size(index) - 1) // piece_bytes + 1)
-
-
-def _stranger(parts: Iterable[Part]) -> str:
-    """Return what is said of a file that is there and has nothing of the torrent; empty if there is none.
-
-    One of the right size may be mended where others of the torrent are right.
-    """
-    parts = list(parts)
-    has_any = any(part.has_any for part in parts)
-    for (path, size), has_some, _ in parts:
-        there = disk.size_of(path)
-        if there and not has_some and not (has_any and there == size):
-            return (
-                f"{path} is there already, and holds nothing of this torrent: move it away and verify the torrent, or "
-                "set another location"
-            )
-    return ""
+    files = zip(torrent.file_indexes(), entries_of(torrent), strict=True)
+    folder = torrent.record.folder
+    return parts_of(layout, ((index, Entry(os.path.join(folder, path), size)) for index, (path, size) in files), has)

@@ -1,0 +1,59 @@
+"""Files that are there already when a torrent comes: which of them can be its own.
+
+What can't be is left alone. What may be, by its size, is checked before anything is written: where nothing of it is
+right, it is somebody else's.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+
+from tunnel_pool.torrent.entries import Entry, Part
+
+
+def look_at(places: Iterable[Entry]) -> tuple[bool, str]:
+    """Return whether a file is at one of these places, and the first of them that is not the torrent's for certain.
+
+    Where a file of a torrent can't be: at something that is no file, below a file, and at one that is longer.
+    """
+    is_any_there = False
+    are_folders: dict[str, bool] = {}
+    for path, size in places:
+        folder = os.path.dirname(path)
+        while folder not in are_folders:
+            are_folders[folder] = not os.path.lexists(folder) or os.path.isdir(folder)
+            if not are_folders[folder]:
+                return is_any_there, folder
+            folder = os.path.dirname(folder)
+        try:
+            found = os.stat(path)
+        except OSError:
+            if os.path.lexists(path):  # a link to nothing, or to what may not be seen
+                return is_any_there, path
+            continue
+        if not stat.S_ISREG(found.st_mode) or found.st_size > size:
+            return is_any_there, path
+        is_any_there = is_any_there or found.st_size > 0
+    return is_any_there, ""
+
+
+def stranger(parts: Iterable[Part]) -> str:
+    """Return the path of a file that is there and has nothing of the torrent; empty if there is none.
+
+    One of the right size may be mended where others of the torrent are right.
+    """
+    parts = list(parts)
+    has_any = any(part.has_any for part in parts)
+    for (path, size), has_some, _ in parts:
+        there = size_of(path)
+        if there and not has_some and not (has_any and there == size):
+            return path
+    return ""
+
+
+def size_of(path: str) -> int | None:
+    """Return how long a file is; None when it can't be found, or its disk can't be read."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
