@@ -10,9 +10,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import NotFoundError, RequestError
 from tunnel_pool.daemon.server.api.model import Hops, Text, TorrentState
-from tunnel_pool.daemon.server.api.operations import NotFoundError
 from tunnel_pool.daemon.server.api.server import answered, json_response
 from tunnel_pool.daemon.server.api.views import files_view, state_of
 from tunnel_pool.daemon.server.shown import NO_ROOM, ratio

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import msgspec
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import NotFoundError, RequestError
 from tunnel_pool.daemon.feeds import model as kept
 from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.server.api.model import Hops, Labels, Model, Text
-from tunnel_pool.daemon.server.api.operations import Call, NotFoundError, Operation
+from tunnel_pool.daemon.server.api.operations import Call, Operation
 
 Url = Annotated[str, msgspec.Meta(max_length=2048)]
 

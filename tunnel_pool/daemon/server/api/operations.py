@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import NotFoundError, RequestError
 from tunnel_pool.daemon.rules.hops import hops_of_labels
 from tunnel_pool.daemon.server.api import model, views
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
@@ -15,10 +15,6 @@ from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.edits import AddRequest, Edit, Relabel, Run, SetHops, Stop
 from tunnel_pool.daemon.torrents.planning import refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
-
-
-class NotFoundError(Exception):
-    """Says that what the path names is not there."""
 
 
 @dataclass(frozen=True, slots=True)

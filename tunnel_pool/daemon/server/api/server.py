@@ -8,13 +8,15 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import Kind, RequestError
 from tunnel_pool.daemon.server.api import model, openapi
 from tunnel_pool.daemon.server.api.events import Events
 from tunnel_pool.daemon.server.api.feeds import FeedsApi
 from tunnel_pool.daemon.server.api.openapi import JSON
-from tunnel_pool.daemon.server.api.operations import Api, Call, NotFoundError, Operation
+from tunnel_pool.daemon.server.api.operations import Api, Call, Operation
 from tunnel_pool.daemon.storage.store import StoreError
+
+CODES = {Kind.WRONG: 400, Kind.CONFLICT: 409, Kind.NOT_FOUND: 404, Kind.NO_TORRENT: 415}
 
 
 def add_api(app: web.Application, api: Api, feeds: FeedsApi, events: Events) -> None:
@@ -62,10 +64,8 @@ async def answered(
     """Answer with what the work returns, as JSON, or with why it failed; a change that has begun is finished."""
     try:
         given = await asyncio.shield(asyncio.ensure_future(work()))
-    except NotFoundError as error:
-        return problem(404, str(error))
     except RequestError as error:
-        return problem(400, str(error))
+        return problem(CODES[error.kind], str(error))
     except StoreError as error:
         return problem(500, f"the change could not be saved: {error}")
     return web.Response(status=204) if given is None else json_response(status, msgspec.json.encode(given))

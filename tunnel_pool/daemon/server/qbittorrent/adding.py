@@ -5,12 +5,12 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import ConflictError, NoTorrentError, RequestError
 from tunnel_pool.daemon.server.qbittorrent.categories import checked_category, split_tags
 from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_limit
 from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
-from tunnel_pool.daemon.server.qbittorrent.words import BadTorrentError, Call, ConflictError, Words
+from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import NORMAL, Layout
@@ -107,13 +107,13 @@ def _links(words: Words) -> list[str]:
 
 
 def _torrents(words: Words) -> list[lt.add_torrent_params]:
-    """Raises BadTorrentError: nothing is added then."""
+    """Raises NoTorrentError: nothing is added then."""
     torrents = []
     for name, content in words.files.items():
         try:
             torrents.append(read_metainfo(content))
         except (RuntimeError, ValueError):
-            raise BadTorrentError(f"Error: '{name[:100]}' is not a valid torrent file.") from None
+            raise NoTorrentError(f"Error: '{name[:100]}' is not a valid torrent file.") from None
     return torrents
 
 

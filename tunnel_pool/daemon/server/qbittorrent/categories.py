@@ -7,8 +7,8 @@ tags, and so is `hops:N`.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tunnel_pool.daemon.errors import ConflictError
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
-from tunnel_pool.daemon.server.qbittorrent.words import ConflictError
 from tunnel_pool.overlay.config import MAX_HOPS
 
 MAX_NAME = 255

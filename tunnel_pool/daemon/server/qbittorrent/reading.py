@@ -5,10 +5,10 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.server.api.operations import NotFoundError
+from tunnel_pool.daemon.errors import ConflictError, NotFoundError
 from tunnel_pool.daemon.server.qbittorrent import categories, fields, listing, trackers
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
-from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, FileAnswer, Words
+from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 ALL = ("all", "*")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import ConflictError, RequestError
 from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.feeds.model import (
     LEAST_INTERVAL_MIN,
@@ -18,7 +18,7 @@ from tunnel_pool.daemon.feeds.model import (
 )
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
-from tunnel_pool.daemon.server.qbittorrent.words import Call, ConflictError, Words
+from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.planning import refused
 

@@ -8,9 +8,8 @@ import msgspec
 from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import Kind, RequestError
 from tunnel_pool.daemon.feeds.feeds import Feeds
-from tunnel_pool.daemon.server.api.operations import NotFoundError
 from tunnel_pool.daemon.server.entrance import Entrance
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.qbittorrent.adding import Adding
@@ -26,6 +25,8 @@ from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.system.http_server import FIRST_REQUEST_S
+
+CODES = {Kind.WRONG: 400, Kind.CONFLICT: 409, Kind.NOT_FOUND: 404, Kind.NO_TORRENT: 415}
 
 JSON, TEXT = "application/json", "text/plain"
 OK = "Ok."
@@ -138,10 +139,8 @@ async def _answered(call: Call, words: Words, library: Library) -> web.Response:
     """Answer with what the call returns, or with why it failed; a change that has begun is finished."""
     try:
         given = await asyncio.shield(asyncio.ensure_future(call(words)))
-    except NotFoundError as error:
-        return _text(404, str(error))
     except RequestError as error:
-        return _text(getattr(error, "status", 400), str(error))
+        return _text(CODES[error.kind], str(error))
     except StoreError as error:
         return _text(500, f"the change could not be saved: {error}")
     except RuntimeError:

@@ -5,21 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.errors import ConflictError, RequestError
 
 MOST = 2**53
-
-
-class ConflictError(RequestError):
-    """Says why what was asked for does not go together with what there is."""
-
-    status = 409
-
-
-class BadTorrentError(RequestError):
-    """Says that a file is no torrent."""
-
-    status = 415
 
 
 class FileAnswer(NamedTuple):
