@@ -11,10 +11,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from tunnel_pool.daemon.errors import NotFoundError, RequestError
-from tunnel_pool.daemon.server.api.model import Hops, Text, TorrentState
+from tunnel_pool.daemon.server.api.model import Hops, Text
 from tunnel_pool.daemon.server.api.server import answered, json_response
-from tunnel_pool.daemon.server.api.views import files_view, state_of
-from tunnel_pool.daemon.server.shown import NO_ROOM, ratio
+from tunnel_pool.daemon.server.api.views import files_view
+from tunnel_pool.daemon.server.shown import NO_ROOM, State, eta_s, ratio, state_of
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.changes import Changes
@@ -170,17 +170,18 @@ def _selection(torrent: Torrent, places: list[int]) -> Select:
 
 def _status(torrent: Torrent) -> str:
     state = state_of(torrent)
-    if state is TorrentState.MOVING:
+    if state is State.MOVING:
         return "ALLOCATING_DISKSPACE"  # it tells clients to leave its files alone now
-    if state in (TorrentState.QUEUED, TorrentState.NO_ROOM):
+    if state in (State.QUEUED, State.NO_ROOM):
         return "SEEDING" if torrent.is_finished else "ALLOCATING_DISKSPACE"
-    if state is TorrentState.DOWNLOADING:
+    if state is State.DOWNLOADING:
         return "CIRCUITS" if torrent.is_paused else "DOWNLOADING" if torrent.summary.has_metadata else "METADATA"
     names = {
-        TorrentState.CHECKING: "HASHCHECKING",
-        TorrentState.SEEDING: "SEEDING",
-        TorrentState.STOPPED: "STOPPED",
-        TorrentState.FAILED: "STOPPED_ON_ERROR",
+        State.CHECKING: "HASHCHECKING",
+        State.SEEDING: "SEEDING",
+        State.STOPPED: "STOPPED",
+        State.MISSING: "STOPPED_ON_ERROR",
+        State.FAILED: "STOPPED_ON_ERROR",
     }
     return names[state]
 
@@ -196,12 +197,12 @@ def _download(torrent: Torrent) -> dict[str, Any]:
         "status_code": STATES.index(name),
         "progress": torrent.progress,
         "size": summary.total_wanted,
-        "eta": torrent.left_bytes / rate if rate else 0.0,
+        "eta": float(eta_s(torrent) or 0),
         "hops": record.hops,
         "anon_download": record.hops > 0,
         "safe_seeding": record.hops > 0,
         "destination": record.final_folder,
-        "error": torrent.error or (NO_ROOM if state_of(torrent) is TorrentState.NO_ROOM else ""),
+        "error": torrent.error or (NO_ROOM if state_of(torrent) is State.NO_ROOM else ""),
         "speed_down": float(rate),
         "speed_up": float(torrent.up_rate),
         "num_peers": summary.num_peers,

@@ -7,8 +7,8 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.api import model
+from tunnel_pool.daemon.server.shown import State, eta_s, state_of
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.sessions import Sessions
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -18,23 +18,20 @@ from tunnel_pool.overlay.config import slot_of
 
 NODE_DIGITS = 8
 _STATES = {
-    Activity.STOPPED: model.TorrentState.STOPPED,
-    Activity.QUEUED: model.TorrentState.QUEUED,
-    Activity.NO_ROOM: model.TorrentState.NO_ROOM,
+    State.MISSING: model.TorrentState.FAILED,
+    State.FAILED: model.TorrentState.FAILED,
+    State.MOVING: model.TorrentState.MOVING,
+    State.CHECKING: model.TorrentState.CHECKING,
+    State.STOPPED: model.TorrentState.STOPPED,
+    State.QUEUED: model.TorrentState.QUEUED,
+    State.NO_ROOM: model.TorrentState.NO_ROOM,
+    State.DOWNLOADING: model.TorrentState.DOWNLOADING,
+    State.SEEDING: model.TorrentState.SEEDING,
 }
 
 
-def state_of(torrent: Torrent) -> model.TorrentState:
-    states = model.TorrentState
-    if torrent.error:
-        return states.FAILED
-    if torrent.record.moving_to:
-        return states.MOVING
-    if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
-        return states.CHECKING
-    if torrent.activity is not Activity.RUNNING:
-        return _STATES[torrent.activity]
-    return states.SEEDING if torrent.is_finished else states.DOWNLOADING
+def shown_state(torrent: Torrent) -> model.TorrentState:
+    return _STATES[state_of(torrent)]
 
 
 def torrent_view(torrent: Torrent) -> model.Torrent:
@@ -44,7 +41,7 @@ def torrent_view(torrent: Torrent) -> model.Torrent:
         number=record.number,
         name=record.name,
         hops=record.hops,
-        state=state_of(torrent),
+        state=shown_state(torrent),
         error=torrent.error,
         standstill=torrent.standing or torrent.notice,
         progress=torrent.progress,
@@ -53,7 +50,7 @@ def torrent_view(torrent: Torrent) -> model.Torrent:
         uploaded_bytes=torrent.totals.uploaded,
         down_bytes_per_s=torrent.down_rate,
         up_bytes_per_s=torrent.up_rate,
-        eta_s=_eta_s(torrent),
+        eta_s=eta_s(torrent),
         peers=status.num_peers,
         hidden_peers=len(torrent.peers),
         labels=record.labels,
@@ -62,11 +59,6 @@ def torrent_view(torrent: Torrent) -> model.Torrent:
         added_s=record.added_s,
         done_s=record.done_s or None,
     )
-
-
-def _eta_s(torrent: Torrent) -> int | None:
-    rate = torrent.down_rate
-    return torrent.left_bytes // rate if rate and torrent.activity is Activity.RUNNING and torrent.left_bytes else None
 
 
 def files_view(torrent: Torrent) -> list[model.File]:

@@ -56,7 +56,7 @@ class Watcher:
 
     def seen(self) -> Seen:
         return Seen(
-            {name: views.state_of(torrent).value for name, torrent in self.library.torrents.items()},
+            {torrent.hash_string: views.shown_state(torrent).value for torrent in self.library.torrents.values()},
             {str(circuit.circuit_id): circuit.state for circuit in self.tunnels.circuits.values()},
             {str(child.slot): child.state for child in self.pool.children if child.slot is not None},
         )

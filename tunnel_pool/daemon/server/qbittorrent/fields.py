@@ -7,9 +7,8 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
-from tunnel_pool.daemon.server.shown import UTP_SOCKET, magnet_link, ratio, total_bytes
+from tunnel_pool.daemon.server.shown import UTP_SOCKET, State, eta_s, magnet_link, ratio, state_of, total_bytes
 from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -22,20 +21,20 @@ NEVER = -1
 PRIORITIES = {0: UNWANTED, 1: NORMAL, 6: 6, 7: HIGH}
 
 
-def state_of(torrent: Torrent) -> str:
+def _state_of(torrent: Torrent) -> str:
     """Return the state by qBittorrent's names (torrent.h, TorrentState)."""
     end = "UP" if torrent.is_finished else "DL"
-    if torrent.is_missing:
-        return "missingFiles"
-    if torrent.error or torrent.activity is Activity.NO_ROOM:
-        return "error"
-    if torrent.record.moving_to:
-        return "moving"
-    if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
-        return f"checking{end}"
-    if torrent.activity is Activity.RUNNING:
-        return _running_state(torrent, end)
-    return f"stopped{end}" if torrent.activity is Activity.STOPPED else f"queued{end}"
+    match state_of(torrent):
+        case State.MISSING:
+            return "missingFiles"
+        case State.FAILED | State.NO_ROOM:
+            return "error"
+        case State.MOVING:
+            return "moving"
+        case State.DOWNLOADING | State.SEEDING:
+            return _running_state(torrent, end)
+        case state:
+            return f"{state.name.lower()}{end}"
 
 
 def _running_state(torrent: Torrent, end: str) -> str:
@@ -55,7 +54,7 @@ def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) ->
     metainfo = torrent.info
     now_s = time.monotonic()
     active_s, seeding_s = int(torrent.active_s_by(now_s)), int(torrent.seeding_s(now_s))
-    own_ratio = ratio(torrent)
+    own_ratio, left_s = ratio(torrent), eta_s(torrent)
     return {
         "hash": torrent.hash_string,
         "infohash_v1": str(status.info_hashes.v1) if status.info_hashes.has_v1() else "",
@@ -80,8 +79,8 @@ def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) ->
         "num_complete": _known(status.num_complete, status.list_seeds),
         "num_leechs": max(0, status.num_peers - status.num_seeds),
         "num_incomplete": _known(status.num_incomplete, status.list_peers - status.list_seeds),
-        "state": state_of(torrent),
-        "eta": _eta_s(torrent),
+        "state": _state_of(torrent),
+        "eta": min(ETA_UNKNOWN, ETA_UNKNOWN if left_s is None else left_s),
         "seq_dl": record.sequential,
         "f_l_piece_prio": False,
         "category": category_of(record.labels, categories),
@@ -260,12 +259,6 @@ def _paths(torrent: Torrent) -> tuple[str, str]:
     root = os.path.join(folder, tops.pop()) if len(tops) == 1 and "" not in tops else ""
     only = os.path.join(folder, paths[0]) if len(paths) == 1 else ""
     return only or root or (folder if paths else ""), root
-
-
-def _eta_s(torrent: Torrent) -> int:
-    if torrent.is_finished or torrent.activity is not Activity.RUNNING or not torrent.down_rate:
-        return ETA_UNKNOWN
-    return min(ETA_UNKNOWN, torrent.left_bytes // torrent.down_rate)
 
 
 def _known(told: int, seen: int) -> int:

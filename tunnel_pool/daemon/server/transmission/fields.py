@@ -10,7 +10,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
-from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, magnet_link, name_in_folder, ratio, total_bytes
+from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, eta_s, magnet_link, name_in_folder, ratio, total_bytes
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -38,8 +38,8 @@ def _priority(torrent: Torrent, index: int) -> int:
 def _eta(torrent: Torrent) -> int:
     if torrent.is_finished or torrent.activity is not Activity.RUNNING:
         return ETA_NOT_AVAILABLE
-    rate = torrent.down_rate
-    return torrent.left_bytes // rate if rate else ETA_UNKNOWN
+    left_s = eta_s(torrent)
+    return left_s if left_s is not None else ETA_UNKNOWN
 
 
 def _error(torrent: Torrent) -> tuple[int, str]:
