@@ -73,6 +73,8 @@ class Paths:
     ) -> dict[int, str]:
         """Return those paths of a torrent's files that are not as it says itself. Raises RequestError."""
         spellings = spellings_of(info, repaired, record.layout, record.infohash)
+        if not (wished or spellings.unchanged) and spellings.own == spellings.portable:
+            return renames(info, repaired, spellings.own)
         is_case_sensitive = True
         if spellings.own != spellings.portable:
             is_case_sensitive = await asyncio.to_thread(disk.is_case_sensitive, folder)
@@ -197,12 +199,12 @@ class Paths:
         self._tick_soon()
 
 
-def entries_of(torrent: Torrent, path_of: Callable[[int], str] | None = None) -> list[Entry]:
+def entries_of(torrent: Torrent) -> list[Entry]:
     """Return a torrent's files, by their paths in its folder."""
     layout = torrent.layout
     if layout is None:
         return []
-    return [Entry((path_of or torrent.file_path)(index), layout.file_size(index)) for index in torrent.file_indexes()]
+    return [Entry(torrent.file_path(index), layout.file_size(index)) for index in torrent.file_indexes()]
 
 
 def entries_to_be(parameters: lt.add_torrent_params) -> list[Entry]:
