@@ -38,17 +38,8 @@ def look_at(places: Iterable[Entry]) -> tuple[bool, str]:
 
 
 def stranger(parts: Iterable[Part]) -> str:
-    """Return the path of a file that is there and has nothing of the torrent; empty if there is none.
-
-    One of the right size may be mended where others of the torrent are right.
-    """
-    parts = list(parts)
-    has_any = any(part.has_any for part in parts)
-    for (path, size), has_some, _ in parts:
-        there = size_of(path)
-        if there and not has_some and not (has_any and there == size):
-            return path
-    return ""
+    """Return the path of a file that is there and has nothing of the torrent; empty if there is none."""
+    return next((part.entry.path for part in parts if not part.has_any and size_of(part.entry.path)), "")
 
 
 def size_of(path: str) -> int | None:

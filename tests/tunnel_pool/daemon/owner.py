@@ -1,5 +1,6 @@
 """Somebody who changes a daemon's torrents at random, and knows what has to be true afterwards."""
 
+import asyncio
 import random
 import time
 from collections import deque
@@ -134,13 +135,23 @@ class Owner:
             case "remove" | "delete" as what:
                 return "torrent_remove", {"delete_local_data": what == "delete"}, None
 
+    @staticmethod
+    async def _at_rest(rpc):
+        """Return the torrents once none of their files is checked, which is shown in place of what else they do."""
+        async with asyncio.timeout(60):
+            while True:
+                torrents = (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]
+                if not any(torrent["status"] in (1, 2) for torrent in torrents):
+                    return torrents
+                await asyncio.sleep(0.1)
+
     async def check(self, rpc, may_move=False):
         """Check that each torrent is in a possible state; with `may_move`, a move need not be complete yet.
 
         Returns the state of every torrent by infohash, including torrents of others.
         """
         there = {}
-        for torrent in (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]:
+        for torrent in await self._at_rest(rpc):
             infohash = torrent["hash_string"]
             assert infohash not in there, "doubled"
             assert not self.is_alone or torrent["error"] == 0, torrent

@@ -329,9 +329,9 @@ async def test_removing_a_torrent_with_its_files_keeps_those_that_were_not_found
 
 
 async def test_what_is_broken_in_a_torrents_own_files_is_mended(seeder, tmp_path, state):
-    files = contents(["a", "b", "c"])
+    files = contents(["a", "b", "c"], 65_536)
     torrent = torrent_of("t", files, folder=seeder.folder)
-    torrent_of("t", {**files, "b": os.urandom(20_000)}, folder=tmp_path / "own")
+    torrent_of("t", {**files, "b": files["b"][:40_000] + os.urandom(25_536)}, folder=tmp_path / "own")
     seeder.start(read_metainfo(torrent))
     async with daemon_here(state) as here:
         added = await add(here, torrent, tmp_path / "own")
@@ -339,6 +339,27 @@ async def test_what_is_broken_in_a_torrents_own_files_is_mended(seeder, tmp_path
         added.handle.connect_peer(seeder.address)
         await until(lambda: added.is_finished)
         assert {path.name: each for path, each in files_below(tmp_path / "own").items()} == files
+
+
+async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(seeder, tmp_path, state):
+    """Also those of which no piece is whole; a file that came in their place since then is a stranger's."""
+    files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
+    torrent = torrent_of("t", files, folder=seeder.folder)
+    seeder.start(read_metainfo(torrent))
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        place.parent.mkdir(parents=True)
+        place.write_bytes(files["a"][:10_000])  # as far as it had come
+        await here.changes.remove([added], delete_files=False)
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own")
+        assert not added.record.taking_over
+        added.handle.connect_peer(seeder.address)
+        await until(lambda: added.is_finished)
+        await here.changes.remove([added], delete_files=False)
+        os.utime(place, (2e9, 2e9))
+        added = await add(here, torrent, tmp_path / "own")
+        assert added.record.taking_over
 
 
 async def test_a_magnet_link_finds_what_is_there(tmp_path, state):

@@ -5,15 +5,22 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
+from tunnel_pool.torrent.entries import Entry
 
 COMPARED_BYTES = 1 << 20
+MOST_LEFT = 1000  # files of a removed torrent that are remembered; one with more is checked like a stranger's
+CLOSED_WITHIN_S = 15.0  # libtorrent writes to the files of a removed torrent for no longer
+Identity = tuple[int, int]
+"""The device and the inode of a file or folder."""
 
 
 def free_spaces(folders: Iterable[str]) -> dict[str, FreeSpace]:
@@ -80,6 +87,34 @@ def is_case_sensitive(folder: str) -> bool:
             return not os.path.lexists(os.path.join(folder, name.upper()))
     except OSError:
         return True  # nothing is written where nothing can be
+
+
+class Left(NamedTuple):
+    """The files that a torrent has left: when (since the epoch), and which they are."""
+
+    at_s: float
+    files: list[Identity]
+
+
+def left_at(places: Iterable[Entry]) -> Left:
+    """Return which files are at these places now, without those that are empty."""
+    return Left(time.time(), [(found.st_dev, found.st_ino) for found in _found_at(places)][:MOST_LEFT])
+
+
+def are_left(places: Iterable[Entry], left: Left) -> bool:
+    """Return whether all files at these places are those: a new file may have the inode of one that is gone."""
+    known = set(left.files)
+    return all(
+        (found.st_dev, found.st_ino) in known and found.st_mtime <= left.at_s + CLOSED_WITHIN_S
+        for found in _found_at(places)
+    )
+
+
+def _found_at(places: Iterable[Entry]) -> Iterator[os.stat_result]:
+    for path, _ in places:
+        with contextlib.suppress(OSError):
+            if (found := os.stat(path)).st_size:
+                yield found
 
 
 def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:

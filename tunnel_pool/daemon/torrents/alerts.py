@@ -95,7 +95,7 @@ class AlertReader:
 
     def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
         torrent.selections = max(0, torrent.selections - 1)
-        torrent.update(torrent.handle.status())  # libtorrent does not say by itself that less is wanted
+        self._torrent_status(torrent, torrent.handle.status())  # libtorrent does not say by itself that less is wanted
         self._exported(torrent)
 
     def _exported(self, torrent: Torrent) -> None:

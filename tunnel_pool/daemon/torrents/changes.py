@@ -148,6 +148,8 @@ class Changes:
             torrents = [torrent for torrent in torrents if library.records.has(torrent)]
             # A thread looks at every file of every torrent. `changing` keeps the torrents as they are meanwhile.
             deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
+            if not delete_files:
+                await library.records.leave(await asyncio.to_thread(_left_by, torrents))
             await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
             removals = [library.close(torrent) for torrent in torrents]
             await library.records.put_order(library.records.order())
@@ -344,6 +346,15 @@ def _leave_folders(folder: str, names: Iterable[str]) -> None:
     """Remove the folders that files were in, where nothing is left in them."""
     for name in names:
         disk.remove_empty_folders(Path(folder) / name, Path(folder))
+
+
+def _left_by(torrents: Iterable[Torrent]) -> dict[str, disk.Left]:
+    """Return which files there are of torrents, without those that may be others'."""
+    return {
+        torrent.record.infohash: disk.left_at(Entry(file.path, 0) for file in torrent_files(torrent))
+        for torrent in torrents
+        if not torrent.record.taking_over
+    }
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:

@@ -46,8 +46,8 @@ class Moves:
             entries = entries_to_be(parameters)
             does_share = await paths.check(record, record.folder, entries, may_share=True)
             if not has_some:
-                is_any_there = await paths.take_over(record.folder, entries)
-                record.taking_over = is_any_there or does_share or is_gone
+                is_any_there, is_own = await paths.take_over(record.infohash, record.folder, entries)
+                record.taking_over = (is_any_there and not is_own) or does_share or is_gone
         if not is_gone and not is_any_there:
             self._put_aside(record, parameters.ti is not None)
         await paths.learn([record.folder, record.folder_when_done])
@@ -69,9 +69,9 @@ class Moves:
             if not records.is_here(torrent) or not record.folder_when_done or torrent.error or record.moving_to:
                 return
             try:
-                is_any_there = await self._choose_paths(torrent)
+                is_any_there, is_own = await self._choose_paths(torrent)
                 if is_any_there:
-                    await self._look_in(torrent, record.folder_when_done, leaves_nothing=True)
+                    await self._look_in(torrent, record.folder_when_done, leaves_nothing=True, is_own=is_own)
                 elif record.is_incoming:
                     await self._begin_move(torrent, record.folder_when_done, is_tried_again=True)
                 else:
@@ -83,10 +83,10 @@ class Moves:
                 else:
                     torrent.notice = f"it stays in the folder for incomplete ones: {error}"
 
-    async def _choose_paths(self, torrent: Torrent) -> bool:
-        """Rename the files as they are to be in the folder that they go to; return whether any is there already.
+    async def _choose_paths(self, torrent: Torrent) -> tuple[bool, bool]:
+        """Rename the files as they are to be in the folder that they go to.
 
-        Raises RequestError.
+        Return whether any is there already, and whether all of these were left there by it. Raises RequestError.
         """
         record, info, paths = torrent.record, torrent.info, self._library.paths
         assert info is not None
@@ -99,9 +99,9 @@ class Moves:
         torrent.update(torrent.handle.status())
         entries = entries_of(torrent)
         does_share = await paths.check(record, record.folder_when_done, entries, may_share=True)
-        is_any_there = await paths.take_over(record.folder_when_done, entries)
+        is_any_there, is_own = await paths.take_over(record.infohash, record.folder_when_done, entries)
         paths.note(torrent)
-        return is_any_there or does_share
+        return is_any_there or does_share, is_own and not does_share
 
     async def bring_home(self, torrent: Torrent) -> None:
         """Move a torrent to its own folder; a move that fails is tried again. Raises RequestError and StoreError."""
@@ -133,7 +133,8 @@ class Moves:
         if not self._library.records.is_here(torrent):
             return
         if torrent.info is None and torrent.record.folder_when_done:
-            await self._library.records.put(torrent, folder_when_done=folder)  # its files go there once they are known
+            # Its files go there once they are known.
+            await self._library.records.put_with_resume(torrent, folder_when_done=folder)
         elif not edit.with_files or torrent.record.taking_over:  # which has nothing of its own to move
             await self._look_in(torrent, folder)
         elif folder != torrent.record.folder:
@@ -178,14 +179,17 @@ class Moves:
         if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
         await paths.check(torrent.record, folder, entries, may_share=True)
-        await paths.take_over(folder, entries)
+        await paths.take_over(torrent.record.infohash, folder, entries)
 
-    async def _look_in(self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False) -> None:
+    async def _look_in(
+        self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False, is_own: bool = False
+    ) -> None:
         """Use and check the files that are in the folder already. Raises RequestError and StoreError.
 
-        With `leaves_nothing`, what has come to the folder before is deleted.
+        With `leaves_nothing`, what has come to the folder before is deleted. `is_own`: all of the files are its own.
         """
-        before, records, takes_over = torrent.record.folder, self._library.records, torrent.info is not None
+        before, records = torrent.record.folder, self._library.records
+        takes_over = torrent.info is not None and not is_own
         await records.put(torrent, taking_over=takes_over)  # nothing is written there before it was checked
         moved = torrent.waiting.move()
         torrent.handle.pause()
@@ -193,7 +197,7 @@ class Moves:
         try:
             await answered(moved, "cannot look in that folder")
         finally:
-            if takes_over:
+            if torrent.info is not None:
                 torrent.recheck()
         await records.put_with_resume(torrent, folder=folder, folder_when_done="")
         self._library.paths.note(torrent)

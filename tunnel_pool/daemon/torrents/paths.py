@@ -139,18 +139,24 @@ class Paths:
                 missing.append(entry)
         if missing:
             await self.check(record, record.folder, missing, may_share=False)
-            if await self.take_over(record.folder, missing):
+            is_any_there, is_own = await self.take_over(record.infohash, record.folder, missing)
+            if is_any_there and not is_own:
                 raise RequestError("a file of that name is there already: move it away first")
 
-    async def take_over(self, folder: str, entries: Iterable[Entry]) -> bool:
-        """Return whether any of these files is there. Raises RequestError where one can't be the torrent's."""
+    async def take_over(self, infohash: str, folder: str, entries: Iterable[Entry]) -> tuple[bool, bool]:
+        """Return whether any of these files is there, and whether all that are were left there by the torrent.
+
+        Raises RequestError where one can't be the torrent's.
+        """
         places = [Entry(os.path.join(folder, entry.path), entry.size) for entry in entries]
         is_any_there, in_the_way = await asyncio.to_thread(look_at, places)
         if in_the_way:
             raise RequestError(
                 f"{in_the_way} is there already, and is no file of this torrent: move it away, or choose another folder"
             )
-        return is_any_there
+        left = self._records.left_by(infohash)
+        is_own = left is not None and await asyncio.to_thread(disk.are_left, places, left)
+        return is_any_there, is_own
 
     # When what was there has been checked
 

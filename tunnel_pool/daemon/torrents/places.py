@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.storage.disk import Identity
 from tunnel_pool.daemon.storage.presence import (
-    Identity,
     Part,
     Presence,
     expected_parts,

@@ -1,6 +1,7 @@
 """What is kept of the torrents: each change is on the disk before it holds."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,12 +10,14 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
+from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.record import Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings, settings_of
 from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, StoreError
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RESUME_TIMEOUT_S = 10.0
+MOST_LEFT = 1000  # removed torrents whose files are remembered
 
 
 class Records:
@@ -30,6 +33,7 @@ class Records:
         self._store = store
         self.torrents = torrents
         self._next_number = 1
+        self._left: dict[str, disk.Left] = {}  # files that removed torrents have left, by infohash
 
     async def restore(self, folder: str | None) -> list[StoredTorrent]:
         """Restore settings and the next number; return the torrents that were kept, in their order. Raises StoreError.
@@ -42,6 +46,9 @@ class Records:
             self.settings = msgspec.structs.replace(self.settings, folder=folder)
         if (number := await self._store.setting("next number")) is not None:
             self._next_number = int(number) if number.isdigit() else 1
+        if (left := await self._store.setting("left")) is not None:
+            with contextlib.suppress(msgspec.DecodeError):
+                self._left = msgspec.json.decode(left, type=dict[str, disk.Left])
         stored = await self._store.torrents()
         records = [kept.record for kept in stored if kept.record is not None]
         self._next_number = max([self._next_number, *(record.number + 1 for record in records)])
@@ -89,6 +96,15 @@ class Records:
     async def remove(self, infohashes: Iterable[str], deletions: Sequence[Deletion] = ()) -> None:
         """Forget torrents, and keep which files are to be deleted for them. Raises StoreError."""
         await self._store.remove(list(infohashes), list(deletions))
+
+    async def leave(self, left: Mapping[str, disk.Left]) -> None:
+        """Keep which files stay of torrents that are removed, for when these are added again. Raises StoreError."""
+        kept = {**{name: files for name, files in self._left.items() if name not in left}, **left}
+        self._left = dict(list(kept.items())[-MOST_LEFT:])
+        await self._store.set_setting("left", msgspec.json.encode(self._left))
+
+    def left_by(self, infohash: str) -> disk.Left | None:
+        return self._left.get(infohash)
 
     async def deletions(self) -> list[Deletion]:
         """Return the files that are still to be deleted. Raises StoreError."""
