@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,16 @@ LOOKS = 100
 LOOK_S = 0.05
 
 
-async def take_leftovers(handle: lt.torrent_handle, parameters: lt.add_torrent_params) -> int:
+async def take_leftovers(
+    handle: lt.torrent_handle, parameters: lt.add_torrent_params, goes_on: Callable[[], bool] = lambda: True
+) -> int:
     """Give libtorrent the pieces that its resume data lacks, once it has looked at that; return how many bytes.
 
-    Raises RuntimeError when the torrent is gone.
+    It ends when `goes_on` says no: libtorrent writes what it is given, wherever the torrent's files are by then. Raises
+    RuntimeError when the torrent is gone.
     """
     found, given = leftovers(parameters), 0
-    while (piece := await asyncio.to_thread(next, found, None)) is not None:
+    while (piece := await asyncio.to_thread(next, found, None)) is not None and goes_on():
         number, content = piece
         handle.add_piece(number, content, 0)
         if given // AT_ONCE_BYTES != (given := given + len(content)) // AT_ONCE_BYTES:

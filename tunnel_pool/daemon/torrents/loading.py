@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import libtorrent as lt
@@ -72,9 +73,17 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
 async def take_leftovers_of(library: Library, interrupted: Iterable[Interrupted]) -> None:
     """Give libtorrent the pieces that were written since they were saved last: at most 20 s of each download."""
     for torrent, parameters in interrupted:
-        if library.records.is_here(torrent) and not torrent.is_checking and not torrent.is_moving:
-            with contextlib.suppress(RuntimeError):  # it goes to another session, or is removed
-                await take_leftovers(torrent.handle, parameters)
+        if library.records.is_here(torrent) and not torrent.is_checking:
+            goes_on = partial(_is_in_place, library, torrent, torrent.handle, torrent.record.folder)
+            with contextlib.suppress(RuntimeError):  # it is removed
+                await take_leftovers(torrent.handle, parameters, goes_on)
+
+
+def _is_in_place(library: Library, torrent: Torrent, handle: lt.torrent_handle, folder: str) -> bool:
+    """Return whether a torrent's files are its own, and where they were."""
+    record = torrent.record
+    is_moved = record.folder != folder or record.moving_to or record.taking_over
+    return library.records.is_here(torrent) and torrent.handle == handle and not is_moved
 
 
 def _take_trackers(record: Record, parameters: lt.add_torrent_params) -> None:

@@ -190,16 +190,21 @@ class Moves:
         """
         before, records = torrent.record.folder, self._library.records
         takes_over = torrent.info is not None and not is_own
-        await records.put(torrent, taking_over=takes_over)  # nothing is written there before it was checked
+        home = torrent.record.folder_when_done
+        # Kept first: what libtorrent writes there from now on is its own, also after `kill -9`.
+        await records.put(torrent, folder=folder, folder_when_done="", taking_over=takes_over)
         moved = torrent.waiting.move()
         torrent.handle.pause()
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)
         try:
             await answered(moved, "cannot look in that folder")
+        except RequestError:
+            await records.put(torrent, folder=before, folder_when_done=home, taking_over=False)
+            raise
         finally:
             if torrent.info is not None:
                 torrent.recheck()
-        await records.put_with_resume(torrent, folder=folder, folder_when_done="")
+        await records.put_with_resume(torrent)
         self._library.paths.note(torrent)
         if leaves_nothing:
             names = [entry.path for entry in entries_of(torrent)]
