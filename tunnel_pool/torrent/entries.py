@@ -1,6 +1,6 @@
 """The files of a torrent, and what is there of each. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import libtorrent as lt
@@ -22,6 +22,24 @@ class Part(NamedTuple):
     entry: Entry
     has_any: bool
     is_whole: bool
+
+
+def real_files(layout: lt.file_storage) -> list[int]:
+    """Return the indexes of a torrent's files, without those that only pad."""
+    return [i for i in range(layout.num_files()) if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file]
+
+
+def kept_name(renamed: Mapping[int, str], layout: lt.file_storage, index: int) -> str:
+    """Return the path of a file in the torrent's folder, as it was renamed."""
+    return str(renamed.get(index) or layout.file_path(index))
+
+
+def entries_in(parameters: lt.add_torrent_params) -> list[tuple[int, Entry]]:
+    """Return a torrent's files by their indexes, each by its path in the torrent's folder."""
+    if parameters.ti is None:
+        return []
+    layout, renamed = parameters.ti.layout(), dict(parameters.renamed_files)
+    return [(i, Entry(kept_name(renamed, layout, i), layout.file_size(i))) for i in real_files(layout)]
 
 
 def parts_of(layout: lt.file_storage, entries: Iterable[tuple[int, Entry]], has: Sequence[bool]) -> list[Part]:

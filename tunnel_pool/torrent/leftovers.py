@@ -10,6 +10,8 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.torrent.entries import kept_name
+
 AT_ONCE_BYTES = 64 << 20  # that libtorrent has to write at most: it takes whatever it is given
 LOOKS = 100
 LOOK_S = 0.05
@@ -55,10 +57,12 @@ def leftovers(parameters: lt.add_torrent_params) -> Iterator[tuple[int, bytes]]:
             if piece < len(has) and has[piece]:
                 continue
             content = files.read(piece)
-            if content is not None and hashlib.sha1(content, usedforsecurity=False).digest() == info.hash_for_piece(
-                piece
-            ):
+            if content is not None and _hash_of(content) == info.hash_for_piece(piece):
                 yield piece, content
+
+
+def _hash_of(piece: bytes) -> bytes:
+    return hashlib.sha1(piece, usedforsecurity=False).digest()
 
 
 class _Files:
@@ -95,7 +99,7 @@ class _Files:
     def _descriptor(self, index: int) -> int:
         if self._open[0] != index:
             self.close()
-            path = self._folder / (self._renamed.get(index) or self._layout.file_path(index))
+            path = self._folder / kept_name(self._renamed, self._layout, index)
             self._open = index, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return self._open[1]
 

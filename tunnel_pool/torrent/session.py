@@ -18,7 +18,7 @@ from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
-from tunnel_pool.torrent.entries import Entry, parts_of
+from tunnel_pool.torrent.entries import Entry, entries_in, parts_of
 from tunnel_pool.torrent.leftovers import take_leftovers
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
@@ -334,19 +334,12 @@ class TorrentSession(LibtorrentSession[_Torrent]):
 
 
 def _entries(parameters: lt.add_torrent_params, folder: Path) -> list[tuple[int, Entry]]:
-    """Return a torrent's files by their indexes, without those that only pad."""
-    assert parameters.ti is not None
-    layout, renamed = parameters.ti.layout(), dict(parameters.renamed_files)
-    pad = lt.file_flags_t.flag_pad_file
-    real = (index for index in range(layout.num_files()) if not layout.file_flags(index) & pad)
-    paths = ((index, folder / (renamed.get(index) or layout.file_path(index))) for index in real)
-    return [(index, Entry(str(path), layout.file_size(index))) for index, path in paths]
+    """Return a torrent's files by their indexes, each by its whole path."""
+    return [(index, Entry(str(folder / path), size)) for index, (path, size) in entries_in(parameters)]
 
 
 def _take_over(parameters: lt.add_torrent_params, folder: Path) -> bool:
     """Return whether files are there that may be the torrent's. Raises UserError where one is not for certain."""
-    if parameters.ti is None:
-        return False
     is_any_there, in_the_way = look_at(entry for _, entry in _entries(parameters, folder))
     if in_the_way:
         raise UserError(IN_THE_WAY.format(in_the_way))

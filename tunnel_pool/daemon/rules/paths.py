@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.daemon.storage.record import Layout
-from tunnel_pool.torrent.entries import Entry
+from tunnel_pool.torrent.entries import Entry, real_files
 
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux's own file systems
 
@@ -122,7 +122,7 @@ def _unchanged(info: lt.torrent_info, files: lt.file_storage, named: Sequence[st
     """Return the paths as they stand in the metainfo (BEP 3, BEP 52), where libtorrent's are others."""
     decoded: Any = lt.bdecode(info.info_section())
     paths = _paths_in(decoded)
-    real = [index for index in range(files.num_files()) if not files.file_flags(index) & lt.file_flags_t.flag_pad_file]
+    real = real_files(files)
     if [size for _, size in paths] != [files.file_size(index) for index in real]:
         return {}
     spelled = ((index, _text(parts)) for index, (parts, _) in zip(real, paths, strict=True))

@@ -45,6 +45,13 @@ def tiers_in(parameters: lt.add_torrent_params) -> list[list[str]]:
     return checked([each for _, each in sorted(tiers.items())], list(tiers.values()))
 
 
+def name_trackers(parameters: lt.add_torrent_params, tiers: Sequence[Sequence[str]], web_seeds: Sequence[str]) -> None:
+    """Have parameters name these trackers and web seeds."""
+    parameters.trackers = [url for urls in tiers for url in urls]
+    parameters.tracker_tiers = [tier for tier, urls in enumerate(tiers) for _ in urls]
+    parameters.url_seeds = list(web_seeds)
+
+
 def merged(tiers: Sequence[Sequence[str]], more: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return tiers with those URLs of others that are new, in tiers of their own."""
     known = {url for urls in tiers for url in urls}

@@ -5,6 +5,7 @@ from enum import Enum
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
+from tunnel_pool.daemon.rules.tiers import name_trackers
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RATIO_NOT_AVAILABLE = -1
@@ -58,8 +59,7 @@ def magnet_link(torrent: Torrent) -> str:
     """Return a magnet link (BEP 9) with all trackers and web seeds that its owner has for the torrent."""
     parameters = lt.add_torrent_params()
     parameters.info_hashes, parameters.name = torrent.status.info_hashes, torrent.record.name
-    parameters.trackers = [url for urls in torrent.record.trackers for url in urls]
-    parameters.url_seeds = torrent.record.web_seeds
+    name_trackers(parameters, torrent.record.trackers, torrent.record.web_seeds)
     return str(lt.make_magnet_uri(parameters))
 
 

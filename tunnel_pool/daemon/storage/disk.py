@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
-from tunnel_pool.torrent.entries import Entry
+from tunnel_pool.torrent.entries import Entry, entries_in
 
 COMPARED_BYTES = 1 << 20
 MOST_LEFT = 1000  # files of a removed torrent that are remembered; one with more is checked like a stranger's
@@ -46,14 +46,7 @@ def names_of(parameters: lt.add_torrent_params) -> list[str]:
     """Return a torrent's files, as they were renamed."""
     if parameters.ti is None:
         return []
-    layout, renamed = parameters.ti.layout(), dict(parameters.renamed_files)
-    names = [kept_name(renamed, layout, index) for index in real_files(layout)]
-    return [*names, parts_name(parameters.info_hashes)]
-
-
-def kept_name(renamed: Mapping[int, str], layout: lt.file_storage, index: int) -> str:
-    """Return the path of a file in the torrent's folder, as it was renamed."""
-    return str(renamed.get(index) or layout.file_path(index))
+    return [*(entry.path for _, entry in entries_in(parameters)), parts_name(parameters.info_hashes)]
 
 
 def parts_name(infohashes: lt.info_hash_t) -> str:
@@ -64,11 +57,6 @@ def parts_name(infohashes: lt.info_hash_t) -> str:
 def has_parts(folder: str, parameters: lt.add_torrent_params) -> bool:
     """Return whether a torrent has a file of such pieces in this folder."""
     return (Path(folder) / parts_name(parameters.info_hashes)).exists()
-
-
-def real_files(layout: lt.file_storage) -> list[int]:
-    """Return the numbers of a torrent's files, without those that only pad."""
-    return [i for i in range(layout.num_files()) if not layout.file_flags(i) & lt.file_flags_t.flag_pad_file]
 
 
 def is_inside(folder: str, name: str) -> bool:

@@ -12,6 +12,7 @@ import libtorrent as lt
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.rules.selection import distrust_ends
+from tunnel_pool.daemon.rules.tiers import name_trackers
 from tunnel_pool.daemon.storage.presence import not_found
 from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Store, StoreError
@@ -153,7 +154,8 @@ class Library:
             parameters.flags |= flags.stop_when_ready
         known = dict.fromkeys([*parameters.peers, *record.peers])
         parameters.peers = [peer for peer in known if not is_end_to_end(peer)]  # of circuits that are gone
-        self._name_trackers(parameters, record)
+        name_trackers(parameters, record.trackers, record.web_seeds)
+        parameters.flags |= flags.override_trackers | flags.override_web_seeds
         if record.hops == PLAIN:
             parameters.flags &= ~flags.disable_pex
             if not self.records.settings.pex_enabled:
@@ -164,14 +166,6 @@ class Library:
         parameters.piece_priorities = []  # as of the last save, and would hold over the record's
         distrust_ends(parameters, record.exporting)
         return self.sessions.ensure_open(lane).add(parameters)
-
-    @staticmethod
-    def _name_trackers(parameters: lt.add_torrent_params, record: Record) -> None:
-        """Have the torrent ask the trackers and web seeds of its record."""
-        parameters.trackers = [url for urls in record.trackers for url in urls]
-        parameters.tracker_tiers = [tier for tier, urls in enumerate(record.trackers) for _ in urls]
-        parameters.url_seeds = record.web_seeds
-        parameters.flags |= lt.torrent_flags.override_trackers | lt.torrent_flags.override_web_seeds
 
     def replace_trackers(self, torrent: Torrent) -> None:
         """Have the torrent ask the trackers of its record; with hops, those alone that the tunnels carry."""

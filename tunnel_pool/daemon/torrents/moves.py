@@ -17,9 +17,9 @@ from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.edits import Move
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.paths import entries_of, entries_to_be
+from tunnel_pool.daemon.torrents.paths import entries_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.entries import Entry
+from tunnel_pool.torrent.entries import Entry, entries_in, kept_name
 from tunnel_pool.torrent.takeover import look_at
 
 ANSWER_TIMEOUT_S = 30.0
@@ -43,7 +43,7 @@ class Moves:
         is_any_there = has_some = any(parameters.have_pieces)
         if parameters.ti is not None:
             await paths.choose(record, parameters, renamed)
-            entries = entries_to_be(parameters)
+            entries = [entry for _, entry in entries_in(parameters)]
             does_share = await paths.check(record, record.folder, entries, may_share=True)
             if not has_some:
                 is_any_there, is_own = await paths.take_over(record.infohash, record.folder, entries)
@@ -93,7 +93,7 @@ class Moves:
         given = {index: torrent.file_path(index) for index in range(info.layout().num_files())}
         chosen = await paths.choice(record, record.folder_when_done, info, given, {})
         for index in torrent.file_indexes():
-            path = disk.kept_name(chosen, info.layout(), index)
+            path = kept_name(chosen, info.layout(), index)
             if path != given[index]:
                 await rename_file(torrent, index, path)
         torrent.update(torrent.handle.status())

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 
 import libtorrent as lt
 
@@ -211,15 +210,6 @@ def entries_of(torrent: Torrent) -> list[Entry]:
     if layout is None:
         return []
     return [Entry(torrent.file_path(index), layout.file_size(index)) for index in torrent.file_indexes()]
-
-
-def entries_to_be(parameters: lt.add_torrent_params) -> list[Entry]:
-    """Return the files of a torrent that is to be added, by their paths in its folder."""
-    if parameters.ti is None:
-        return []
-    layout = parameters.ti.layout()
-    path_of = partial(disk.kept_name, dict(parameters.renamed_files), layout)
-    return [Entry(path_of(index), layout.file_size(index)) for index in disk.real_files(layout)]
 
 
 def _folders(torrent: Torrent) -> list[str]:

@@ -12,7 +12,6 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.rules.speeds import Speeds
 from tunnel_pool.daemon.rules.standstill import Standstill
-from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import UNWANTED, Record
 from tunnel_pool.daemon.torrents.counted import Counted
 from tunnel_pool.daemon.torrents.seen import Announced, Count, StatusSummary
@@ -20,6 +19,7 @@ from tunnel_pool.daemon.torrents.waiting import Waiting
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.torrent.announces.account import Account, Totals
+from tunnel_pool.torrent.entries import real_files
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 
 PEERS_FOR_S = 1.0

@@ -12,11 +12,11 @@ from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.sources import of_source
-from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.record import NORMAL, Layout
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.edits import AddRequest, SetFields
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.entries import real_files
 from tunnel_pool.torrent.metainfo import read_metainfo
 
 # What we have not; another value than these is refused.

@@ -6,6 +6,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import ConflictError, NotFoundError
+from tunnel_pool.daemon.rules.tiers import name_trackers
 from tunnel_pool.daemon.server.qbittorrent import categories, fields, listing, trackers
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
@@ -111,9 +112,7 @@ class Reading:
         if torrent.info is None:
             raise ConflictError("Unable to export torrent file. Error: its metadata is not known yet")
         parameters = lt.read_resume_data(await self._library.records.resume_data(torrent))
-        parameters.trackers = [url for urls in torrent.record.trackers for url in urls]
-        parameters.tracker_tiers = [tier for tier, urls in enumerate(torrent.record.trackers) for _ in urls]
-        parameters.url_seeds = torrent.record.web_seeds
+        name_trackers(parameters, torrent.record.trackers, torrent.record.web_seeds)
         metainfo: Any = lt.write_torrent_file(parameters)
         content = lt.bencode(metainfo)
         return FileAnswer(content, "application/x-bittorrent", f"{torrent.hash_string}.torrent")

@@ -26,13 +26,13 @@ from tunnel_pool.daemon.server.transmission.arguments import (
 )
 from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS, MADE_ANEW
 from tunnel_pool.daemon.server.transmission.names import snake
-from tunnel_pool.daemon.storage.disk import real_files
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Stop
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.entries import real_files
 
 RECENTLY_ACTIVE = "recently_active"
 MAX_CLIENTS = 8  # kinds of clients that are remembered, each with fields of its own
