@@ -18,7 +18,8 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.torrents import incomplete, moves
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move
+from tunnel_pool.daemon.torrents.alerts import AlertReader
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Relabel, SetHops
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 SIZES = {"a": 300_000, "sub/b": 1000}
@@ -70,6 +71,26 @@ async def test_a_torrent_whose_way_home_is_blocked_goes_on_seeding_and_goes_home
         await until(lambda: not torrent.is_paused)
         (own / "t").unlink()
         await until(lambda: torrent.record.folder == str(own))
+
+
+async def test_who_changes_a_torrent_whose_files_just_get_their_places_waits_for_that(seeder, tmp_path, monkeypatch):
+    """Its files were known a moment ago: nobody is told that it is being moved."""
+    held = []
+    answer = AlertReader._storage_moved_alert
+    monkeypatch.setattr(AlertReader, "_storage_moved_alert", lambda *told: held.append(told))
+    async with daemon_here(tmp_path) as here:
+        torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
+        await until(lambda: held)
+        monkeypatch.setattr(AlertReader, "_storage_moved_alert", answer)
+        renamed = asyncio.create_task(here.changes.rename(torrent, "t", "u"))
+        changed = asyncio.create_task(here.changes.apply([torrent], SetHops(1), Relabel.to(["x"])))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(renamed), 0.1)
+        torrent.waiting.moved.set_result(str(tmp_path))
+        await renamed
+        await changed
+        assert (torrent.record.hops, torrent.record.labels) == (1, ["x"])
+        assert (tmp_path / "u" / "a").exists()
 
 
 @pytest.mark.parametrize("is_own", [True, False])

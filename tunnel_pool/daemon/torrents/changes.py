@@ -188,6 +188,8 @@ class Changes:
         return await asyncio.shield(self._apply(torrents, edits))  # whoever asks may hang up
 
     async def _apply(self, torrents: Iterable[Torrent], edits: Sequence[Edit]) -> str:
+        torrents = list(torrents)
+        await self.moves.arrived(torrents)
         async with self._library.records.changing:
             plans = [await self._plan(each, edits) for each in torrents if self._library.records.has(each)]
             told = await self._carry_out(plans)
@@ -296,6 +298,7 @@ class Changes:
         if not name or "/" in name or name in (".", ".."):
             raise RequestError("that can't be the name of a file")
         library = self._library
+        await self.moves.arrived([torrent])
         async with library.records.changing:
             if torrent.record.moving_to or not library.records.is_here(torrent):
                 raise RequestError("the torrent is being moved")

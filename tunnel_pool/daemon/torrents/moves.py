@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import libtorrent as lt
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 class Moves:
     def __init__(self, library: Library) -> None:
         self._library = library
+        self._arriving: dict[str, asyncio.Event] = {}  # set once a torrent's files have their places, by infohash
 
     async def place(self, record: Record, parameters: lt.add_torrent_params, renamed: Mapping[int, str]) -> None:
         """Say where a new torrent's files come to be, by their indexes where its owner has `renamed` them.
@@ -62,8 +63,31 @@ class Moves:
             return
         record.folder, record.folder_when_done, record.taking_over = aside, record.folder, False
 
+    async def arrived(self, torrents: Iterable[Torrent]) -> None:
+        """Wait until the files of torrents that have just become known are at their places, or can't be there.
+
+        That is a matter of a moment: whoever changes such a torrent need not be told to ask again.
+        """
+        infohashes = [torrent.record.infohash for torrent in torrents if _arrives(torrent)]
+        arriving = [self._arriving.setdefault(infohash, asyncio.Event()) for infohash in infohashes]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                for each in arriving:
+                    await each.wait()
+
+    def _has_arrived(self, infohash: str) -> None:
+        if (arriving := self._arriving.pop(infohash, None)) is not None:
+            arriving.set()
+
     async def settle(self, torrent: Torrent) -> None:
         """Give the files of a torrent their places, which are known only now. Raises StoreError."""
+        try:
+            await self._settle(torrent)
+        finally:
+            if not torrent.record.moving_to:
+                self._has_arrived(torrent.record.infohash)
+
+    async def _settle(self, torrent: Torrent) -> None:
         records, record = self._library.records, torrent.record
         async with records.changing:
             if not records.is_here(torrent) or not record.folder_when_done or torrent.error or record.moving_to:
@@ -171,6 +195,7 @@ class Moves:
             raise
         finally:
             torrent.is_moving = False
+            self._has_arrived(torrent.record.infohash)
         library.scheduler.tick()
 
     async def _check_look(self, torrent: Torrent, folder: str) -> None:
@@ -225,6 +250,11 @@ class Moves:
             raise RequestError(
                 f"{there} is there already, and is not replaced: move it away, or look for the files there"
             )
+
+
+def _arrives(torrent: Torrent) -> bool:
+    """Return whether a torrent's files are known, and have yet to get their places."""
+    return torrent.info is not None and torrent.record.is_incoming and not torrent.error
 
 
 def _first_there(torrent: Torrent, folder: str) -> str:
