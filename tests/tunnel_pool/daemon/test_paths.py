@@ -232,7 +232,7 @@ async def test_torrents_of_the_same_files_may_share_them(tmp_path, state):
             torrent = await add(here, torrent_of("t", files, folder=tmp_path, piece_bytes=piece_bytes), tmp_path)
             await until(lambda torrent=torrent: torrent.is_finished and not torrent.record.taking_over)
         await here.changes.remove([torrent], delete_files=True)
-        await until(lambda: not here.changes._deleting)
+        await here.changes.removals.ended()
         assert {path.name for path in files_below(tmp_path / "t")} == {"a", "b"}
 
 
@@ -324,7 +324,7 @@ async def test_removing_a_torrent_with_its_files_keeps_those_that_were_not_found
         added = await add(here, torrent_of("t", contents(["a", "b"])), tmp_path / "own")
         await until(lambda: added.error)
         await here.changes.remove([added], delete_files=True)
-        await until(lambda: not here.changes._deleting)
+        await here.changes.removals.ended()
         assert files_below(tmp_path / "own") == {tmp_path / "own" / "t" / "a": b"a stranger's"}
 
 
@@ -360,6 +360,42 @@ async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(se
         os.utime(place, (2e9, 2e9))
         added = await add(here, torrent, tmp_path / "own")
         assert added.record.taking_over
+
+
+async def test_files_that_come_while_a_torrent_is_removed_are_its_own(tmp_path, state, monkeypatch):
+    """Also once it was added and removed again, before its files were known."""
+    files, place = contents(["a", "b"], 20_000), tmp_path / "own" / "t"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
+    link = lt.make_magnet_uri(read_metainfo(torrent))
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        close = here.library.close
+
+        def write_and_close(closed):
+            place.mkdir(parents=True)
+            (place / "b").write_bytes(files["b"][:10_000])
+            return close(closed)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(here.library, "close", write_and_close)
+            await here.changes.remove([added], delete_files=False)
+        await here.changes.remove([await add(here, link, tmp_path / "own")], delete_files=False)
+        assert not (await add(here, torrent, tmp_path / "own")).record.taking_over
+
+
+async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_path, state):
+    """No piece of them need be whole, as nobody else can have made them."""
+    files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        place.parent.mkdir(parents=True)
+        place.write_bytes(files["a"][:10_000])
+        await here.changes.remove([added], delete_files=False)
+        added = await add(here, torrent, tmp_path / "other")
+        await here.changes.apply([added], Move(str(tmp_path / "own"), with_files=False))
+        await until(lambda: not added.is_verifying)
+        assert (added.error, added.record.taking_over, added.record.folder) == ("", False, str(tmp_path / "own"))
 
 
 async def test_a_magnet_link_finds_what_is_there(tmp_path, state):

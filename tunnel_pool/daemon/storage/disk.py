@@ -81,21 +81,23 @@ class Left(NamedTuple):
     """The files that a torrent has left: when (since the epoch), and which they are."""
 
     at_s: float
-    files: list[Identity]
+    files: frozenset[Identity]
 
 
-def left_at(places: Iterable[Entry]) -> Left:
-    """Return which files are at these places now, without those that are empty."""
-    return Left(time.time(), [(found.st_dev, found.st_ino) for found in _found_at(places)][:MOST_LEFT])
+def left_at(places: Iterable[Entry], others: Iterable[Entry] = (), before: Left | None = None) -> Left:
+    """Return which files are at these places now, and of those at `others` which were left `before`; none is empty."""
+    found = [*_found_at(places), *(each for each in _found_at(others) if before is not None and _is_left(each, before))]
+    return Left(time.time(), frozenset([(each.st_dev, each.st_ino) for each in found][:MOST_LEFT]))
 
 
 def are_left(places: Iterable[Entry], left: Left) -> bool:
-    """Return whether all files at these places are those: a new file may have the inode of one that is gone."""
-    known = set(left.files)
-    return all(
-        (found.st_dev, found.st_ino) in known and found.st_mtime <= left.at_s + CLOSED_WITHIN_S
-        for found in _found_at(places)
-    )
+    """Return whether all files at these places are those."""
+    return all(_is_left(found, left) for found in _found_at(places))
+
+
+def _is_left(found: os.stat_result, left: Left) -> bool:
+    """Return whether a file is one of those: a new file may have the inode of one that is gone."""
+    return (found.st_dev, found.st_ino) in left.files and found.st_mtime <= left.at_s + CLOSED_WITHIN_S
 
 
 def _found_at(places: Iterable[Entry]) -> Iterator[os.stat_result]:

@@ -19,7 +19,6 @@ from tunnel_pool.daemon.rules.tiers import merged, tiers_in
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.edits import (
     AddRequest,
     Edit,
@@ -29,11 +28,12 @@ from tunnel_pool.daemon.torrents.edits import (
     Select,
     SetHops,
 )
-from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S, HopChanges
+from tunnel_pool.daemon.torrents.hop_changes import HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
 from tunnel_pool.daemon.torrents.moves import NOT_ITS_OWN, Moves, absolute, rename_file
 from tunnel_pool.daemon.torrents.planning import Plan, fields_of, hops_after, refused
+from tunnel_pool.daemon.torrents.removals import Removals
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
@@ -50,7 +50,7 @@ class Changes:
         self.folders_by_label = folders_by_label or {}
         self.hops = HopChanges(library)
         self.moves = Moves(library)
-        self._deleting: set[asyncio.Task[None]] = set()
+        self.removals = Removals(library)
 
     def categories(self) -> dict[str, str]:
         """Return the labels that are categories, and the folder of each; it is empty where the usual one holds."""
@@ -62,8 +62,7 @@ class Changes:
         """Return the torrent, and whether it was there before. Raises RequestError and StoreError."""
         library = self._library
         async with library.records.changing:
-            if self._deleting:  # otherwise it would delete what is added again
-                await asyncio.wait(self._deleting)
+            await self.removals.ended()  # otherwise they would delete what is added again
             if (known := library.find_by_hashes(parameters.info_hashes)) is not None:
                 self._check_duplicate(known, request)
                 await self._complete(known, parameters)
@@ -143,39 +142,7 @@ class Changes:
 
     async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
         """Remove torrents: they are gone when it returns, their files soon after. Raises StoreError."""
-        library = self._library
-        async with library.records.changing:
-            torrents = [torrent for torrent in torrents if library.records.has(torrent)]
-            # A thread looks at every file of every torrent. `changing` keeps the torrents as they are meanwhile.
-            deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
-            if not delete_files:
-                await library.records.leave(await asyncio.to_thread(_left_by, torrents))
-            await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
-            removals = [library.close(torrent) for torrent in torrents]
-            await library.records.put_order(library.records.order())
-        task = asyncio.get_running_loop().create_task(self._delete_when_free(removals, deletions))
-        self._deleting.add(task)
-        task.add_done_callback(self._deleting.discard)
-        library.scheduler.tick()
-
-    def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
-        """Return their files, without those that other torrents have, too."""
-        infohashes = {torrent.record.infohash for torrent in torrents}
-        kept: list[Deletion] = []
-        own: list[Deletion] = []
-        for torrent in self._library.torrents.values():
-            if torrent.record.infohash not in infohashes:
-                kept.extend(torrent_files(torrent))
-            elif not torrent.record.taking_over:  # nobody knows yet whose they are
-                own.extend(torrent_files(torrent))
-        return disk.without(own, kept)
-
-    async def _delete_when_free(self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion]) -> None:
-        if removals:
-            await asyncio.wait(removals, timeout=REMOVE_TIMEOUT_S)
-        if deletions:
-            gone = await asyncio.to_thread(disk.delete, deletions)
-            self._library.background.spawn(self._library.records.deleted(gone))
+        await self.removals.remove(torrents, delete_files)
 
     # While they are there
 
@@ -349,25 +316,3 @@ def _leave_folders(folder: str, names: Iterable[str]) -> None:
     """Remove the folders that files were in, where nothing is left in them."""
     for name in names:
         disk.remove_empty_folders(Path(folder) / name, Path(folder))
-
-
-def _left_by(torrents: Iterable[Torrent]) -> dict[str, disk.Left]:
-    """Return which files there are of torrents, without those that may be others'."""
-    return {
-        torrent.record.infohash: disk.left_at(Entry(file.path, 0) for file in torrent_files(torrent))
-        for torrent in torrents
-        if not torrent.record.taking_over
-    }
-
-
-def torrent_files(torrent: Torrent) -> list[Deletion]:
-    """Return the torrent's files, in its folder and in the folder that it is being moved to."""
-    names = [torrent.file_path(index) for index in torrent.file_indexes()]
-    names.append(disk.parts_name(torrent.status.info_hashes))
-    folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
-    found = [file for folder in folders for file in disk.files_in(folder, names)]
-    own = torrent.record.folder
-    if not torrent.record.folder_when_done:
-        return found
-    # Of an incomplete torrent, its own folder goes as well.
-    return [Deletion(file.path, os.path.dirname(own)) if file.root == own else file for file in found]

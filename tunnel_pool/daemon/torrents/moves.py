@@ -160,7 +160,7 @@ class Moves:
             # Its files go there once they are known.
             await self._library.records.put_with_resume(torrent, folder_when_done=folder)
         elif not edit.with_files or torrent.record.taking_over:  # which has nothing of its own to move
-            await self._look_in(torrent, folder)
+            await self._look_in(torrent, folder, is_own=await self._is_own(torrent, folder))
         elif folder != torrent.record.folder:
             await self._begin_move(torrent, folder, is_tried_again=False)
 
@@ -198,13 +198,17 @@ class Moves:
             self._has_arrived(torrent.record.infohash)
         library.scheduler.tick()
 
+    async def _is_own(self, torrent: Torrent, folder: str) -> bool:
+        """Return whether all that is there of it in a folder was left there by it. Raises RequestError."""
+        entries, paths = entries_of(torrent), self._library.paths
+        does_share = await paths.check(torrent.record, folder, entries, may_share=True)
+        return (await paths.take_over(torrent.record.infohash, folder, entries))[1] and not does_share
+
     async def _check_look(self, torrent: Torrent, folder: str) -> None:
         """Raises RequestError."""
-        entries, paths = entries_of(torrent), self._library.paths
         if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
-        await paths.check(torrent.record, folder, entries, may_share=True)
-        await paths.take_over(torrent.record.infohash, folder, entries)
+        await self._is_own(torrent, folder)
 
     async def _look_in(
         self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False, is_own: bool = False

@@ -17,7 +17,7 @@ from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, Sto
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RESUME_TIMEOUT_S = 10.0
-MOST_LEFT = 1000  # removed torrents whose files are remembered
+MOST_LEFT = 10_000  # files of removed torrents that are remembered, and such torrents
 
 
 class Records:
@@ -100,7 +100,7 @@ class Records:
     async def leave(self, left: Mapping[str, disk.Left]) -> None:
         """Keep which files stay of torrents that are removed, for when these are added again. Raises StoreError."""
         kept = {**{name: files for name, files in self._left.items() if name not in left}, **left}
-        self._left = dict(list(kept.items())[-MOST_LEFT:])
+        self._left = dict(_newest(kept))
         await self._store.set_setting("left", msgspec.json.encode(self._left))
 
     def left_by(self, infohash: str) -> disk.Left | None:
@@ -197,3 +197,15 @@ class Records:
         await self.put_each(
             [(torrent, {"position": place}) for place, torrent in ordered if torrent.record.position != place]
         )
+
+
+def _newest(left: Mapping[str, disk.Left]) -> Sequence[tuple[str, disk.Left]]:
+    """Return those that were removed last, as far as MOST_LEFT goes."""
+    newest: list[tuple[str, disk.Left]] = []
+    room = MOST_LEFT
+    for infohash in reversed(list(left)):
+        room -= 1 + len(left[infohash].files)
+        if room < 0:
+            break
+        newest.append((infohash, left[infohash]))
+    return newest[::-1]

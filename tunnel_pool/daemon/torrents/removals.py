@@ -1,0 +1,109 @@
+"""Torrents that are removed: what goes of them, and what is known of the files that stay."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.store import Deletion, StoreError
+from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S
+from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.paths import entries_of
+from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.entries import Entry
+
+
+class _Places(NamedTuple):
+    """Says where a torrent's files can be."""
+
+    own: list[Entry]
+    home: list[Entry]  # where they were to go: only what it has left there before is its own
+
+
+class Removals:
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._letting_go: set[asyncio.Task[None]] = set()
+
+    async def ended(self) -> None:
+        """Return when no file of a removed torrent is in use, or still to be deleted."""
+        if self._letting_go:
+            await asyncio.wait(self._letting_go)
+
+    async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
+        """Remove torrents: they are gone when it returns, their files soon after. Raises StoreError."""
+        library = self._library
+        async with library.records.changing:
+            torrents = [torrent for torrent in torrents if library.records.has(torrent)]
+            # A thread looks at every file of every torrent. `changing` keeps the torrents as they are meanwhile.
+            deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
+            left = {} if delete_files else await asyncio.to_thread(_places_of, torrents)
+            await self._leave(left)  # for a kill that comes before libtorrent has closed them
+            await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
+            removals = [library.close(torrent) for torrent in torrents]
+            await library.records.put_order(library.records.order())
+        task = asyncio.get_running_loop().create_task(self._let_go(removals, deletions, left))
+        self._letting_go.add(task)
+        task.add_done_callback(self._letting_go.discard)
+        library.scheduler.tick()
+
+    def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
+        """Return their files, without those that other torrents have, too."""
+        infohashes = {torrent.record.infohash for torrent in torrents}
+        kept: list[Deletion] = []
+        own: list[Deletion] = []
+        for torrent in self._library.torrents.values():
+            if torrent.record.infohash not in infohashes:
+                kept.extend(torrent_files(torrent))
+            elif not torrent.record.taking_over:  # nobody knows yet whose they are
+                own.extend(torrent_files(torrent))
+        return disk.without(own, kept)
+
+    async def _let_go(
+        self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion], left: Mapping[str, _Places]
+    ) -> None:
+        """Once libtorrent has closed the files, delete those that are to go, and note those that stay."""
+        if removals:
+            await asyncio.wait(removals, timeout=REMOVE_TIMEOUT_S)
+        if deletions:
+            gone = await asyncio.to_thread(disk.delete, deletions)
+            self._library.background.spawn(self._library.records.deleted(gone))
+        with contextlib.suppress(StoreError):  # what was there before is known
+            await self._leave(left)
+
+    async def _leave(self, places: Mapping[str, _Places]) -> None:
+        """Keep which files stay of torrents that are removed, by infohash. Raises StoreError."""
+        records = self._library.records
+        if places:
+            before = {infohash: records.left_by(infohash) for infohash in places}
+            look = {infohash: partial(disk.left_at, *where, before[infohash]) for infohash, where in places.items()}
+            await records.leave(await asyncio.to_thread(lambda: {infohash: each() for infohash, each in look.items()}))
+
+
+def _places_of(torrents: Iterable[Torrent]) -> dict[str, _Places]:
+    """Return where files of torrents can be, without those that may be others'."""
+    return {
+        torrent.record.infohash: _Places(
+            [Entry(file.path, 0) for file in torrent_files(torrent)],
+            [Entry(os.path.join(home, path), 0) for path, _ in entries_of(torrent)] if home else [],
+        )
+        for torrent in torrents
+        if torrent.layout is not None and not torrent.record.taking_over
+        for home in [torrent.record.folder_when_done]
+    }
+
+
+def torrent_files(torrent: Torrent) -> list[Deletion]:
+    """Return the torrent's files, in its folder and in the folder that it is being moved to."""
+    names = [torrent.file_path(index) for index in torrent.file_indexes()]
+    names.append(disk.parts_name(torrent.status.info_hashes))
+    folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
+    found = [file for folder in folders for file in disk.files_in(folder, names)]
+    own = torrent.record.folder
+    if not torrent.record.folder_when_done:
+        return found
+    # Of an incomplete torrent, its own folder goes as well.
+    return [Deletion(file.path, os.path.dirname(own)) if file.root == own else file for file in found]
