@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tunnel_pool import __version__
 from tunnel_pool.daemon.server.shown import name_in_folder
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 MAX_AT_ONCE = 4
 KILLED_AFTER_S = 2.0  # from SIGTERM to SIGKILL
@@ -20,7 +20,7 @@ KEPT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")  # 
 logger = logging.getLogger(__name__)
 
 
-def environment_of(torrent: Torrent, own: Mapping[str, str], now_s: float) -> dict[str, str]:
+def environment_of(torrent: TorrentView, own: Mapping[str, str], now_s: float) -> dict[str, str]:
     """Return the variables of Transmission's docs/Scripts.md, and of `own` what a program needs to run.
 
     What else there is, a password for example, is not for scripts.
@@ -51,7 +51,7 @@ class DoneScript:
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def run_for(self, torrent: Torrent) -> None:
+    def run_for(self, torrent: TorrentView) -> None:
         """Start the program for a torrent that is finished, now or when there is a place."""
         environment = environment_of(torrent, os.environ, time.time())
         task = asyncio.get_running_loop().create_task(self._run(environment))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 AGAIN_AFTER_S = (5.0, 60.0)
 MAX_WAITING = 1000
@@ -16,7 +16,7 @@ MAX_WAITING = 1000
 logger = logging.getLogger(__name__)
 
 
-def told_of(torrent: Torrent, now_s: float) -> dict[str, Any]:
+def told_of(torrent: TorrentView, now_s: float) -> dict[str, Any]:
     """Return what is told of a torrent that was downloaded."""
     record = torrent.record
     return {
@@ -44,7 +44,7 @@ class DoneWebhook:
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
         self._task = asyncio.get_running_loop().create_task(self._post_all())
 
-    def run_for(self, torrent: Torrent) -> None:
+    def run_for(self, torrent: TorrentView) -> None:
         try:
             self._waiting.put_nowait(told_of(torrent, time.time()))
         except asyncio.QueueFull:

@@ -58,7 +58,13 @@ class SessionTorrent(Protocol):
     """Names what a session needs of each of its torrents."""
 
     handle: lt.torrent_handle
-    peers: frozenset[Address]  # peers that are asked until they are there
+
+    @property
+    def peers(self) -> frozenset[Address]:
+        """Return the peers that are asked until they are there."""
+
+    def give_up_peers(self, lost: frozenset[Address]) -> None:
+        """Ask these peers no longer."""
 
     @property
     def peer_count(self) -> int:
@@ -115,7 +121,9 @@ class LibtorrentSession(Generic[T]):
         if self._stopped:
             return
         for torrent in self._torrents.values():
-            torrent.peers -= {peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer)}
+            lost = frozenset(peer for peer in torrent.peers if is_end_to_end(peer) and is_lost(peer))
+            if lost:
+                torrent.give_up_peers(lost)
         drop_and_reconnect(self._session, list(self._torrents), is_lost)
 
     def set_transport(self, transport: Transport) -> None:

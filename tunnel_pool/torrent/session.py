@@ -70,6 +70,9 @@ class _Torrent:
     def is_finished(self) -> bool:
         return self.status.finished
 
+    def give_up_peers(self, lost: frozenset[Address]) -> None:
+        self.peers -= lost
+
 
 class TorrentSession(LibtorrentSession[_Torrent]):
     """Runs torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""

@@ -93,6 +93,25 @@ async def test_who_changes_a_torrent_whose_files_just_get_their_places_waits_for
         assert (tmp_path / "u" / "a").exists()
 
 
+async def test_a_torrent_that_is_being_moved_is_given_no_other_place(tmp_path, monkeypatch):
+    """Its move would never end: libtorrent would answer the later one alone."""
+    held = []
+    content = make_torrent(tmp_path / "here", "t", SIZES)
+    async with daemon_here(tmp_path) as here:
+        torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0, folder=str(tmp_path / "here")))
+        await until(lambda: torrent.is_finished)
+        with monkeypatch.context() as patched:
+            patched.setattr(AlertReader, "_storage_moved_alert", lambda *told: held.append(told))
+            await here.changes.apply([torrent], Move(str(tmp_path / "there")))
+            await until(lambda: held)
+        for with_files in (True, False):
+            with pytest.raises(RequestError, match="being moved already"):
+                await here.changes.apply([torrent], Move(str(tmp_path / "other"), with_files))
+        torrent.waiting.moved.set_result(str(tmp_path / "there"))
+        await until(lambda: not torrent.is_moving)
+        assert torrent.record.folder == str(tmp_path / "there")
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
     """Neither the whole file, onto which a torrent with a piece of it is moved, nor somebody else's."""

@@ -152,8 +152,7 @@ def status_of(uploaded, downloaded=0, failed=0):
 
 def test_what_a_torrent_moved_is_counted_on_when_libtorrent_begins_from_0():
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
-    torrent = Torrent(Count(), record, Lane(1), None, status_of(0))
-    torrent.counted = Counted(Totals(1000, 500))
+    torrent = Torrent(Count(), record, Lane(1), None, status_of(0), counted=Counted(Totals(1000, 500)))
     torrent.update(status_of(30, 20, failed=5))
     assert torrent.totals == (1030, 515)
     # It was paused, sent 70 more before, and was started: only libtorrent knows yet.

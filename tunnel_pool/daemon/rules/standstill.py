@@ -24,6 +24,7 @@ class Standstill:
     since_s: float
     got: tuple[int, int] = (0, 0)
     attempts: int = 0
+    said: str = ""  # why nothing comes, as it is shown
     _next_s: float = 0.0
 
     def moved(self, now_s: float) -> None:

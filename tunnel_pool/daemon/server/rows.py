@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.torrent import PEERS_FOR_S, Torrent
+from tunnel_pool.daemon.torrents.status import PEERS_FOR_S
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 
 class _Row(NamedTuple):
@@ -17,7 +18,7 @@ class _Row(NamedTuple):
 class Rows:
     """Keeps each torrent's row as `make` made it; with `of_peers`, what it says of peers is up to a second old."""
 
-    def __init__(self, make: Callable[[Torrent], bytes], of_peers: bool = False) -> None:
+    def __init__(self, make: Callable[[TorrentView], bytes], of_peers: bool = False) -> None:
         self._make = make
         self._of_peers = of_peers
         self._rows: dict[int, _Row] = {}
@@ -25,7 +26,7 @@ class Rows:
         self._made_of = 0, 0
         self._stale_s = 0.0
 
-    def of(self, torrents: Iterable[Torrent]) -> list[bytes]:
+    def of(self, torrents: Iterable[TorrentView]) -> list[bytes]:
         before, self._rows = self._rows, {}
         now_s = time.monotonic()
         return [self._row(torrent, before, now_s) for torrent in torrents]
@@ -39,7 +40,7 @@ class Rows:
             self._all = b",".join(self.of(library.torrents.values()))
         return self._all
 
-    def _row(self, torrent: Torrent, before: dict[int, _Row], now_s: float) -> bytes:
+    def _row(self, torrent: TorrentView, before: dict[int, _Row], now_s: float) -> bytes:
         number = torrent.record.number
         known = before.get(number)
         is_stale = known is not None and self._of_peers and torrent.summary.num_peers > 0

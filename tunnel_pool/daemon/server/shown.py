@@ -1,61 +1,29 @@
 """What all interfaces show of a torrent in the same way."""
 
-from enum import Enum
-
 import libtorrent as lt
 
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.tiers import name_trackers
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 RATIO_NOT_AVAILABLE = -1
 UTP_SOCKET = 1 << 17  # libtorrent's peer_info.hpp; its Python has no name for it
 NO_ROOM = "there is too little room on the disk: it goes on when there is more"
 
 
-class State(Enum):
-    """Says what a torrent does; interfaces that have fewer words tell some of them together."""
-
-    MISSING = "its files are gone"
-    FAILED = "it stands still for an error"
-    MOVING = "its files are being moved"
-    CHECKING = "its files are being checked"
-    STOPPED = "its owner, or a limit, has stopped it"
-    QUEUED = "it waits for its turn"
-    NO_ROOM = "it waits for room on the disk"
-    DOWNLOADING = "it is downloaded"
-    SEEDING = "all that is wanted is there, and given to others"
-
-
-_WAITING = {Activity.STOPPED: State.STOPPED, Activity.QUEUED: State.QUEUED, Activity.NO_ROOM: State.NO_ROOM}
-
-
-def state_of(torrent: Torrent) -> State:
-    """Return the first of the states that holds."""
-    if torrent.error:
-        return State.MISSING if torrent.is_missing else State.FAILED
-    if torrent.record.moving_to:
-        return State.MOVING
-    if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
-        return State.CHECKING
-    if torrent.activity is not Activity.RUNNING:
-        return _WAITING[torrent.activity]
-    return State.SEEDING if torrent.is_finished else State.DOWNLOADING
-
-
-def eta_s(torrent: Torrent) -> int | None:
+def eta_s(torrent: TorrentView) -> int | None:
     """Return when a download will be whole, in seconds; None where nothing comes, or nothing more is wanted."""
     if torrent.is_finished or torrent.activity is not Activity.RUNNING or not torrent.down_rate:
         return None
     return torrent.left_bytes // torrent.down_rate
 
 
-def ratio(torrent: Torrent) -> float:
+def ratio(torrent: TorrentView) -> float:
     base = torrent.totals.downloaded or torrent.status.total_wanted_done
     return torrent.totals.uploaded / base if base else RATIO_NOT_AVAILABLE
 
 
-def magnet_link(torrent: Torrent) -> str:
+def magnet_link(torrent: TorrentView) -> str:
     """Return a magnet link (BEP 9) with all trackers and web seeds that its owner has for the torrent."""
     parameters = lt.add_torrent_params()
     parameters.info_hashes, parameters.name = torrent.status.info_hashes, torrent.record.name
@@ -63,7 +31,7 @@ def magnet_link(torrent: Torrent) -> str:
     return str(lt.make_magnet_uri(parameters))
 
 
-def name_in_folder(torrent: Torrent) -> str:
+def name_in_folder(torrent: TorrentView) -> str:
     """Return the file or folder that all its files are in; its title where there is no such one.
 
     Clients of Transmission look for a torrent's files at this name in its folder.
@@ -71,6 +39,6 @@ def name_in_folder(torrent: Torrent) -> str:
     return torrent.top or torrent.record.name
 
 
-def total_bytes(torrent: Torrent) -> int:
+def total_bytes(torrent: TorrentView) -> int:
     """Return the size of all its files, without those that only pad; 0 while they are not known."""
     return torrent.layout.size_on_disk() if torrent.layout is not None else 0

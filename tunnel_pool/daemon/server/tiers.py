@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 from tunnel_pool.torrent.trackers import UNREADABLE, trackers_of
 
 NOT_ASKED = "not asked over hops, where it can't be: it is asked again at 0 hops"
 
 
-def entries_of(torrent: Torrent) -> Iterator[Mapping[str, Any]]:
+def entries_of(torrent: TorrentView) -> Iterator[Mapping[str, Any]]:
     """Yield the trackers in the form of libtorrent's entries; `is_asked` says whether they are asked at all.
 
     Raises RuntimeError when the torrent is in no session.
@@ -21,5 +21,5 @@ def entries_of(torrent: Torrent) -> Iterator[Mapping[str, Any]]:
             yield {**entry, "url": url, "tier": tier, "is_asked": url in asked}
 
 
-def urls_of(torrent: Torrent) -> list[str]:
+def urls_of(torrent: TorrentView) -> list[str]:
     return [url for urls in torrent.record.trackers for url in urls]

@@ -11,10 +11,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from tunnel_pool.daemon.errors import NotFoundError, RequestError
+from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.server.api.model import Hops, Text
 from tunnel_pool.daemon.server.api.server import answered, json_response
 from tunnel_pool.daemon.server.api.views import files_view
-from tunnel_pool.daemon.server.shown import NO_ROOM, State, eta_s, ratio, state_of
+from tunnel_pool.daemon.server.shown import NO_ROOM, eta_s, ratio
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.changes import Changes
@@ -169,7 +170,7 @@ def _selection(torrent: Torrent, places: list[int]) -> Select:
 
 
 def _status(torrent: Torrent) -> str:
-    state = state_of(torrent)
+    state = torrent.state
     if state is State.MOVING:
         return "ALLOCATING_DISKSPACE"  # it tells clients to leave its files alone now
     if state in (State.QUEUED, State.NO_ROOM):
@@ -202,7 +203,7 @@ def _download(torrent: Torrent) -> dict[str, Any]:
         "anon_download": record.hops > 0,
         "safe_seeding": record.hops > 0,
         "destination": record.final_folder,
-        "error": torrent.error or (NO_ROOM if state_of(torrent) is State.NO_ROOM else ""),
+        "error": torrent.error or (NO_ROOM if torrent.state is State.NO_ROOM else ""),
         "speed_down": float(rate),
         "speed_up": float(torrent.up_rate),
         "num_peers": summary.num_peers,

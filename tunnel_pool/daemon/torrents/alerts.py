@@ -8,11 +8,11 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.moves import Moves
-from tunnel_pool.daemon.torrents.seen import Announced
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
@@ -41,10 +41,6 @@ class AlertReader:
             return
         if was_finished and not torrent.is_finished and not torrent.is_checking:
             self._library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)  # more of it is wanted
-        torrent.changed_s = time.monotonic()
-        payload_bytes = torrent.summary.total_payload_download + torrent.summary.total_payload_upload
-        if payload_bytes != torrent.payload_bytes:
-            torrent.payload_bytes, torrent.active_s = payload_bytes, torrent.changed_s
 
     def _save_resume_data_alert(self, torrent: Torrent, alert: Any) -> None:
         """Answer one request for resume data, in the order they were made."""
@@ -70,11 +66,10 @@ class AlertReader:
         torrent.update(torrent.handle.status())
         if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
             # A hybrid that was added by the one hash and by the other.
-            torrent.error = "it is here twice: remove this one or the other"
+            torrent.happened(Event.FAILED, "it is here twice: remove this one or the other")
         priorities = priorities_of_chosen(torrent.record.chosen_files, torrent.file_indexes())
         if priorities:
-            torrent.handle.prioritize_files(priorities)
-            torrent.selections += 1
+            torrent.select(priorities)
         self._library.background.spawn(self._take_in(torrent, priorities))
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
@@ -84,17 +79,14 @@ class AlertReader:
             self._library.background.spawn(self._finish(torrent))
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
-        torrent.is_verifying = False
-        if torrent.checked_again_s > 0:
-            torrent.checked_again_s = time.monotonic()  # reading all of it may have taken long
-        torrent.update(torrent.handle.status())
+        torrent.was_checked()
         self._library.scheduler.tick_soon()
         self._exported(torrent)
         if torrent.record.taking_over:
             self._library.background.spawn(self._library.paths.judge(torrent))
 
     def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
-        torrent.selections = max(0, torrent.selections - 1)
+        torrent.was_selected()
         self._torrent_status(torrent, torrent.handle.status())  # libtorrent does not say by itself that less is wanted
         self._exported(torrent)
 
@@ -129,10 +121,10 @@ class AlertReader:
         await self._library.records.save_resume([torrent])
 
     def _tracker_reply_alert(self, torrent: Torrent, alert: Any) -> None:
-        torrent.trackers[alert.tracker_url()] = Announced(time.time(), alert.num_peers)
+        torrent.announced(alert.tracker_url(), alert.num_peers)
 
     def _tracker_error_alert(self, torrent: Torrent, alert: Any) -> None:
-        torrent.trackers[alert.tracker_url()] = Announced(time.time(), 0)
+        torrent.announced(alert.tracker_url(), 0)
 
     def _storage_moved_alert(self, torrent: Torrent, alert: Any) -> None:
         _answer(torrent.waiting.moved, alert.storage_path())
@@ -152,8 +144,8 @@ class AlertReader:
         if alert.error.value() in (errno.ENOSPC, errno.EDQUOT):
             self._library.scheduler.disk_is_full(torrent, alert.error.value() == errno.EDQUOT)
         elif not _is_too_short(alert.error) or not self._check_again(torrent):
-            self._failed(torrent, f"{alert.error.message()}: {alert.filename()}; it is tried again every minute")
-            torrent.try_again_s = time.monotonic() + TRY_AGAIN_S
+            why = f"{alert.error.message()}: {alert.filename()}; it is tried again every minute"
+            self._failed(torrent, Event.FAILED_FOR_NOW, why)
             self._library.places.suspect(torrent)
 
     def _check_again(self, torrent: Torrent) -> bool:
@@ -167,22 +159,19 @@ class AlertReader:
         if since_s < CHECK_AGAIN_S or torrent.record.moving_to:
             return False
         logger.warning("A file of a torrent is shorter than it was: what is there is checked")
-        torrent.checked_again_s = time.monotonic()
-        torrent.recheck()
+        torrent.check_again()
         self._library.scheduler.tick_soon()
         return True
 
     def _torrent_error_alert(self, torrent: Torrent, alert: Any) -> None:
         """Handle a torrent that libtorrent has stopped; of a file's error a file_error_alert has told already."""
         if not torrent.error and not _is_too_short(alert.error):
-            self._failed(torrent, alert.error.message())
+            self._failed(torrent, Event.FAILED, alert.error.message())
 
-    def _failed(self, torrent: Torrent, why: str) -> None:
+    def _failed(self, torrent: Torrent, event: Event, why: str) -> None:
         if not torrent.error:
             logger.warning("A torrent stands still, as libtorrent had an error; clients show which")
-        torrent.error = why
-        torrent.is_verifying = False
-        torrent.changed_s = time.monotonic()
+        torrent.happened(event, why, time.monotonic() + TRY_AGAIN_S)
         self._library.scheduler.tick_soon()
 
 

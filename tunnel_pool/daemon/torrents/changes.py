@@ -12,6 +12,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import moved
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
@@ -81,7 +82,7 @@ class Changes:
                 raise RequestError(f"libtorrent refuses the torrent: {error}") from None
             with refused():
                 if request.hops is not None or hops_of_labels(request.labels) is not None:
-                    torrent.held_until_s = 0.0
+                    torrent.release()
         library.scheduler.tick()
         return torrent, False
 
@@ -105,7 +106,7 @@ class Changes:
         web_seeds = [*dict.fromkeys([*known.record.web_seeds, *parameters.url_seeds])]
         await self._library.records.put(known, trackers=trackers, web_seeds=web_seeds)
         self._library.replace_trackers(known)
-        known.error = ""
+        known.happened(Event.FORGIVEN)
 
     async def _record_of(self, parameters: lt.add_torrent_params, request: AddRequest) -> Record:
         library = self._library
@@ -198,7 +199,7 @@ class Changes:
             self._tell_libtorrent(plan)
         for plan in plans:
             if plan.is_said:
-                plan.torrent.held_until_s = 0.0
+                plan.torrent.release()
             if plan.run is not None:
                 self._restart(plan.torrent, plan.run)
             if plan.position is not None:
@@ -212,8 +213,7 @@ class Changes:
         if torrent.is_between_sessions:  # libtorrent refused it
             return
         if "file_priorities" in plan.fields:
-            torrent.handle.prioritize_files(plan.fields["file_priorities"])
-            torrent.selections += torrent.layout is not None
+            torrent.select(plan.fields["file_priorities"])
         if "trackers" in plan.fields:
             self._library.replace_trackers(torrent)
         torrent.apply_limits()
@@ -241,10 +241,10 @@ class Changes:
         if not torrent.is_missing:
             if torrent.error and torrent.record.taking_over and self._library.records.is_here(torrent):
                 torrent.recheck()
-            torrent.error = ""
-        torrent.active_s = time.monotonic()
+            torrent.happened(Event.FORGIVEN)
+        torrent.begin_anew()
         if edit.now:
-            torrent.held_until_s = 0.0
+            torrent.release()
 
     def verify(self, torrents: Iterable[Torrent]) -> None:
         """Check the files of those torrents whose metadata is known, and that stay where they are."""

@@ -7,7 +7,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.torrents.counted import Counted
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -86,8 +86,8 @@ class HopChanges:
         parameters = lt.read_resume_data(resume)
         library.scheduler.leave_swarms(torrent)
         torrent.update(torrent.handle.status())
-        has_handle, torrent.is_between_sessions = not torrent.is_between_sessions, True
-        if has_handle:
+        if not torrent.is_between_sessions:
+            torrent.leave_session()
             # A tracker that hears of the end after the new beginning would take a private torrent's account for gone.
             await before.announced_last(torrent.handle)
         await asyncio.wait([before.remove(torrent)], timeout=REMOVE_TIMEOUT_S)
@@ -95,13 +95,13 @@ class HopChanges:
         torrent.waiting.give_up("it went to another session")
         if ends_plain:
             await self._end_plain_session(staying)
-        torrent.lane = library.isolator.enter(torrent.record.infohash, hops, torrent.record.labels)
+        torrent.go_to(library.isolator.enter(torrent.record.infohash, hops, torrent.record.labels))
         if torrent.lane != lane:
             library.leave_lane(lane, torrent.record)
         try:
             self._hand_over(torrent, parameters)
         except RuntimeError as error:
-            torrent.error = f"libtorrent refuses it: {error}"
+            _refuse(torrent, error)
             raise RequestError(torrent.error) from None
 
     async def _resume_of_others(self, leaving: Torrent) -> list[tuple[Torrent, lt.add_torrent_params]]:
@@ -123,7 +123,7 @@ class HopChanges:
         """
         library = self._library
         for torrent, _ in staying:
-            torrent.is_between_sessions = True
+            torrent.leave_session()
             torrent.waiting.give_up("its session was opened anew")
         await library.sessions.close(PLAIN_LANE)
         for torrent, parameters in staying:
@@ -132,14 +132,14 @@ class HopChanges:
                 if torrent.is_verifying:
                     torrent.handle.force_recheck()
             except RuntimeError as error:
-                torrent.error = f"libtorrent refuses it: {error}"
+                _refuse(torrent, error)
 
     def _hand_over(self, torrent: Torrent, parameters: lt.add_torrent_params) -> None:
         """Raises RuntimeError."""
         library = self._library
-        torrent.handle = library.hand_over(torrent.record, torrent.lane, parameters, torrent.is_missing)
-        torrent.counted = Counted(torrent.totals)
-        torrent.update(torrent.handle.status())
-        torrent.is_between_sessions, torrent.selections = False, 0
+        torrent.enter_session(library.hand_over(torrent.record, torrent.lane, parameters, torrent.is_missing))
         library.sessions.ensure_open(torrent.lane).register(torrent)
-        torrent.apply_limits()
+
+
+def _refuse(torrent: Torrent, error: RuntimeError) -> None:
+    torrent.happened(Event.FAILED, f"libtorrent refuses it: {error}")

@@ -50,10 +50,10 @@ class Incomplete:
         except RequestError as error:
             self._tell(torrent, str(error))
         else:
-            torrent.notice = ""
+            torrent.notify("")
 
     def _tell(self, torrent: Torrent, why: str) -> None:
-        torrent.notice = f"it stays in the folder for incomplete ones: {why}"
+        torrent.notify(f"it stays in the folder for incomplete ones: {why}")
         logger.warning("A torrent that is whole stays in the folder for incomplete ones; clients show why")
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import libtorrent as lt
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import distrust_ends
 from tunnel_pool.daemon.rules.tiers import name_trackers
 from tunnel_pool.daemon.storage.presence import not_found
@@ -24,7 +25,8 @@ from tunnel_pool.daemon.torrents.records import RESUME_TIMEOUT_S, Records
 from tunnel_pool.daemon.torrents.scheduler import Scheduler
 from tunnel_pool.daemon.torrents.seen import Count, StatusSummary
 from tunnel_pool.daemon.torrents.sessions import Sessions
-from tunnel_pool.daemon.torrents.torrent import Torrent, hashes_of
+from tunnel_pool.daemon.torrents.status import hashes_of
+from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account, Totals
@@ -84,17 +86,23 @@ class Library:
         except RuntimeError:
             self.leave_lane(lane, record)
             raise
-        torrent = Torrent(self.seen, record, lane, handle, handle.status(), is_missing=is_missing)
-        torrent.error = not_found(record.folder) if is_missing else ""
-        torrent.account = Account(record.tracker_key, partial(self._tell_tracker, record.infohash))
         # libtorrent has saved less than trackers were told, after `kill -9` and where it was paused.
         saved = Totals(parameters.total_uploaded, parameters.total_downloaded)
-        torrent.counted = Counted(Totals(*map(max, zip(_kept(record), saved, strict=True))))
-        torrent.has_run = parameters.active_time > 0
-        torrent.active_s = torrent.changed_s = time.monotonic()
+        torrent = Torrent(
+            self.seen,
+            record,
+            lane,
+            handle,
+            handle.status(),
+            account=Account(record.tracker_key, partial(self._tell_tracker, record.infohash)),
+            counted=Counted(Totals(*map(max, zip(_kept(record), saved, strict=True)))),
+            has_run=parameters.active_time > 0,
+        )
+        if is_missing:
+            torrent.happened(Event.LOST, not_found(record.folder))
         # Also of one that was added before a restart.
-        torrent.held_until_s = torrent.active_s + min(self._settle_s, record.added_s + self._settle_s - time.time())
-        torrent.saved, torrent.saved_s = torrent.summary.kept, torrent.active_s
+        torrent.hold(torrent.active_s + min(self._settle_s, record.added_s + self._settle_s - time.time()))
+        torrent.was_saved(torrent.summary.kept)
         self.sessions.ensure_open(lane).register(torrent)
         self.torrents[record.infohash] = torrent
         self.paths.note(torrent)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.tiers import tiers_in
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found, presence_of
@@ -52,7 +53,8 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
             error = await _finish_move(library, record, parameters) if record.moving_to else damage
             is_missing = await _is_missing(library, record, parameters, was_ended)
             torrent = library.open(record, parameters, is_missing)
-            torrent.error = error or torrent.error
+            if error:
+                torrent.happened(Event.FAILED, error)
             if not (was_ended or is_missing or record.done_s or record.taking_over):
                 interrupted.append(Interrupted(torrent, parameters))
             if torrent.info is not None and record.is_incoming:
@@ -65,7 +67,7 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
             and not torrent.summary.total_done
             and library.places.is_gone(torrent.record.owned_folder)
         ):
-            torrent.is_missing, torrent.error = True, torrent.error or not_found(torrent.record.folder)
+            torrent.happened(Event.LOST, torrent.error or not_found(torrent.record.folder))
     library.scheduler.tick()
     return interrupted
 

@@ -10,6 +10,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.storage.record import INCOMING, Record
@@ -102,10 +103,10 @@ class Moves:
                     await records.put_with_resume(torrent)
             except RequestError as error:
                 if record.is_incoming:
-                    torrent.error = str(error)
+                    torrent.happened(Event.FAILED, str(error))
                     logger.warning("A torrent stands still, as its files have no place; clients show why")
                 else:
-                    torrent.notice = f"it stays in the folder for incomplete ones: {error}"
+                    torrent.notify(f"it stays in the folder for incomplete ones: {error}")
 
     async def _choose_paths(self, torrent: Torrent) -> tuple[bool, bool]:
         """Rename the files as they are to be in the folder that they go to.
@@ -141,6 +142,8 @@ class Moves:
         if not self._library.records.is_here(torrent):
             return
         folder = absolute(edit.folder)
+        if torrent.is_moving:
+            raise RequestError("the torrent is being moved already")
         if edit.with_files and torrent.record.taking_over and not _has_nothing(torrent):
             raise RequestError(NOT_ITS_OWN)
         if edit.with_files and not torrent.record.taking_over:
@@ -167,7 +170,7 @@ class Moves:
     async def _begin_move(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
         await self._library.records.put(torrent, moving_to=folder)
         self._library.paths.note(torrent)
-        torrent.is_moving, torrent.error = True, ""
+        torrent.happened(Event.MOVE_BEGUN)
         self._library.background.spawn(self._move_files(torrent, folder, is_tried_again))
 
     async def _move_files(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
@@ -182,7 +185,7 @@ class Moves:
             except OSError as error:
                 logger.warning("A torrent can't be moved: %s", error.strerror)
                 if not is_tried_again:
-                    torrent.error = f"it can't be moved: {error.strerror}"
+                    torrent.happened(Event.FAILED, f"it can't be moved: {error.strerror}")
                 fields = {"moving_to": ""}
             async with library.records.changing:
                 await library.records.put_with_resume(torrent, **fields)
@@ -191,10 +194,10 @@ class Moves:
                 await asyncio.to_thread(_leave, before)
             library.tell_done(torrent)
         except StoreError as error:
-            torrent.error = f"where it was moved to is not kept: {error}; move it again"
+            torrent.happened(Event.FAILED, f"where it was moved to is not kept: {error}; move it again")
             raise
         finally:
-            torrent.is_moving = False
+            torrent.happened(Event.MOVE_ENDED)
             self._has_arrived(torrent.record.infohash)
         library.scheduler.tick()
 
@@ -243,8 +246,6 @@ class Moves:
 
     async def _check_move(self, torrent: Torrent, folder: str) -> None:
         """Raises RequestError."""
-        if torrent.is_moving:
-            raise RequestError("the torrent is being moved already")
         if torrent.is_missing:
             raise RequestError("its files are gone: set its location to where they are")
         if folder == torrent.record.folder:

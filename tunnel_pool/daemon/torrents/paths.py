@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import final_paths, first_clash, is_inside, renames, spellings_of
 from tunnel_pool.daemon.storage import disk
@@ -46,7 +47,7 @@ class Paths:
         if torrent.layout is None:
             return
         tops = {torrent.file_path(index).partition("/")[0] for index in torrent.file_indexes()}
-        torrent.top = min(tops) if len(tops) == 1 else ""
+        torrent.found_at(tops)
         places = (os.path.join(self._real.get(folder, folder), top) for folder in _folders(torrent) for top in tops)
         self._registry.put(torrent.record.infohash, places)
 
@@ -172,7 +173,7 @@ class Paths:
                 why = f"{path} is there already, and holds nothing of this torrent: {TO_DO}"
             if why:
                 logger.warning("A torrent stands still, as files that are there are not its own; clients show which")
-                torrent.error = why
+                torrent.happened(Event.FAILED, why)
             else:
                 await records.put(torrent, taking_over=False)
         self._tick_soon()

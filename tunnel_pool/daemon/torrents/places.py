@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.storage.disk import Identity
 from tunnel_pool.daemon.storage.presence import (
     Part,
@@ -108,7 +109,7 @@ class Places:
             self._tick_soon()
         elif torrent.is_missing:
             logger.info("The files of a torrent are back: it goes on")
-            torrent.is_missing, torrent.error = False, ""
+            torrent.happened(Event.FOUND)
             if torrent.record.taking_over:  # what is there was never looked at
                 torrent.recheck()
             self._tick_soon()
@@ -116,7 +117,7 @@ class Places:
     def _lose(self, torrent: Torrent) -> None:
         if not torrent.is_missing:
             logger.warning("The files of a torrent are gone: it stands still until they are back")
-            torrent.is_missing, torrent.error = True, not_found(torrent.record.folder)
+            torrent.happened(Event.LOST, not_found(torrent.record.folder))
             self._tick_soon()
 
 

@@ -134,7 +134,7 @@ class Records:
         if changed:
             await self._store.put_records([record for _, record in changed])
         for torrent, record in changed:
-            torrent.record, torrent.changed_s = record, time.monotonic()
+            torrent.put(record)
 
     async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
         """Change its record together with its resume data, which it returns. Raises StoreError."""
@@ -144,30 +144,28 @@ class Records:
             parameters = lt.read_resume_data(resume)
             parameters.peers = parameters.banned_peers = []
             resume = lt.write_resume_data_buf(parameters)
-        torrent.resumes_put += 1
-        torrent.saved = ()  # it may lack pieces that are being checked now
+        torrent.kept_with_resume()
         if not self.has(torrent):
             raise StoreError("the torrent is gone")
         await self._store.put(record, resume)
-        torrent.record, torrent.changed_s = record, time.monotonic()
+        torrent.put(record)
         return resume
 
     async def save_resume(self, torrents: Iterable[Torrent]) -> None:
         """Write the resume data of those torrents that are in a libtorrent session. Raises StoreError."""
         here = [torrent for torrent in torrents if self.has(torrent) and not torrent.is_between_sessions]
-        asked = [(torrent.handle, torrent.resumes_put) for torrent in here]
+        asked = [(torrent.handle, torrent.saved.puts) for torrent in here]
         kept = [torrent.summary.kept for torrent in here]
         answers = await asyncio.gather(*(self.resume_data(torrent) for torrent in here), return_exceptions=True)
         saved = [
             (torrent, mark, answer)
             for torrent, before, mark, answer in zip(here, asked, kept, answers, strict=True)
             # What was changed meanwhile has been kept with the change, and is newer.
-            if isinstance(answer, bytes) and self.has(torrent) and (torrent.handle, torrent.resumes_put) == before
+            if isinstance(answer, bytes) and self.has(torrent) and (torrent.handle, torrent.saved.puts) == before
         ]
         await self._store.put_resumes([(torrent.record.infohash, answer) for torrent, _, answer in saved])
         for torrent, mark, _ in saved:
-            torrent.saved = () if torrent.is_checking or torrent.is_verifying else mark
-            torrent.saved_s = time.monotonic()
+            torrent.was_saved(mark)
         for torrent, answer in zip(here, answers, strict=True):
             if isinstance(answer, BaseException) and self.has(torrent) and not torrent.is_between_sessions:
                 raise answer

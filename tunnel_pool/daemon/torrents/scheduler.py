@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Collection
 from functools import partial
 
-import libtorrent as lt
 import msgspec
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.rules.groups import Member, shares
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, plan, reached_limits
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents.background import Background
@@ -103,9 +103,7 @@ class Scheduler:
         now_s = time.monotonic()
         views = (self._view(each, now_s) for each in self._torrents.values())
         for infohash, activity in plan(views, limits, self.room.budget()).items():
-            torrent = self._torrents[infohash]
-            if torrent.activity is not activity:
-                torrent.activity = activity
+            self._torrents[infohash].plan(activity)
         self._planned = made_of
 
     def _tend(self, now_s: float, limits: QueueLimits) -> None:
@@ -146,33 +144,17 @@ class Scheduler:
 
     def apply_activity(self, torrent: Torrent) -> None:
         """Have libtorrent and the hidden swarms do what the torrent's activity says. Raises RuntimeError."""
-        torrent.settled = None
-        if torrent.is_between_sessions:
+        torrent.unsettle()
+        now_s, is_reachable = time.monotonic(), self._is_reachable(torrent.lane)
+        orders = torrent.life.orders(torrent.facts(now_s, bool(torrent.peers) or is_reachable))
+        if orders is None:
             return
-        is_held = torrent.held_until_s > time.monotonic()
-        is_moving = bool(torrent.record.moving_to) and not torrent.record.is_incoming  # which is a matter of a moment
-        may_check = torrent.activity is Activity.RUNNING and not (torrent.error or is_moving or is_held)
-        may_run = may_check and not torrent.record.taking_over
-        is_reachable = self._is_reachable(torrent.lane)
-        has_peers = bool(torrent.peers) or is_reachable
-        runs = torrent.is_verifying or (torrent.is_checking and may_check) or (may_run and has_peers)
-        checks_only = runs and not may_run
-        if checks_only:
-            torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
         torrent.set_cautious(torrent.info is None and self.room.budget().is_tight(torrent.record.folder))
-        if runs and torrent.summary.is_uploading_only:
-            torrent.handle.unset_flags(lt.torrent_flags.upload_mode)  # libtorrent never tries to write again by itself
-        if runs and torrent.is_paused:
-            torrent.handle.resume()
-            torrent.has_run = True
-            torrent.active_s = time.monotonic()
-            if checks_only:  # libtorrent may have checked and stopped since its last status
-                torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
-        elif not runs and not torrent.is_paused:
-            torrent.handle.pause()
-        self._join_swarms(torrent, may_run)
-        if runs is not torrent.is_paused and torrent.is_measured and not (is_held or torrent.summary.is_uploading_only):
-            torrent.settled = torrent.changed, is_reachable
+        torrent.follow(orders)
+        self._join_swarms(torrent, orders.may_meet)
+        is_done = orders.runs is not torrent.is_paused and torrent.is_measured and now_s >= torrent.life.held_until_s
+        if is_done and not torrent.summary.is_uploading_only:
+            torrent.settle(is_reachable)
 
     def _is_reachable(self, lane: Lane) -> bool:
         """Return whether peers can reach the lane, asked once in each tick."""
@@ -180,33 +162,30 @@ class Scheduler:
             known = self._reachable[lane] = self._sessions.is_reachable(lane)
         return known
 
-    def _join_swarms(self, torrent: Torrent, may_run: bool) -> None:
-        """Seed or download in the torrent's hidden swarms, or leave them when it may not run."""
-        if torrent.record.hops == PLAIN or torrent.is_private or not may_run:
+    def _join_swarms(self, torrent: Torrent, may_meet: bool) -> None:
+        """Seed or download in the torrent's hidden swarms, or leave them when nobody may meet it."""
+        if torrent.record.hops == PLAIN or torrent.is_private or not may_meet:
             self.leave_swarms(torrent)
             return
         seeds, swarms = torrent.is_finished, torrent.known_swarms
-        if torrent.is_checking or (seeds is torrent.hidden and swarms == torrent.swarms):
+        if torrent.is_checking or (seeds is torrent.role.seeds and swarms == torrent.role.swarms):
             return
         on_linked = None if seeds else partial(self._on_linked, torrent)
-        for swarm in swarms if seeds is not torrent.hidden else swarms - torrent.swarms:
+        for swarm in swarms if seeds is not torrent.role.seeds else swarms - torrent.role.swarms:
             self._tunnels.join_swarm(swarm, torrent.lane.hops, on_linked, seeding=seeds, group=torrent.lane.group)
-        torrent.hidden, torrent.swarms = seeds, swarms
+        torrent.take_role(seeds, swarms)
 
     def leave_swarms(self, torrent: Torrent) -> None:
         """Take the torrent out of its hidden swarms."""
-        if torrent.hidden is not None:
-            for swarm in torrent.swarms:
-                self._tunnels.leave_swarm(swarm)
-            torrent.hidden, torrent.swarms = None, frozenset()
-            torrent.peers = frozenset()
+        for swarm in torrent.role.swarms:
+            self._tunnels.leave_swarm(swarm)
+        torrent.lose_role()
 
     def _on_linked(self, torrent: Torrent, peer: Address) -> None:
         self._sessions.add_end(torrent.lane, peer, partial(self._add_end, torrent))
 
     def _add_end(self, torrent: Torrent, peer: Address) -> None:
-        torrent.peers |= {peer}
-        torrent.handle.connect_peer(peer)
+        torrent.add_end(peer)
         self.apply_activity(torrent)
 
     def _keep_schedule(self) -> None:
@@ -266,11 +245,10 @@ class Scheduler:
     def disk_is_full(self, torrent: Torrent, is_quota: bool) -> None:
         """Note that libtorrent found no room before we did."""
         self.room.found_none(torrent.record.folder, is_quota)
-        torrent.is_verifying = False
-        torrent.activity = Activity.NO_ROOM
+        torrent.happened(Event.ROOM_RAN_OUT)
         self.apply_activity(torrent)
 
 
 def _wants_save(torrent: Torrent, now_s: float) -> bool:
-    is_old = torrent.activity is Activity.RUNNING and now_s >= torrent.saved_s + SAVE_TIME_INTERVAL_S
-    return is_old or torrent.saved != torrent.summary.kept
+    is_old = torrent.activity is Activity.RUNNING and now_s >= torrent.saved.at_s + SAVE_TIME_INTERVAL_S
+    return is_old or torrent.saved.mark != torrent.summary.kept

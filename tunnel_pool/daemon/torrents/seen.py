@@ -51,6 +51,11 @@ class StatusSummary(NamedTuple):
         return bool(self.flags & UPLOAD_MODE)
 
     @property
+    def payload_bytes(self) -> int:
+        """Return what was moved both ways since the session has the torrent."""
+        return self.total_payload_download + self.total_payload_upload
+
+    @property
     def kept(self) -> tuple[int, ...]:
         """Return what is worth a save when it changes; libtorrent's own flag asks for one each second that goes by."""
         return (
@@ -84,6 +89,17 @@ class StatusSummary(NamedTuple):
             status.progress_ppm,
             status.distributed_copies,
         )
+
+
+class Saved(NamedTuple):
+    """Says what was saved of a torrent last."""
+
+    mark: tuple[int, ...] = ()  # its summary's `kept` of then
+    at_s: float = 0.0  # monotonic
+    puts: int = 0  # how often resume data was written with a change of its record
+
+
+NEVER_SAVED = Saved()
 
 
 class Announced(NamedTuple):

@@ -6,6 +6,7 @@ import time
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.standstill import Step
 from tunnel_pool.daemon.torrents.hop_changes import HopChanges
@@ -27,10 +28,8 @@ class Watchdog:
         """Help each download from which nothing has come for long."""
         now_s = time.monotonic()
         for torrent in list(self._library.torrents.values()):
-            if now_s >= torrent.try_again_s:
-                torrent.try_again_s = float("inf")
-                if not torrent.is_missing:
-                    torrent.error = ""
+            if torrent.life.is_to_be_tried(now_s):
+                torrent.happened(Event.TRIED_AGAIN)
             standstill, step = torrent.standstill, None
             if _should_move(torrent, now_s):
                 step = standstill.look(now_s, (torrent.summary.total_done, torrent.summary.total_payload_download))
@@ -38,14 +37,12 @@ class Watchdog:
                 standstill.moved(now_s)
             if step is not None:
                 self._help(torrent, step)
-            elif torrent.standing and not standstill.attempts:
-                torrent.standing = ""
+            elif not standstill.attempts:
+                torrent.went_on()
 
     def _help(self, torrent: Torrent, step: Step) -> None:
         library = self._library
-        torrent.standing = torrent.standstill.sentence(
-            time.monotonic(), torrent.summary.num_peers, library.sessions.is_reachable(torrent.lane)
-        )
+        torrent.stood_still(time.monotonic(), library.sessions.is_reachable(torrent.lane))
         logger.debug("A download stands still: %s", torrent.standing)
         library.background.spawn(self._ask_again(torrent) if step is Step.ASK_AGAIN else self._open_anew(torrent))
 
@@ -73,5 +70,5 @@ def _should_move(torrent: Torrent, now_s: float) -> bool:
     """Return whether the download should receive data now."""
     is_at_work = torrent.activity is Activity.RUNNING and not torrent.is_finished and not torrent.error
     is_elsewhere = torrent.is_between_sessions or torrent.is_moving or torrent.record.moving_to
-    is_waiting = torrent.is_checking or torrent.is_verifying or torrent.held_until_s > now_s
+    is_waiting = torrent.is_checking or torrent.is_verifying or torrent.life.held_until_s > now_s
     return is_at_work and not is_elsewhere and not is_waiting

@@ -7,11 +7,12 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY
 from ipv8.messaging.anonymization.tunnel import Circuit as TunnelCircuit
 
 from tunnel_pool.contract import Address, Tunnels
+from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.server.api import model
-from tunnel_pool.daemon.server.shown import State, eta_s, state_of
+from tunnel_pool.daemon.server.shown import eta_s
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.sessions import Sessions
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 from tunnel_pool.overlay.clients.lanes import detour_of
 from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.config import slot_of
@@ -30,11 +31,11 @@ _STATES = {
 }
 
 
-def shown_state(torrent: Torrent) -> model.TorrentState:
-    return _STATES[state_of(torrent)]
+def shown_state(torrent: TorrentView) -> model.TorrentState:
+    return _STATES[torrent.state]
 
 
-def torrent_view(torrent: Torrent) -> model.Torrent:
+def torrent_view(torrent: TorrentView) -> model.Torrent:
     record, status = torrent.record, torrent.status
     return model.Torrent(
         infohash=torrent.hash_string,
@@ -61,7 +62,7 @@ def torrent_view(torrent: Torrent) -> model.Torrent:
     )
 
 
-def files_view(torrent: Torrent) -> list[model.File]:
+def files_view(torrent: TorrentView) -> list[model.File]:
     """Return its files, none until the metadata is known. Raises RuntimeError while it is between sessions."""
     layout = torrent.layout
     if layout is None:
@@ -118,7 +119,7 @@ def open_streams(tunnels: Tunnels) -> int:
 
 
 def swarms_view(tunnels: Tunnels, library: Library) -> list[model.Swarm]:
-    names = {swarm: torrent.hash_string for torrent in library.torrents.values() for swarm in torrent.swarms}
+    names = {swarm: torrent.hash_string for torrent in library.torrents.values() for swarm in torrent.role.swarms}
     return [
         model.Swarm(
             lookup_hash=info_hash.hex(),

@@ -7,11 +7,12 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
-from tunnel_pool.daemon.server.shown import UTP_SOCKET, State, eta_s, magnet_link, ratio, state_of, total_bytes
+from tunnel_pool.daemon.server.shown import UTP_SOCKET, eta_s, magnet_link, ratio, total_bytes
 from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 ETA_UNKNOWN = 8_640_000  # 100 days
 GLOBAL_LIMIT, NO_LIMIT = -2, -1
@@ -21,10 +22,10 @@ NEVER = -1
 PRIORITIES = {0: UNWANTED, 1: NORMAL, 6: 6, 7: HIGH}
 
 
-def _state_of(torrent: Torrent) -> str:
+def _state_of(torrent: TorrentView) -> str:
     """Return the state by qBittorrent's names (torrent.h, TorrentState)."""
     end = "UP" if torrent.is_finished else "DL"
-    match state_of(torrent):
+    match torrent.state:
         case State.MISSING:
             return "missingFiles"
         case State.FAILED | State.NO_ROOM:
@@ -37,7 +38,7 @@ def _state_of(torrent: Torrent) -> str:
             return f"{state.name.lower()}{end}"
 
 
-def _running_state(torrent: Torrent, end: str) -> str:
+def _running_state(torrent: TorrentView, end: str) -> str:
     is_forced = torrent.record.started_now
     if not torrent.summary.has_metadata:
         return "forcedMetaDL" if is_forced else "metaDL"
@@ -48,7 +49,7 @@ def _running_state(torrent: Torrent, end: str) -> str:
     return "downloading" if torrent.down_rate else "stalledDL"
 
 
-def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) -> dict[str, Any]:
+def info(torrent: TorrentView, settings: Settings, categories: Mapping[str, str]) -> dict[str, Any]:
     """Return what changes with the torrent's status or record, and with time."""
     record, status = torrent.record, torrent.status
     metainfo = torrent.info
@@ -117,7 +118,7 @@ def info(torrent: Torrent, settings: Settings, categories: Mapping[str, str]) ->
     }
 
 
-def seldom(torrent: Torrent) -> dict[str, Any]:
+def seldom(torrent: TorrentView) -> dict[str, Any]:
     """Return what libtorrent has to be asked for, and what takes long. Raises RuntimeError between sessions."""
     content_path, root_path = _paths(torrent)
     return {
@@ -144,7 +145,7 @@ def _limits(record: Record, settings: Settings) -> dict[str, Any]:
     return shown
 
 
-def properties(torrent: Torrent, row: Mapping[str, Any]) -> dict[str, Any]:
+def properties(torrent: TorrentView, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what torrents/properties says of a torrent whose `info` is given."""
     same = (
         "infohash_v1", "infohash_v2", "name", "hash", "eta", "dl_limit", "up_limit", "popularity", "reannounce",
@@ -177,7 +178,7 @@ def properties(torrent: Torrent, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def files(torrent: Torrent) -> list[dict[str, Any]]:
+def files(torrent: TorrentView) -> list[dict[str, Any]]:
     """Return its files, none until the metadata is known. Raises RuntimeError while it is between sessions."""
     layout = torrent.layout
     if layout is None:
@@ -208,7 +209,7 @@ def priority_shown(priority: int) -> int:
     return 0 if priority == UNWANTED else 1 if priority <= NORMAL else min(max(priority, 6), 7)
 
 
-def piece_states(torrent: Torrent) -> list[int]:
+def piece_states(torrent: TorrentView) -> list[int]:
     """Return 0, 1 or 2 for each piece: it is missing, it comes now, it is there."""
     have = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
     states = [2 * bool(has) for has in have]
@@ -218,14 +219,14 @@ def piece_states(torrent: Torrent) -> list[int]:
     return states
 
 
-def _piece_is_there(torrent: Torrent) -> list[bool]:
+def _piece_is_there(torrent: TorrentView) -> list[bool]:
     """Return whether each piece is here or with a connected peer."""
     have = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
     counts = torrent.handle.piece_availability() or [0] * len(have)
     return [bool(has or count) for has, count in zip(have, counts, strict=False)]
 
 
-def peers(torrent: Torrent) -> dict[str, dict[str, Any]]:
+def peers(torrent: TorrentView) -> dict[str, dict[str, Any]]:
     """Return the connected peers, by address and port. Raises RuntimeError while it is between sessions."""
     kind = lt.peer_info
     return {
@@ -252,7 +253,7 @@ def peers(torrent: Torrent) -> dict[str, dict[str, Any]]:
     }
 
 
-def _paths(torrent: Torrent) -> tuple[str, str]:
+def _paths(torrent: TorrentView) -> tuple[str, str]:
     """Return the path of its content: of its only file, or of the folder of all its files; and that folder's alone."""
     folder, paths = torrent.record.folder, [torrent.file_path(index) for index in torrent.file_indexes()]
     tops = {path.split("/", 1)[0] if "/" in path else "" for path in paths}

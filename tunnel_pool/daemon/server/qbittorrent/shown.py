@@ -12,7 +12,7 @@ from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 AT_WORK_FOR_S = 5.0  # how old what changes with time alone may be of a torrent that runs
 SELDOM_FOR_S = 60.0
@@ -40,17 +40,17 @@ class Shown:
         self._seldom: dict[int, _Seldom] = {}  # by the torrent's number
         self._shown: dict[int, _Shown] = {}
 
-    def row(self, torrent: Torrent) -> Mapping[str, Any]:
+    def row(self, torrent: TorrentView) -> Mapping[str, Any]:
         """Return the torrent as torrents/info has it."""
         return self.rows([torrent])[0]
 
-    def rows(self, torrents: Iterable[Torrent]) -> list[Mapping[str, Any]]:
+    def rows(self, torrents: Iterable[TorrentView]) -> list[Mapping[str, Any]]:
         if len(self._shown) > len(self.library.torrents):
             self._forget_gone()
         settings, categories = self.library.records.settings, self.changes.categories()
         return [self._row(torrent, settings, categories) for torrent in torrents]
 
-    def _row(self, torrent: Torrent, settings: Settings, categories: Mapping[str, str]) -> Mapping[str, Any]:
+    def _row(self, torrent: TorrentView, settings: Settings, categories: Mapping[str, str]) -> Mapping[str, Any]:
         number, now_s = torrent.record.number, time.monotonic()
         seldom = self._looked_up(torrent, now_s)
         made_of = torrent.changed, settings, tuple(categories), seldom
@@ -84,7 +84,7 @@ class Shown:
         torrents = ((torrent.record.labels, torrent.record.hops) for torrent in self.library.torrents.values())
         return known_tags(self.library.records.settings.tags, torrents, self.changes.categories())
 
-    def _looked_up(self, torrent: Torrent, now_s: float) -> _Seldom:
+    def _looked_up(self, torrent: TorrentView, now_s: float) -> _Seldom:
         """Return what is looked up seldom, as it was last time if the torrent goes from one session to another."""
         number = torrent.record.number
         known = self._seldom.get(number)

@@ -6,13 +6,13 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.server.tiers import entries_of
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 from tunnel_pool.torrent.isolation import PLAIN
 
 DISABLED, NOT_CONTACTED, WORKING, UPDATING, NOT_WORKING = range(5)
 
 
-def entries(torrent: Torrent, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool) -> list[dict[str, Any]]:
+def entries(torrent: TorrentView, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool) -> list[dict[str, Any]]:
     """Return what finds peers; what is on holds for plain torrents. Raises RuntimeError between sessions."""
     is_plain = torrent.record.hops == PLAIN
     peers = torrent.peer_infos()
@@ -41,7 +41,7 @@ def entries(torrent: Torrent, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool)
     return rows + [_tracker(torrent, entry) for entry in entries_of(torrent)]
 
 
-def _tracker(torrent: Torrent, entry: Any) -> dict[str, Any]:
+def _tracker(torrent: TorrentView, entry: Any) -> dict[str, Any]:
     heard, next_s = torrent.trackers.get(entry["url"]), entry["next_announce"]
     return {
         "url": entry["url"],

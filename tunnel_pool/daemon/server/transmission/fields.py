@@ -13,14 +13,14 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, eta_s, magnet_link, name_in_folder, ratio, total_bytes
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)
 ETA_NOT_AVAILABLE, ETA_UNKNOWN = -1, -2
 WARNING, LOCAL_ERROR = 1, 3  # a tracker's warning, by which clients show a torrent as one that goes on
 
 
-def status_of(torrent: Torrent) -> int:
+def status_of(torrent: TorrentView) -> int:
     if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
         return CHECKING
     if torrent.activity is Activity.STOPPED:
@@ -30,19 +30,19 @@ def status_of(torrent: Torrent) -> int:
     return SEEDING if torrent.is_finished else DOWNLOADING
 
 
-def _priority(torrent: Torrent, index: int) -> int:
+def _priority(torrent: TorrentView, index: int) -> int:
     priority = torrent.priority(index)
     return (priority > NORMAL) - (UNWANTED < priority < NORMAL)
 
 
-def _eta(torrent: Torrent) -> int:
+def _eta(torrent: TorrentView) -> int:
     if torrent.is_finished or torrent.activity is not Activity.RUNNING:
         return ETA_NOT_AVAILABLE
     left_s = eta_s(torrent)
     return left_s if left_s is not None else ETA_UNKNOWN
 
 
-def _error(torrent: Torrent) -> tuple[int, str]:
+def _error(torrent: TorrentView) -> tuple[int, str]:
     if torrent.error:
         return LOCAL_ERROR, torrent.error
     if torrent.activity is Activity.NO_ROOM:
@@ -50,7 +50,7 @@ def _error(torrent: Torrent) -> tuple[int, str]:
     return (WARNING, torrent.notice) if torrent.notice else (0, "")
 
 
-def _files(torrent: Torrent) -> list[dict[str, Any]]:
+def _files(torrent: TorrentView) -> list[dict[str, Any]]:
     layout = torrent.layout
     if layout is None:
         return []
@@ -68,7 +68,7 @@ def _files(torrent: Torrent) -> list[dict[str, Any]]:
     ]
 
 
-def _file_stats(torrent: Torrent) -> list[dict[str, Any]]:
+def _file_stats(torrent: TorrentView) -> list[dict[str, Any]]:
     done = torrent.file_bytes() if torrent.layout is not None else []
     return [
         {"bytes_completed": done[i], "wanted": torrent.is_wanted(i), "priority": _priority(torrent, i)}
@@ -76,7 +76,7 @@ def _file_stats(torrent: Torrent) -> list[dict[str, Any]]:
     ]
 
 
-def _peers(torrent: Torrent) -> list[dict[str, Any]]:
+def _peers(torrent: TorrentView) -> list[dict[str, Any]]:
     info = lt.peer_info
     return [
         {
@@ -110,7 +110,7 @@ _SOURCES = {
 }
 
 
-def _peers_from(torrent: Torrent) -> dict[str, int]:
+def _peers_from(torrent: TorrentView) -> dict[str, int]:
     found: Counter[str] = Counter()
     for peer in torrent.peer_infos():
         found.update(name for name, source in _SOURCES.items() if peer.source & source)
@@ -118,15 +118,15 @@ def _peers_from(torrent: Torrent) -> dict[str, int]:
     return {name: found[name] for name in (*_SOURCES, "from_incoming", "from_ltep")}
 
 
-def _peers_sending(torrent: Torrent) -> int:
+def _peers_sending(torrent: TorrentView) -> int:
     return sum(peer.payload_down_speed > 0 for peer in torrent.peer_infos())
 
 
-def _peers_getting(torrent: Torrent) -> int:
+def _peers_getting(torrent: TorrentView) -> int:
     return sum(peer.payload_up_speed > 0 for peer in torrent.peer_infos())
 
 
-def _pieces(torrent: Torrent) -> str:
+def _pieces(torrent: TorrentView) -> str:
     have = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
     bits = bytearray(-(-len(have) // 8))
     for index, has in enumerate(have):
@@ -134,13 +134,13 @@ def _pieces(torrent: Torrent) -> str:
     return base64.b64encode(bits).decode()
 
 
-def _availability(torrent: Torrent) -> list[int]:
+def _availability(torrent: TorrentView) -> list[int]:
     have = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
     counts = torrent.handle.piece_availability() or [0] * len(have)
     return [-1 if has else count for has, count in zip(have, counts, strict=False)]
 
 
-def _mime_type(torrent: Torrent) -> str:
+def _mime_type(torrent: TorrentView) -> str:
     layout = torrent.layout
     if layout is None:
         return "application/octet-stream"
@@ -148,27 +148,27 @@ def _mime_type(torrent: Torrent) -> str:
     return mimetypes.guess_type(torrent.file_path(largest))[0] or "application/octet-stream"
 
 
-def labels_of(torrent: Torrent) -> list[str]:
+def labels_of(torrent: TorrentView) -> list[str]:
     """Return its labels with the hop count among them, so that every client shows it."""
     return [*torrent.record.labels, hops_label(torrent)]
 
 
-def hops_label(torrent: Torrent) -> str:
+def hops_label(torrent: TorrentView) -> str:
     return f"hops:{torrent.record.hops}"
 
 
-def _activity_date(torrent: Torrent) -> int:
+def _activity_date(torrent: TorrentView) -> int:
     moments = (torrent.status.last_upload, torrent.status.last_download)
     return max((int(moment.timestamp()) for moment in moments if moment is not None), default=0)
 
 
-def _seconds_downloading(torrent: Torrent) -> int:
+def _seconds_downloading(torrent: TorrentView) -> int:
     now_s = time.monotonic()
     finished_s = torrent.seeding_s(now_s) or torrent.status.finished_duration.total_seconds()
     return max(0, int(torrent.active_s_by(now_s) - finished_s))
 
 
-FIELDS: dict[str, Callable[[Torrent], Any]] = {
+FIELDS: dict[str, Callable[[TorrentView], Any]] = {
     "activity_date": _activity_date,
     "added_date": lambda t: int(t.record.added_s),
     "availability": _availability,

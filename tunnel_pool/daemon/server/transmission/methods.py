@@ -32,6 +32,7 @@ from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Stop
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 from tunnel_pool.torrent.entries import real_files
 
 RECENTLY_ACTIVE = "recently_active"
@@ -126,7 +127,7 @@ class Methods:
         fields = [snake(key) for key in keys]
         getters = [FIELDS[field] for field in fields]
 
-        def row(torrent: Torrent) -> Any:
+        def row(torrent: TorrentView) -> Any:
             values = [_shown(getter, torrent) for getter in getters]
             return values if is_table else dict(zip(keys, values, strict=True))
 
@@ -271,7 +272,7 @@ class Methods:
         return {"blocklist_size": len(self._library.sessions.blocked.ranges)}
 
 
-def _shown(getter: Callable[[Torrent], Any], torrent: Torrent) -> Any:
+def _shown(getter: Callable[[TorrentView], Any], torrent: TorrentView) -> Any:
     try:
         return getter(torrent)
     except RuntimeError:  # the torrent goes from one session to another

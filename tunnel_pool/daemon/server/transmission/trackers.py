@@ -8,7 +8,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.tiers import split_url
 from tunnel_pool.daemon.server.tiers import entries_of
 from tunnel_pool.daemon.torrents.edits import Tiers
-from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.daemon.torrents.view import TorrentView
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")
 
@@ -20,11 +20,11 @@ def _tracker(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": number, "announce": url, "scrape": scrape, "tier": entry["tier"], "sitename": host.split(".")[-2:][0]}
 
 
-def entries(torrent: Torrent) -> list[dict[str, Any]]:
+def entries(torrent: TorrentView) -> list[dict[str, Any]]:
     return [_tracker(number, entry) for number, entry in enumerate(entries_of(torrent))]
 
 
-def stats(torrent: Torrent) -> list[dict[str, Any]]:
+def stats(torrent: TorrentView) -> list[dict[str, Any]]:
     """Return what is known of each tracker's answers; nobody is scraped."""
     all_stats, now_s = [], int(time.time())
     for number, entry in enumerate(entries_of(torrent)):
@@ -61,7 +61,7 @@ def stats(torrent: Torrent) -> list[dict[str, Any]]:
     return all_stats
 
 
-def text(torrent: Torrent) -> str:
+def text(torrent: TorrentView) -> str:
     """Return announce URLs, one a line, with a blank line between tiers (BEP 12)."""
     return "\n\n".join("\n".join(urls) for urls in torrent.record.trackers)
 

@@ -1,0 +1,227 @@
+"""The life of a torrent: what happens to it, what state it is in then, and what libtorrent is to do with it. Pure.
+
+A torrent is in three states at a time: of its place, of its trouble and of its check. `Life.happened` leads from one to
+the next as TABLE says; what TABLE says nothing of leaves a state as it is. IMPOSSIBLE are the events that would use a
+handle that no session knows, or would break off a move of the files.
+
+    place     in session        taken out        -> between sessions
+    place     between sessions  handed over      -> in session
+    place     in session        move begun       -> moving
+    place     moving            move ended       -> in session
+    trouble   none              failed           -> failed
+    trouble   none              failed for now   -> failed for now
+    trouble   none              lost             -> missing
+    trouble   failed for now    failed           -> failed
+    trouble   failed for now    lost             -> missing
+    trouble   failed for now    tried again      -> none
+    trouble   failed for now    forgiven         -> none
+    trouble   failed for now    move begun       -> none
+    trouble   failed for now    verify begun     -> none
+    trouble   failed            failed for now   -> failed for now
+    trouble   failed            lost             -> missing
+    trouble   failed            forgiven         -> none
+    trouble   failed            move begun       -> none
+    trouble   failed            verify begun     -> none
+    trouble   missing           found            -> none
+    trouble   missing           verify begun     -> none
+    check     none              verify begun     -> verifying
+    check     verifying         verified         -> none
+    check     verifying         failed           -> none
+    check     verifying         failed for now   -> none
+    check     verifying         room ran out     -> none
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from tunnel_pool.daemon.rules.queue import Activity
+
+
+class Place(Enum):
+    """Says who has the torrent; its handle is of use unless it is between sessions."""
+
+    IN_SESSION = "in session"
+    MOVING = "moving"  # libtorrent moves its files
+    BETWEEN_SESSIONS = "between sessions"  # also where libtorrent refused it
+
+
+class Trouble(Enum):
+    """Says whether a torrent stands still for an error, and who ends that."""
+
+    NONE = "none"
+    FAILED_FOR_NOW = "failed for now"  # it is tried again by itself
+    FAILED = "failed"  # its owner has to do something
+    MISSING = "missing"  # its files are gone: it goes on when they are back
+
+
+class Check(Enum):
+    """Says whether the owner, or a fault, has all of its files read; that goes on while the torrent is stopped."""
+
+    NONE = "none"
+    VERIFYING = "verifying"
+
+
+class Event(Enum):
+    """Names what happens to a torrent."""
+
+    TAKEN_OUT = "taken out"
+    HANDED_OVER = "handed over"
+    MOVE_BEGUN = "move begun"
+    MOVE_ENDED = "move ended"
+    VERIFY_BEGUN = "verify begun"
+    VERIFIED = "verified"
+    FAILED = "failed"
+    FAILED_FOR_NOW = "failed for now"
+    ROOM_RAN_OUT = "room ran out"
+    FORGIVEN = "forgiven"  # its owner wants it tried again
+    TRIED_AGAIN = "tried again"
+    LOST = "lost"
+    FOUND = "found"
+
+
+Part = Place | Trouble | Check
+
+TABLE: dict[tuple[Part, Event], Part] = {
+    (Place.IN_SESSION, Event.TAKEN_OUT): Place.BETWEEN_SESSIONS,
+    (Place.BETWEEN_SESSIONS, Event.HANDED_OVER): Place.IN_SESSION,
+    (Place.IN_SESSION, Event.MOVE_BEGUN): Place.MOVING,
+    (Place.MOVING, Event.MOVE_ENDED): Place.IN_SESSION,
+    (Trouble.NONE, Event.FAILED): Trouble.FAILED,
+    (Trouble.NONE, Event.FAILED_FOR_NOW): Trouble.FAILED_FOR_NOW,
+    (Trouble.NONE, Event.LOST): Trouble.MISSING,
+    (Trouble.FAILED_FOR_NOW, Event.FAILED): Trouble.FAILED,
+    (Trouble.FAILED_FOR_NOW, Event.LOST): Trouble.MISSING,
+    (Trouble.FAILED_FOR_NOW, Event.TRIED_AGAIN): Trouble.NONE,
+    (Trouble.FAILED_FOR_NOW, Event.FORGIVEN): Trouble.NONE,
+    (Trouble.FAILED_FOR_NOW, Event.MOVE_BEGUN): Trouble.NONE,
+    (Trouble.FAILED_FOR_NOW, Event.VERIFY_BEGUN): Trouble.NONE,
+    (Trouble.FAILED, Event.FAILED_FOR_NOW): Trouble.FAILED_FOR_NOW,
+    (Trouble.FAILED, Event.LOST): Trouble.MISSING,
+    (Trouble.FAILED, Event.FORGIVEN): Trouble.NONE,
+    (Trouble.FAILED, Event.MOVE_BEGUN): Trouble.NONE,
+    (Trouble.FAILED, Event.VERIFY_BEGUN): Trouble.NONE,
+    (Trouble.MISSING, Event.FOUND): Trouble.NONE,
+    (Trouble.MISSING, Event.VERIFY_BEGUN): Trouble.NONE,
+    (Check.NONE, Event.VERIFY_BEGUN): Check.VERIFYING,
+    (Check.VERIFYING, Event.VERIFIED): Check.NONE,
+    (Check.VERIFYING, Event.FAILED): Check.NONE,
+    (Check.VERIFYING, Event.FAILED_FOR_NOW): Check.NONE,
+    (Check.VERIFYING, Event.ROOM_RAN_OUT): Check.NONE,
+}
+"""Which state follows which by what, and so where each torrent can get to."""
+
+IMPOSSIBLE = frozenset(
+    {
+        (Place.BETWEEN_SESSIONS, Event.MOVE_BEGUN),
+        (Place.BETWEEN_SESSIONS, Event.VERIFY_BEGUN),
+        (Place.MOVING, Event.MOVE_BEGUN),
+        (Place.MOVING, Event.TAKEN_OUT),
+        (Place.MOVING, Event.VERIFY_BEGUN),
+    }
+)
+
+
+class State(Enum):
+    """Says what a torrent does, in one word; interfaces that have fewer tell some of them together."""
+
+    MISSING = "its files are gone"
+    FAILED = "it stands still for an error"
+    MOVING = "its files are being moved"
+    CHECKING = "its files are being checked"
+    STOPPED = "its owner, or a limit, has stopped it"
+    QUEUED = "it waits for its turn"
+    NO_ROOM = "it waits for room on the disk"
+    DOWNLOADING = "it is downloaded"
+    SEEDING = "all that is wanted is there, and given to others"
+
+
+_WAITING = {Activity.STOPPED: State.STOPPED, Activity.QUEUED: State.QUEUED, Activity.NO_ROOM: State.NO_ROOM}
+
+
+class Facts(NamedTuple):
+    """Holds what libtorrent, the record and the circuits say of a torrent at this moment."""
+
+    now_s: float
+    is_checking: bool  # as libtorrent does at the beginning, too
+    is_finished: bool
+    is_moving: bool  # whether its files go to another folder
+    is_settling: bool  # whether they go where they belong, having become known: a matter of a moment
+    takes_over: bool  # whether files that were there have yet to be found to be its own
+    has_way: bool  # whether peers can be reached
+
+
+class Orders(NamedTuple):
+    """Says what libtorrent is to do with a torrent, and whether others may meet it."""
+
+    runs: bool
+    checks_only: bool  # libtorrent stops it when it is checked
+    may_meet: bool
+
+
+class ImpossibleEvent(Exception):  # noqa: N818
+    """Tells of an event that can't happen to a torrent where it is."""
+
+
+@dataclass(slots=True)
+class Life:
+    """Holds the states of a torrent; times are monotonic."""
+
+    place: Place = Place.IN_SESSION
+    trouble: Trouble = Trouble.NONE
+    check: Check = Check.NONE
+    turn: Activity = Activity.STOPPED  # what queue, limits and disks let it do
+    why: str = ""  # the sentence that tells of its trouble
+    again_s: float = math.inf  # when it is tried again that failed for now
+    held_until_s: float = 0.0  # until then it contacts nobody: its client may say its hop count
+
+    def happened(self, event: Event, why: str = "", again_s: float = math.inf) -> None:
+        """Go to the states that the event leads to; `why` tells of trouble, `again_s` when it is over.
+
+        Raises ImpossibleEvent, and changes nothing then.
+        """
+        if (self.place, event) in IMPOSSIBLE:
+            raise ImpossibleEvent(f"{event.value}, while the torrent is {self.place.value}")
+        self.place = TABLE.get((self.place, event), self.place)  # type: ignore[assignment]
+        self.trouble = TABLE.get((self.trouble, event), self.trouble)  # type: ignore[assignment]
+        self.check = TABLE.get((self.check, event), self.check)  # type: ignore[assignment]
+        if event is Event.ROOM_RAN_OUT:
+            self.turn = Activity.NO_ROOM
+        self.why = "" if self.trouble is Trouble.NONE else why or self.why
+        self.again_s = again_s if self.trouble is Trouble.FAILED_FOR_NOW else math.inf
+
+    def is_to_be_tried(self, now_s: float) -> bool:
+        """Return whether a torrent that failed for now has waited long enough."""
+        return now_s >= self.again_s
+
+    def orders(self, facts: Facts) -> Orders | None:
+        """Return what libtorrent is to do; None while no session has the torrent, so that nothing can be done."""
+        if self.place is Place.BETWEEN_SESSIONS:
+            return None
+        is_free = self.trouble is Trouble.NONE and not facts.is_moving and facts.now_s >= self.held_until_s
+        may_check = self.turn is Activity.RUNNING and is_free
+        may_meet = may_check and not facts.takes_over
+        is_verifying = self.check is Check.VERIFYING
+        runs = is_verifying or (facts.is_checking and may_check) or (may_meet and facts.has_way)
+        return Orders(runs, runs and not may_meet, may_meet)
+
+    def state(self, facts: Facts) -> State:
+        """Return the first of the states that holds."""
+        if self.trouble is not Trouble.NONE:
+            return State.MISSING if self.trouble is Trouble.MISSING else State.FAILED
+        if facts.is_moving or facts.is_settling:
+            return State.MOVING
+        if self.check is Check.VERIFYING or (facts.is_checking and self.turn is Activity.RUNNING):
+            return State.CHECKING
+        if self.turn is not Activity.RUNNING:
+            return _WAITING[self.turn]
+        return State.SEEDING if facts.is_finished else State.DOWNLOADING
+
+
+def picture() -> str:
+    """Return TABLE as the docstring above draws it."""
+    rows = ((type(before).__name__.lower(), before, event, after) for (before, event), after in TABLE.items())
+    return "\n".join(
+        f"    {kind:9} {before.value:17} {event.value:16} -> {after.value}" for kind, before, event, after in rows
+    )
