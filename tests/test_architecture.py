@@ -36,6 +36,7 @@ IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "su
 # The names in the module `socket` that only convert addresses to bytes and back.
 ADDRESS_CODECS = {"AF_INET", "AF_INET6", "inet_aton", "inet_ntoa", "inet_ntop", "inet_pton"}
 MAX_LINES = 420
+MAX_MAP_LINES = 250
 
 
 def sources():
@@ -89,6 +90,10 @@ def test_imports_go_one_way_and_files_are_short(path):
     foreign = (set(imported(path)) & set(PACKAGES)) - {package}
     assert foreign <= MAY_IMPORT[package] | DOORS.get(str(path.relative_to(ROOT)), set())
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def test_the_map_is_short():
+    assert len((ROOT / "docs" / "ARCHITECTURE.md").read_text().splitlines()) <= MAX_MAP_LINES
 
 
 def test_no_module_imports_itself_by_way_of_others(modules):

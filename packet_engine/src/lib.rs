@@ -1,4 +1,4 @@
-//! The native packet path of one child of tunnel-pool. See docs/ARCHITECTURE.md, "The packet path".
+//! The native packet path of one child of tunnel-pool. See docs/internals/datagrams.md, "The packet path".
 
 pub mod address;
 pub mod cell;
