@@ -4,9 +4,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
 from tunnel_pool.overlay.community import LocalTunnelCommunity
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.wire.udp import UdpSocket
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error

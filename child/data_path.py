@@ -15,8 +15,8 @@ from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.child.association import ServedAssociation
 from tunnel_pool.overlay.clients.clients import Clients
-from tunnel_pool.overlay.clients.lanes import Lane, is_announced, lane_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
+from tunnel_pool.overlay.ground.lanes import Lane, is_announced, lane_of
 from tunnel_pool.rpc.descriptors import DATA_IN, DATA_OUT
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.streams import DatagramReader, DatagramWriter, enlarge_pipe

@@ -15,24 +15,24 @@ from tunnel_pool.child.control import ControlStream
 from tunnel_pool.child.data_path import DataPath, open_data_path
 from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
 from tunnel_pool.child.snapshot import take_snapshot
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS, Guest
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.config import (
+from tunnel_pool.overlay.config_messages import admission_of, config_of, exit_rules_of
+from tunnel_pool.overlay.ground.config import (
     COMMUNITY_ID_BYTES,
     INFOHASH_BYTES,
     MAX_HOPS,
     slot_of,
 )
-from tunnel_pool.overlay.config_messages import admission_of, config_of, exit_rules_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import use_secret
+from tunnel_pool.overlay.ground.end_to_end import use_secret
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.messages import address_message, address_of, peer_of
+from tunnel_pool.overlay.ground.networks import use_as_numbers
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS, Guest
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
-from tunnel_pool.overlay.messages import address_message, address_of, peer_of
 from tunnel_pool.overlay.node import open_overlay, open_sharing, socket_warning
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
-from tunnel_pool.overlay.paths.networks import use_as_numbers
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError, NoHttpExitError
-from tunnel_pool.overlay.requests.speed_test import Sample, run_speed_test
+from tunnel_pool.overlay.speed_test import Sample, run_speed_test
 from tunnel_pool.overlay.wire.udp import CannotBindError, receive_buffer_bytes
 from tunnel_pool.packet_engine import EngineMissingError
 from tunnel_pool.rpc import control_pb2 as pb

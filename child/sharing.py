@@ -6,7 +6,7 @@ from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 from ipv8.peer import Peer
 
 from tunnel_pool.child.control import ControlStream, Handler
-from tunnel_pool.overlay.messages import address_of, introduction_point, peer_message, peer_of
+from tunnel_pool.overlay.ground.messages import address_of, introduction_point, peer_message, peer_of
 from tunnel_pool.overlay.one_port.sharing import RendezvousHalf, SharingCommunity
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.rpc import control_pb2 as pb

@@ -5,11 +5,11 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit, Hop, Swarm
 
-from tunnel_pool.overlay.clients.lanes import detour_of, group_of
-from tunnel_pool.overlay.clients.streams import streams_of
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, known_as
-from tunnel_pool.overlay.messages import introduction_state
+from tunnel_pool.overlay.ground.end_to_end import END_TO_END, known_as
+from tunnel_pool.overlay.ground.lanes import detour_of, group_of
+from tunnel_pool.overlay.ground.messages import introduction_state
+from tunnel_pool.overlay.ground.streams import streams_of
 from tunnel_pool.rpc.sync import (
     CircuitState,
     ExitState,

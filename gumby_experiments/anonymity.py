@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tunnel_pool.overlay.ground.path import Node, in_order, rank, without_conflicts
 from tunnel_pool.overlay.paths.guards import DAY_S, SECOND_LAYER, GuardLayer, GuardOrder, Guards, LayerSettings
-from tunnel_pool.overlay.paths.path import Node, in_order, rank, without_conflicts
 from tunnel_pool.overlay.peers.introductions import has_room
 
 KNOWN = 24  # candidates that a client keeps (overlay/peers/balance.py)

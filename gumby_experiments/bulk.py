@@ -26,7 +26,7 @@ from typing import Any
 import socks  # type: ignore[import-untyped]
 
 from tunnel_pool.cli.arguments.options import host_port
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 
 HANDSHAKE = b"\x13BitTorrent protocol" + bytes(8) + b"bulk" * 10
 BLOCK_BYTES = 1 << 18

@@ -18,7 +18,7 @@ from typing import Any
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.gumby_experiments.program import run_program
 from tunnel_pool.gumby_experiments.progress import Progress
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation
 from tunnel_pool.torrent.metainfo import parse_torrent

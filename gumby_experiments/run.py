@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments import verbs
+from tunnel_pool.gumby_experiments import verb_lookup
 from tunnel_pool.gumby_experiments.config import Experiment, Value, scenario_of
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.links import NO_LINKS, Links
@@ -88,11 +88,11 @@ class Run:
     async def carry_out(self) -> None:
         """Carry the scenario out from its first line to its last; then everything has ended. Raises UserError."""
         scenario = scenario_of(self.experiment, self.factors)
-        verbs.check(scenario)
+        verb_lookup.check(scenario)
         modules: list[Any] = []
         self.folder = make_folder(FOLDER_PREFIX)
         try:
-            modules += [make(self) for make in verbs.load_modules(scenario)]
+            modules += [make(self) for make in verb_lookup.load_modules(scenario)]
             async with asyncio.timeout(self.experiment.timeout_s):
                 await self._while_nodes_live(self._perform(scenario.lines, modules))
         except TimeoutError:
@@ -105,9 +105,9 @@ class Run:
         for line in lines:
             await asyncio.sleep(max(0.0, line.at_s - (time.monotonic() - start_s - stood_still_s)))
             begun_s = time.monotonic()
-            verb = verbs.find_verb(modules, line)
-            whom = [(number,) for number in self.roles if number in line.peers] if verbs.is_of_a_node(verb) else [()]
-            for node in whom:
+            verb = verb_lookup.find_verb(modules, line)
+            of_nodes = [(number,) for number in self.roles if number in line.peers]
+            for node in of_nodes if verb_lookup.is_of_a_node(verb) else [()]:
                 await self._do(line, verb, node)
             stood_still_s += time.monotonic() - begun_s
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments import verbs
+from tunnel_pool.gumby_experiments import verb_lookup
 from tunnel_pool.gumby_experiments.config import Experiment, plan, scenario_of
 from tunnel_pool.gumby_experiments.config import Run as Planned
 from tunnel_pool.gumby_experiments.links import LOOPBACK, Links, Loopback, open_links, why_not
@@ -40,7 +40,7 @@ async def run_experiment(
     """Carry out every run of the plan; stopped early, keep what was measured, if anything was. Raises UserError."""
     runs = plan(experiment)
     for planned in runs:
-        verbs.check(scenario_of(experiment, planned.factors))
+        verb_lookup.check(scenario_of(experiment, planned.factors))
     findings_of(experiment)
     if experiment.links and (why := why_not()):
         raise UserError(f"{name}: {why}")

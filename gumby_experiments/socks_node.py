@@ -17,7 +17,7 @@ from typing import Any
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.gumby_experiments.datagram_load import PAYLOAD_BYTES
 from tunnel_pool.gumby_experiments.program import run_program
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.server import Association
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session

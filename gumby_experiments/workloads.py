@@ -23,7 +23,7 @@ from ipv8.messaging.interfaces.endpoint import Endpoint
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.wire.addresses import pack_address
+from tunnel_pool.overlay.ground.addresses import pack_address
 from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE, DataCellEndpoint
 from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.rpc import control_pb2 as pb

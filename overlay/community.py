@@ -18,20 +18,28 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.taskmanager import task
 
 from tunnel_pool.overlay.clients.direct import DirectCarrier
-from tunnel_pool.overlay.clients.lanes import Lane, set_announced, set_group
 from tunnel_pool.overlay.clients.liveness import Carried
-from tunnel_pool.overlay.clients.streams import Guest
-from tunnel_pool.overlay.config import NOWHERE, SLOT_SHIFT
-from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+from tunnel_pool.overlay.ground.addresses import (
+    encode_packed,
+    pack_address,
+    pack_encoded,
+    packed_address_end,
+    unpack_address,
+    unpack_encoded,
+)
+from tunnel_pool.overlay.ground.config import NOWHERE, SLOT_SHIFT
+from tunnel_pool.overlay.ground.end_to_end import (
     END_TO_END,
     end_to_end_address,
     is_linked,
     number_of_end,
 )
-from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
+from tunnel_pool.overlay.ground.lanes import Lane, set_announced, set_group
+from tunnel_pool.overlay.ground.offers import MOST_TOGETHER
+from tunnel_pool.overlay.ground.pacing import Backoff
+from tunnel_pool.overlay.ground.streams import Guest
 from tunnel_pool.overlay.hidden_swarms.services import HiddenServices
 from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
-from tunnel_pool.overlay.pacing import Backoff
 from tunnel_pool.overlay.paths.chosen_hops import ChosenHops
 from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import Guards
@@ -42,14 +50,6 @@ from tunnel_pool.overlay.requests.http import HttpRequests
 from tunnel_pool.overlay.serving.http_exit import HttpExit
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
 from tunnel_pool.overlay.serving.stream_names import StreamNames
-from tunnel_pool.overlay.wire.addresses import (
-    encode_packed,
-    pack_address,
-    pack_encoded,
-    packed_address_end,
-    unpack_address,
-    unpack_encoded,
-)
 from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import Socks5Error, encode_address

@@ -6,10 +6,10 @@ tests/overlay/test_config_messages.py holds that what is read is what was writte
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from tunnel_pool.overlay.config import ExitFrom, HostPort, OverlayConfig
-from tunnel_pool.overlay.messages import address_message
-from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.config import ExitFrom, HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.overlay.ground.messages import address_message
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.rpc import control_pb2 as pb
 

@@ -15,19 +15,19 @@ from ipv8.messaging.interfaces.lan_addresses.interfaces import get_providers
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import lane_of
-from tunnel_pool.overlay.clients.streams import reaches_ipv6, tries_streams
 from tunnel_pool.overlay.community import LocalTunnelCommunity, LocalTunnelSettings
-from tunnel_pool.overlay.config import OverlayConfig
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, known_as, secret_in_use
+from tunnel_pool.overlay.discovery import MAX_PEERS, Discovery
+from tunnel_pool.overlay.ground.config import OverlayConfig
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.end_to_end import END_TO_END, known_as, secret_in_use
+from tunnel_pool.overlay.ground.lanes import lane_of
+from tunnel_pool.overlay.ground.streams import reaches_ipv6, tries_streams
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex
 from tunnel_pool.overlay.node_community import NodeCommunity, NodeSettings
 from tunnel_pool.overlay.one_port.front import FrontCommunity
 from tunnel_pool.overlay.one_port.sharing import MainProcess, SharingCommunity, SharingSettings
 from tunnel_pool.overlay.peers.dht import CarefulDht
-from tunnel_pool.overlay.peers.discovery import MAX_PEERS, Discovery
 from tunnel_pool.overlay.peers.introductions import PinnedNetwork
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.wire.udp import BatchedEndpoint, bind_udp, raise_descriptor_limit, receive_buffer_bytes

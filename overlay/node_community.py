@@ -12,8 +12,8 @@ from ipv8.messaging.anonymization.payload import PeersResponsePayload
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 from ipv8.peer import Peer
 
+from tunnel_pool.overlay.ground.pacing import Recent
 from tunnel_pool.overlay.hidden_swarms.meeting_points import MeetingPoints
-from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, MayContact
 from tunnel_pool.overlay.wire.crypto_endpoint import DataCellEndpoint

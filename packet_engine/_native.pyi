@@ -48,7 +48,7 @@ class Settings:
     ) -> None: ...
 
 class ExitRules:
-    """What overlay/serving/exit_rules.py packs. Raises ValueError."""
+    """What overlay/ground/exit_rules.py packs. Raises ValueError."""
 
     def __init__(
         self,

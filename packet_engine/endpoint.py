@@ -160,7 +160,7 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
         self.engine.configure(self._engine_settings())
 
     def set_exit_rules(self, rules: Any) -> None:
-        """Apply the rules of overlay/serving/exit_rules.py in the engine."""
+        """Apply the rules of overlay/ground/exit_rules.py in the engine."""
         self.engine.set_exit_rules(packed_rules(rules))
 
     # The tables

@@ -45,7 +45,7 @@ class RouteTable(UserDict[int, Route], Generic[Route]):
 
     py-ipv8 marks a circuit dirty when its hops change and reads it from the
     table afterwards "for notifying the Rust Endpoint": here, too.
-    `streams` of a route is what it has of them (overlay/clients/streams.py).
+    `streams` of a route is what it has of them (overlay/ground/streams.py).
     """
 
     def __init__(

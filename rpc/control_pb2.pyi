@@ -189,7 +189,7 @@ class Create(google.protobuf.message.Message):
     shared_port: builtins.bool
     """the tunnel socket came over the sockets descriptor, as number 0"""
     end_to_end_secret: builtins.bytes
-    """overlay/hidden_swarms/end_to_end.py"""
+    """overlay/ground/end_to_end.py"""
     requires_diversity: builtins.bool
     """of the networks that the hops of a circuit are in"""
     offered_together: builtins.int
@@ -269,7 +269,7 @@ Global___Create: typing_extensions.TypeAlias = Create
 
 @typing.final
 class ExitRules(google.protobuf.message.Message):
-    """What leaves from an exit (overlay/serving/exit_rules.py); absent, and 0 for a number, is no rule
+    """What leaves from an exit (overlay/ground/exit_rules.py); absent, and 0 for a number, is no rule
     where nothing else is said.
     """
 
@@ -340,7 +340,7 @@ Global___ExitRules: typing_extensions.TypeAlias = ExitRules
 
 @typing.final
 class Admission(google.protobuf.message.Message):
-    """How many of others' circuits the child takes part in (overlay/serving/admission.py); 0 is no limit."""
+    """How many of others' circuits the child takes part in (overlay/ground/admission.py); 0 is no limit."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -465,7 +465,7 @@ class Swarm(google.protobuf.message.Message):
     hops: builtins.int
     state: Global___SwarmState.ValueType
     group: builtins.int
-    """isolation group (overlay/clients/lanes.py); 0: the one of all who ask for none"""
+    """isolation group (overlay/ground/lanes.py); 0: the one of all who ask for none"""
     def __init__(
         self,
         *,
@@ -533,7 +533,7 @@ class BuildCircuit(google.protobuf.message.Message):
     has_exit_flags: builtins.bool
     infohash: builtins.bytes
     group: builtins.int
-    """isolation group (overlay/clients/lanes.py); 0: the one of all who ask for none"""
+    """isolation group (overlay/ground/lanes.py); 0: the one of all who ask for none"""
     @property
     def exit_flags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -793,7 +793,7 @@ class HttpRequest(google.protobuf.message.Message):
     request: builtins.bytes
     """headers and all"""
     group: builtins.int
-    """isolation group (overlay/clients/lanes.py); 0: the one of all who ask for none"""
+    """isolation group (overlay/ground/lanes.py); 0: the one of all who ask for none"""
     circuit_id: builtins.int
     """over this circuit, while it is there; 0: over one for requests"""
     def __init__(
@@ -887,7 +887,7 @@ class Associate(google.protobuf.message.Message):
     association_id: builtins.int
     hops: builtins.int
     group: builtins.int
-    """isolation group (overlay/clients/lanes.py); 0: the one of all who ask for none"""
+    """isolation group (overlay/ground/lanes.py); 0: the one of all who ask for none"""
     @property
     def client(self) -> Global___Address: ...
     def __init__(
@@ -2110,7 +2110,7 @@ class Orphans(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     hops: builtins.int
     group: builtins.int
-    """isolation group (overlay/clients/lanes.py); 0: the one of all who ask for none"""
+    """isolation group (overlay/ground/lanes.py); 0: the one of all who ask for none"""
     @property
     def destinations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """RFC 1928 section 5"""

@@ -11,7 +11,7 @@ group of sockets (SO_ATTACH_REUSEPORT_CBPF) does it in the kernel:
     and for what is too short to have a destination
 
 An IPv4 address with port 1024 stands for the other end of an end-to-end
-circuit, or for a guest (overlay/hidden_swarms/end_to_end.py; py-ipv8 tunnel.py,
+circuit, or for a guest (overlay/ground/end_to_end.py; py-ipv8 tunnel.py,
 CIRCUIT_ID_PORT). A hash of the address, by two odd numbers that are a secret of
 each lane, is the slot of the child that has the circuit:
 
@@ -55,7 +55,7 @@ END_TO_END_PORT = 1024
 MAX_PINS = 128  # of one association: the kernel gives a program little memory
 
 _WORD = (1 << 32) - 1
-SLOT_BITS = 8  # of a slot (overlay/config.py)
+SLOT_BITS = 8  # of a slot (overlay/ground/config.py)
 _END_SHIFT = 15
 _GOLDEN = 0x9E3779B1
 

@@ -26,7 +26,7 @@ from tests.network import COMMUNITY_ID, until
 from tests.swarms import announce, http_tracker
 from tests.test_stream_faults import index_of_exit_in_use
 from tunnel_pool.bench.harness.daemon import magnet_of
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import RELAY_NET, LocalSwarm, same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 

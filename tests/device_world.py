@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.commands import MODULE, command
 from tests.leak_world import ETH_P_ALL, ETH_P_IP, run
 from tests.network import COMMUNITY_ID, WAIT_S, Echo, dht_like, make_config, until
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.system import runner
 

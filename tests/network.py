@@ -16,7 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.config import HostPort, OverlayConfig
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod

@@ -18,8 +18,8 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from tests.plain_node import is_rust, open_plain
 from tunnel_pool.bench.harness.plain_tunnels import adapt
 from tunnel_pool.framework import own_network
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.hidden_swarms.end_to_end import set_known_as
+from tunnel_pool.overlay.ground.end_to_end import set_known_as
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.system import runner

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -100,6 +101,21 @@ def test_no_module_imports_itself_by_way_of_others(modules):
     """Imports that are for type checkers alone count as well: who reads a file has to read what it names."""
     graph = {name: imported_modules(path, modules) for name, path in modules.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
+
+
+def test_no_room_imports_itself_by_way_of_others(modules):
+    """A room is a folder; of a folder that has rooms, each module puts some of them together, and stands for itself."""
+    folders = {path.parent for path in modules.values()}
+    outer = {parent for folder in folders for parent in folder.parents}
+
+    def room_of(name):
+        path = modules[name]
+        return str((path if path.parent in outer else path.parent).relative_to(ROOT))
+
+    graph = defaultdict(set)
+    for name, path in modules.items():
+        graph[room_of(name)] |= {room_of(other) for other in imported_modules(path, modules)} - {room_of(name)}
+    TopologicalSorter(graph).prepare()
 
 
 def test_no_module_of_the_engine_uses_itself_by_way_of_others():

@@ -18,7 +18,7 @@ from ipv8.messaging.serialization import default_serializer
 
 from tests.marks import KINDS_AND_ENGINES
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
-from tunnel_pool.overlay.config import NOWHERE
+from tunnel_pool.overlay.ground.config import NOWHERE
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),

@@ -15,8 +15,8 @@ import pytest
 from tests.commands import ROOT, command
 from tests.network import COMMUNITY_ID, until
 from tests.test_cli import fails
-from tunnel_pool.overlay.clients.streams import streams_of
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.ground.streams import streams_of
 from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.hidden_services import lookup_hash

@@ -12,10 +12,10 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY, PEER_FLAG_SPEED
 
 from tests.network import EXIT_FLAGS, RELAY_FLAGS, address_of, make_config, opened, tunnels, until, unused_host
 from tests.plain_node import open_plain
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS, streams_of
-from tunnel_pool.overlay.config import HostPort, slot_of
-from tunnel_pool.overlay.serving.exit_rules import ExitRules, Protocol
+from tunnel_pool.overlay.ground.config import HostPort, slot_of
+from tunnel_pool.overlay.ground.exit_rules import ExitRules, Protocol
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS, streams_of
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.messages import ReplyCode

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.commands import command
 from tests.standing import longest_stands
 from tests.tribler_world import make_torrents, nodes_of_tribler, tribler
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
 from tunnel_pool.private_swarm.swarm import same_bytes
 
 SIZE_BYTES = 8 << 20

@@ -8,7 +8,7 @@ import libtorrent as lt
 from tests import real_tribler
 from tests.commands import command, until_all_ended
 from tunnel_pool.bench.harness import tribler_core
-from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
+from tunnel_pool.overlay.ground.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm, make_random_file, write_torrent
 from tunnel_pool.torrent.libtorrent_session import open_session

@@ -15,10 +15,10 @@ from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, Circuit, RelayRoute, Swarm
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import Guest
-from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import Guest
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pool.scaling import Scaling
 from tunnel_pool.rpc.sync import CarriedState
@@ -83,7 +83,7 @@ class Tunnels(Protocol):
         hops: int | None = None,
         group: int | None = 0,
     ) -> list[Circuit]:
-        """Return the circuits of this kind; of all isolation groups when `group` is None (overlay/clients/lanes.py).
+        """Return the circuits of this kind; of all isolation groups when `group` is None (overlay/ground/lanes.py).
 
         Here and below, group 0 is py-ipv8's own.
         """
@@ -154,7 +154,7 @@ class Tunnels(Protocol):
 
         `info_hash` is the one that is looked up (tunnel_pool.pooled.hidden_services.lookup_hash). A
         downloader's `callback` hears the address of each seeder that is linked to us
-        (overlay/hidden_swarms/end_to_end.py), which the SOCKS5 server knows.
+        (overlay/ground/end_to_end.py), which the SOCKS5 server knows.
         """
 
     def leave_swarm(self, info_hash: bytes) -> None:

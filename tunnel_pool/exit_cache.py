@@ -15,7 +15,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.messaging.serialization import PackError, default_serializer
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.files import write_atomically
 
 INTERVAL_S = 5.0

@@ -21,26 +21,33 @@ from tunnel_pool.contract import Tunnels
 from tunnel_pool.exit_cache import read_exits, remember_exits
 from tunnel_pool.guard_file import keep_guards, read_guards
 from tunnel_pool.kept_file import keep_file, restore_file
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.config import ANY_SOURCE, MAX_SLOTS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort, OverlayConfig
-from tunnel_pool.overlay.endless import register_endless
-from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
-from tunnel_pool.overlay.node import open_overlay, socket_warning
-from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
-from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
-from tunnel_pool.overlay.paths.exit_scores import ExitScores
-from tunnel_pool.overlay.paths.guards import Guards
-from tunnel_pool.overlay.paths.networks import use_as_numbers
-from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
-from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
-from tunnel_pool.overlay.serving.exit_rules import (
+from tunnel_pool.overlay.ground.admission import NO_MORE_THAN_USUAL, Admission
+from tunnel_pool.overlay.ground.config import (
+    ANY_SOURCE,
+    MAX_SLOTS,
+    TRIBLER_COMMUNITY_ID,
+    ExitFrom,
+    HostPort,
+    OverlayConfig,
+)
+from tunnel_pool.overlay.ground.endless import register_endless
+from tunnel_pool.overlay.ground.exit_rules import (
     BITTORRENT_FLAG_PROTOCOLS,
     NO_RULES,
     STREAM_PROTOCOLS,
     ExitRules,
     Protocol,
 )
+from tunnel_pool.overlay.ground.networks import use_as_numbers
+from tunnel_pool.overlay.ground.offers import MOST_TOGETHER
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS
+from tunnel_pool.overlay.node import open_overlay, socket_warning
+from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
+from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
+from tunnel_pool.overlay.paths.exit_scores import ExitScores
+from tunnel_pool.overlay.paths.guards import Guards
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.overlay.wire.udp import CannotBindError

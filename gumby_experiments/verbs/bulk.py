@@ -14,7 +14,7 @@ from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.gumby_experiments.run import Run
 from tunnel_pool.gumby_experiments.tor_network import Authority
-from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
+from tunnel_pool.gumby_experiments.verb_lookup import of_a_node, of_the_run
 from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, RELAY, SwarmModule
 
 TOR = "tor"

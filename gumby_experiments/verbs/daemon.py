@@ -12,9 +12,9 @@ from tunnel_pool.bench.harness.daemon import PRIVATE, Client, magnet_link
 from tunnel_pool.gumby_experiments.errors import RunError
 from tunnel_pool.gumby_experiments.progress import Progress
 from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
 from tunnel_pool.gumby_experiments.verbs.swarm import MB, SEEDER, SwarmModule
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.program import own_executable
 
 CLOSE_TIMEOUT_S = 60.0

@@ -3,7 +3,7 @@
 import sys
 
 from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verbs import of_a_node
+from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
 
 
 class SerializationModule:

@@ -12,8 +12,8 @@ from tunnel_pool.gumby_experiments.nodes import Node
 from tunnel_pool.gumby_experiments.progress import PROGRESS, Progress
 from tunnel_pool.gumby_experiments.router import DEVICE
 from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verbs import of_a_node, of_the_run
-from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
+from tunnel_pool.gumby_experiments.verb_lookup import of_a_node, of_the_run
+from tunnel_pool.overlay.ground.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.pool.program import own_executable
 from tunnel_pool.pooled.scaler import circuits_for
 from tunnel_pool.private_swarm.swarm import (

@@ -6,7 +6,7 @@ association that sent the question. Any other datagram goes to the lane's usual 
 
 from collections.abc import Sequence
 
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 
 MAX_ASKED = 65536
 _NAME = 3  # the kind of an encoded address that is a domain name (RFC 1928 section 5)

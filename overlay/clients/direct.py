@@ -8,9 +8,9 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import that_reach
-from tunnel_pool.overlay.hidden_swarms.end_to_end import steering_of
+from tunnel_pool.overlay.ground.end_to_end import steering_of
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import that_reach
 from tunnel_pool.socks5.address import Socks5Address, encode_address
 from tunnel_pool.socks5.messages import join_udp_request
 from tunnel_pool.socks5.server import Association

@@ -5,12 +5,12 @@ from typing import NamedTuple, Protocol
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.sticky import StickyMap
-from tunnel_pool.overlay.clients.streams import reaches_ipv6
-from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_circuit, known_as, number_of_end
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.config import NOWHERE
+from tunnel_pool.overlay.ground.end_to_end import end_to_end_circuit, known_as, number_of_end
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.pacing import Newest
+from tunnel_pool.overlay.ground.streams import reaches_ipv6
 from tunnel_pool.socks5.address import AddressType, decode_address, encode_address
 
 MAX_ENDS = 1024

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint
 
-from tunnel_pool.overlay.pacing import Recent
+from tunnel_pool.overlay.ground.pacing import Recent
 
 
 class Asked(NamedTuple):

@@ -16,7 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
     Swarm,
 )
 
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.asking import Questions
 from tunnel_pool.overlay.hidden_swarms.meeting_points import ANNOUNCE_AGAIN_S
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP

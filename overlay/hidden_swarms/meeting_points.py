@@ -27,10 +27,10 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import RandomWalk
 
+from tunnel_pool.overlay.ground.pacing import TokenBucket
 from tunnel_pool.overlay.hidden_swarms.announce_turns import AnnounceTurns
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder, IntroducedSeeders
 from tunnel_pool.overlay.hidden_swarms.pex import CarefulPex, CarefulPexSettings
-from tunnel_pool.overlay.pacing import TokenBucket
 from tunnel_pool.overlay.peers.introductions import CarefulIntroductions, PinnedNetwork
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT

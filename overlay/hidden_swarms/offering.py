@@ -8,9 +8,9 @@ from ipv8.messaging.anonymization.payload import EstablishIntroPayload, IntroEst
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, Circuit
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.hidden_swarms.offers import Offers
+from tunnel_pool.overlay.ground.offers import Offers
+from tunnel_pool.overlay.ground.pacing import Recent
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import SwarmCircuits
-from tunnel_pool.overlay.pacing import Recent
 from tunnel_pool.steering.layout import PAYLOAD_AT
 
 REFUSED_S = 600.0  # how long an introduction point is asked last that did not answer

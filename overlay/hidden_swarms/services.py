@@ -41,7 +41,7 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.keeper import SwarmKeeper
 from tunnel_pool.overlay.hidden_swarms.offering import Offering
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP

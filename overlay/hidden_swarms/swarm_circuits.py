@@ -13,8 +13,8 @@ from ipv8.messaging.anonymization.tunnel import (
     Swarm,
 )
 
-from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane
-from tunnel_pool.overlay.hidden_swarms.end_to_end import EndToEndAddresses, end_to_end_circuit, is_linked, number_of_end
+from tunnel_pool.overlay.ground.end_to_end import EndToEndAddresses, end_to_end_circuit, is_linked, number_of_end
+from tunnel_pool.overlay.ground.lanes import GroupedCircuits, Lane
 
 # Our own type: it asks exits and introduction points, and carries no client's datagrams.
 CIRCUIT_TYPE_LOOKUP = "LOOKUP"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from tunnel_pool.overlay.paths.networks import AsNumberOf
+from tunnel_pool.overlay.ground.networks import AsNumberOf
 
 # By who makes the database: GeoLite2-ASN and DB-IP; IPinfo, whose numbers have "AS" before them.
 FIELDS = ("autonomous_system_number", "asn")

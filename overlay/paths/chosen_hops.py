@@ -19,10 +19,10 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour
 from tunnel_pool.overlay.clients.liveness import BUSY_BYTES, Liveness
-from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.pacing import Recent
+from tunnel_pool.overlay.ground.config import NOWHERE
+from tunnel_pool.overlay.ground.lanes import Lane, asked_hops, set_detour
+from tunnel_pool.overlay.ground.pacing import Recent
 from tunnel_pool.overlay.paths.hop_choice import OUT, HopChoice
 from tunnel_pool.overlay.paths.way_out import (
     DETOUR_AFTER_S,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.pacing import Newest
 
 NEWCOMER = 0.5
 LEAST = 0.05  # an exit that is back must get the chance to show it

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tunnel_pool.overlay.paths.networks import NetworksOf, network_of, networks_of
-from tunnel_pool.overlay.paths.path import Node
+from tunnel_pool.overlay.ground.networks import NetworksOf, network_of, networks_of
+from tunnel_pool.overlay.ground.path import Node
 
 DAY_S = 86400.0
 MAX_SAMPLED = 20

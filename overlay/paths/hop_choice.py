@@ -19,11 +19,11 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS, has_flag
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of
+from tunnel_pool.overlay.ground.path import Node, Ranked, in_order, rank, without_conflicts
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS, has_flag
 from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import SECOND_LAYER
-from tunnel_pool.overlay.paths.path import Node, Ranked, in_order, rank, without_conflicts
 from tunnel_pool.overlay.requests.http import CIRCUIT_TYPE_HTTP
 from tunnel_pool.rpc.drop_reasons import DropReason
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
-from tunnel_pool.overlay.config import MAX_HOPS
-from tunnel_pool.overlay.pacing import Recent
+from tunnel_pool.overlay.ground.config import MAX_HOPS
+from tunnel_pool.overlay.ground.pacing import Recent
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS
 
 DETOUR_AFTER_S = 3.0  # how long exits have to be met, or to answer
 PROBE_S = 60.0  # how often the short way is tried while there is a detour

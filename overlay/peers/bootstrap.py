@@ -10,7 +10,7 @@ from ipv8.community import Community
 from ipv8.configuration import DISPERSY_BOOTSTRAPPER
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
-from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.config import HostPort, OverlayConfig
 
 BOOTSTRAP_RETRY_S = 1.0
 

@@ -17,9 +17,9 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tunnel_pool.overlay.pacing import Newest, Recent, TokenBucket
-from tunnel_pool.overlay.paths.networks import is_inner, network_of
-from tunnel_pool.overlay.paths.path import Node
+from tunnel_pool.overlay.ground.networks import is_inner, network_of
+from tunnel_pool.overlay.ground.pacing import Newest, Recent, TokenBucket
+from tunnel_pool.overlay.ground.path import Node
 from tunnel_pool.overlay.peers.own_address import AddressVotes
 from tunnel_pool.overlay.peers.proven import ProvenSources, Source
 from tunnel_pool.overlay.peers.questions import IDENTIFIERS, QUESTION_S, Answer, Questions

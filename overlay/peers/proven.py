@@ -6,7 +6,7 @@ sent there; until then, nobody is sent more than came in its name.
 
 from typing import NamedTuple
 
-from tunnel_pool.overlay.pacing import TokenBucket
+from tunnel_pool.overlay.ground.pacing import TokenBucket
 
 PROVEN_S = 600.0
 MAX_PROVEN = 4096

@@ -8,7 +8,7 @@ seconds, whatever makes us ask, and our own addresses are never asked.
 from collections import Counter
 from enum import Enum, auto
 
-from tunnel_pool.overlay.pacing import Newest, Recent, TokenBucket
+from tunnel_pool.overlay.ground.pacing import Newest, Recent, TokenBucket
 
 Address = tuple[str, int]
 

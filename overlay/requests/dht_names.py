@@ -11,8 +11,8 @@ import secrets
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import DESTROY_REASON_UNNEEDED, PEER_FLAG_EXIT_BT, Circuit
 
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 from tunnel_pool.overlay.requests.dht_pings import answers, ping
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.address import encode_address
 

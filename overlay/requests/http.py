@@ -17,8 +17,8 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, DESTROY_REA
 from ipv8.messaging.lazy_payload import vp_compile
 from ipv8.requestcache import RandomNumberCacheWithName, RequestCache
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.wire.addresses import pack_address, unpack_address
+from tunnel_pool.overlay.ground.addresses import pack_address, unpack_address
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import PAYLOAD_AT
 

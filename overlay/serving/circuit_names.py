@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.overlay.serving.resolver import Found, Names
 from tunnel_pool.overlay.serving.shares import Asker

@@ -11,15 +11,15 @@ from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_RELAY, Hop
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address, UDPv6Address
 
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination, unmapped
+from tunnel_pool.overlay.ground.exit_rules import Contacts, ExitRules, could_be_any_of
+from tunnel_pool.overlay.ground.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.hidden_swarms.services import (
     HIDDEN_SERVICE_ANSWERS,
     HIDDEN_SERVICE_MESSAGES,
     HIDDEN_SERVICE_QUESTIONS,
 )
 from tunnel_pool.overlay.serving.circuit_names import CircuitNames, TooManyNamesError, is_refused_name
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination, unmapped
-from tunnel_pool.overlay.serving.exit_rules import Contacts, ExitRules, could_be_any_of
-from tunnel_pool.overlay.serving.exit_rules import Protocol as ExitProtocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.resolver import Names
 from tunnel_pool.overlay.serving.shares import Asker

@@ -6,9 +6,9 @@ import time
 
 from ipv8.messaging.anonymization.community import TunnelCommunity
 
+from tunnel_pool.overlay.ground.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.requests.http import PART_BYTES, PEER_FLAG_EXIT_HTTP, HttpRequestPayload, HttpResponsePayload
 from tunnel_pool.overlay.serving.circuit_names import TooManyNamesError, is_refused_name
-from tunnel_pool.overlay.serving.destinations import is_address, is_allowed_destination
 from tunnel_pool.overlay.serving.exit_socket import PolicedExitSocket
 from tunnel_pool.overlay.serving.shares import Shares
 from tunnel_pool.rpc.drop_reasons import DropReason

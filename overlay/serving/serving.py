@@ -18,10 +18,10 @@ from ipv8.messaging.anonymization.tunnel import BACKWARD, RelayRoute
 from ipv8.peer import Peer
 from ipv8.taskmanager import task
 
+from tunnel_pool.overlay.ground.admission import NO_MORE_THAN_USUAL, Admission, Joins
+from tunnel_pool.overlay.ground.exit_rules import NO_RULES, ExitRules, Protocol, exit_protocols
 from tunnel_pool.overlay.peers.introductions import MayContact
 from tunnel_pool.overlay.peers.machine import own_addresses
-from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission, Joins
-from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules, Protocol, exit_protocols
 from tunnel_pool.overlay.serving.exit_socket import NativeExitSocket, PolicedExitSocket
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.resolver import Names

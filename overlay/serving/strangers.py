@@ -4,8 +4,8 @@ It asks trackers and DHT nodes, and so many datagrams of strangers a second come
 twin is packet_engine/src/strangers.rs.
 """
 
-from tunnel_pool.overlay.pacing import TokenBucket
-from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.pacing import TokenBucket
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 # A destination is remembered for so long or twice that, as NATs do (RFC 4787, REQ-5): peers keep a connection alive

@@ -9,7 +9,7 @@ A cell on the wire (py-ipv8 payload.py, CellPayload):
     +--------+---+-----------+---------+-----------+---------------------+
 
 A data message: id 1, destination, origin, payload; addresses as in
-overlay/wire/addresses.py. py-ipv8 parses such a cell three times; here it is
+overlay/ground/addresses.py. py-ipv8 parses such a cell three times; here it is
 parsed once. Every other cell takes py-ipv8's own way.
 """
 
@@ -30,7 +30,7 @@ from ipv8.messaging.anonymization.payload import (
 from ipv8.messaging.anonymization.tunnel import FORWARD, Circuit, Hop
 from ipv8.messaging.interfaces.endpoint import Endpoint
 
-from tunnel_pool.overlay.serving.admission import Handshakes
+from tunnel_pool.overlay.ground.admission import Handshakes
 from tunnel_pool.overlay.wire.replay import Received
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.steering.layout import (

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// The hop count and the isolation group of clients and their circuits (overlay/clients/lanes.py), as one number.
+/// The hop count and the isolation group of clients and their circuits (overlay/ground/lanes.py), as one number.
 pub type Lane = u32;
 
 /// How many questions are remembered by circuit and port.

@@ -1,5 +1,5 @@
 //! The addresses that stand for the other ends of end-to-end circuits, and for guests: IPv4 addresses with one port
-//! (overlay/hidden_swarms/end_to_end.py). Each is known by its number, which is drawn at random.
+//! (overlay/ground/end_to_end.py). Each is known by its number, which is drawn at random.
 //!
 //! Which child an address leads to is a secret of each lane, so that no peer can tell (socks5/steering.py, EndSteering).
 
@@ -59,7 +59,7 @@ fn inverse(odd: u32) -> u32 {
     (0..5).fold(odd, |found, _| found.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(found))))
 }
 
-/// The slot of the child that has a circuit (overlay/config.py, SLOT_SHIFT).
+/// The slot of the child that has a circuit (overlay/ground/config.py, SLOT_SHIFT).
 pub fn slot_of_circuit(circuit_id: u32) -> u32 {
     circuit_id >> SLOT_SHIFT
 }

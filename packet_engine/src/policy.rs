@@ -83,7 +83,7 @@ fn is_anybody_v4(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
 }
 
-/// IANA's IPv4 special-purpose registry; overlay/serving/destinations.py has the same list.
+/// IANA's IPv4 special-purpose registry; overlay/ground/destinations.py has the same list.
 fn is_global_v4(ip: Ipv4Addr) -> bool {
     !matches!(
         ip.octets(),

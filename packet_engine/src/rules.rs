@@ -1,5 +1,5 @@
 //! What an operator lets out of an exit beside what the network's rules say (policy.rs): protocols,
-//! networks and ports, and how many destinations a circuit may have (overlay/serving/exit_rules.py is the twin).
+//! networks and ports, and how many destinations a circuit may have (overlay/ground/exit_rules.py is the twin).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ pub const FLAG_RELAY: u16 = 1;
 pub const FLAG_EXIT_BT: u16 = 2;
 pub const FLAG_EXIT_IPV8: u16 = 4;
 
-/// overlay/serving/exit_rules.py, Protocol.
+/// overlay/ground/exit_rules.py, Protocol.
 pub const BITTORRENT: u8 = 1;
 pub const DHT: u8 = 2;
 pub const UDP_TRACKERS: u8 = 4;

@@ -29,7 +29,7 @@ from tests.commands import command, is_pool_child
 from tests.tunnel_pool.daemon.owner import Owner, Seeder, right_files
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tunnel_pool.bench.harness.daemon import PRIVATE
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import LocalSwarm, free_port
 from tunnel_pool.rpc.lifeline import adopt_orphans, die_with_parent
 

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from tunnel_pool.gumby_experiments import config, verbs
+from tunnel_pool.gumby_experiments import config, verb_lookup
 from tunnel_pool.gumby_experiments.errors import ScenarioError
 from tunnel_pool.gumby_experiments.scenario import read_scenario
 from tunnel_pool.system.errors import UsageError, UserError
@@ -32,7 +32,7 @@ def test_every_scenario_loads_and_every_verb_resolves(name):
         for planned in config.plan(form):
             scenario = config.scenario_of(form, planned.factors)
             assert scenario.lines
-            verbs.check(scenario)
+            verb_lookup.check(scenario)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,14 +120,14 @@ def test_an_experiment_that_is_none_is_named():
 def test_a_line_that_nobody_can_do_is_refused_before_anything_runs(line, why):
     text = f"&module tunnel_pool.gumby_experiments.verbs.swarm.SwarmModule\n{line}\n"
     with pytest.raises(ScenarioError, match="main:2") as raised:
-        verbs.check(read_scenario("main", lambda name: text, {}))
+        verb_lookup.check(read_scenario("main", lambda name: text, {}))
     assert why in str(raised.value)
 
 
 @pytest.mark.parametrize("module", ["tunnel_pool.gumby_experiments.verbs.swarm.Ghost", "ghost.Module", "Module"])
 def test_a_module_that_is_not_there_is_named(module):
     with pytest.raises(ScenarioError, match=f"&module {module}"):
-        verbs.check(read_scenario("main", lambda name: f"&module {module}\n", {}))
+        verb_lookup.check(read_scenario("main", lambda name: f"&module {module}\n", {}))
 
 
 def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(tmp_path, monkeypatch):

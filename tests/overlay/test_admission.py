@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.overlay.serving.admission import Admission, Handshakes, Joins
+from tunnel_pool.overlay.ground.admission import Admission, Handshakes, Joins
 
 
 def test_in_all_and_of_a_neighbour():

@@ -5,10 +5,10 @@ import itertools
 import os
 
 from tests.network import network, until
+from tunnel_pool.overlay import discovery
+from tunnel_pool.overlay.discovery import MAX_ANNOUNCE_PAUSE_S, QUESTIONS_OF_AN_ANNOUNCEMENT
 from tunnel_pool.overlay.hidden_swarms.announce_turns import AnnounceTurns
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
-from tunnel_pool.overlay.peers import discovery
-from tunnel_pool.overlay.peers.discovery import MAX_ANNOUNCE_PAUSE_S, QUESTIONS_OF_AN_ANNOUNCEMENT
 
 
 def test_new_ones_come_first_then_those_that_are_due_longest():

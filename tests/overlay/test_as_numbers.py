@@ -8,12 +8,12 @@ from netaddr import IPSet
 
 from tests.network import COMMUNITY_ID, EXIT_FLAGS, RELAY_FLAGS, address_of, make_config, until, unused_host
 from tests.test_cli import fails
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.ground.networks import networks_of, use_as_numbers
+from tunnel_pool.overlay.ground.path import Node, rank
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
 from tunnel_pool.overlay.paths.guards import GuardLayer, LayerSettings
-from tunnel_pool.overlay.paths.networks import networks_of, use_as_numbers
-from tunnel_pool.overlay.paths.path import Node, rank
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 

@@ -30,10 +30,10 @@ from tests.network import (
     until,
     unused_host,
 )
-from tunnel_pool.overlay.config import NOWHERE
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.config import NOWHERE
 from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST
-from tunnel_pool.overlay.serving.admission import Admission
 
 pytestmark = pytest.mark.usefixtures("engine")
 

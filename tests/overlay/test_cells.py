@@ -14,14 +14,14 @@ from ipv8.messaging.serialization import default_serializer
 from tests.feeding import mutations, outcome
 from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
-from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.wire.addresses import (
+from tunnel_pool.overlay.ground.addresses import (
     encode_packed,
     pack_address,
     pack_encoded,
     packed_address_end,
     unpack_address,
 )
+from tunnel_pool.overlay.ground.config import NOWHERE
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.steering.layout import CELL_MESSAGE_AT
 

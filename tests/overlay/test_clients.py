@@ -2,7 +2,7 @@
 
 from tunnel_pool.overlay.clients import clients as own
 from tunnel_pool.overlay.clients.clients import Clients
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 
 LANE, PEER, OTHER_PORT = Lane(1), b"\x01\x7f\x00\x00\x01\x00\x50", b"\x01\x7f\x00\x00\x01\x00\x51"
 NAME = b"\x03\x01a\x00\x50"

@@ -5,7 +5,6 @@ from dataclasses import fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunnel_pool.overlay.config import ExitFrom, HostPort, OverlayConfig
 from tunnel_pool.overlay.config_messages import (
     admission_message,
     admission_of,
@@ -14,8 +13,9 @@ from tunnel_pool.overlay.config_messages import (
     exit_rules_message,
     exit_rules_of,
 )
-from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.config import ExitFrom, HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
 from tunnel_pool.packet_engine import EngineChoice
 
 COUNTS = st.integers(0, (1 << 32) - 1)

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_ID_PORT, CIRCUIT_TYPE_RP_DOWNLOADER, Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of, set_group
-from tunnel_pool.overlay.config import SLOT_SHIFT
-from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+from tunnel_pool.overlay.ground.config import SLOT_SHIFT
+from tunnel_pool.overlay.ground.end_to_end import (
     FIRST_BYTES,
     address_of_number,
     end_to_end_address,
@@ -22,6 +21,7 @@ from tunnel_pool.overlay.hidden_swarms.end_to_end import (
     steering_of,
     use_secret,
 )
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of, set_group
 from tunnel_pool.socks5.steering import EndSteering
 
 words = st.integers(0, 2**32 - 1)

@@ -5,7 +5,7 @@ import logging
 
 from ipv8.taskmanager import MAX_TASK_AGE, TaskManager
 
-from tunnel_pool.overlay.endless import register_endless
+from tunnel_pool.overlay.ground.endless import register_endless
 
 
 async def test_an_endless_task_is_no_stuck_one(caplog):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 
 
 @pytest.mark.parametrize("host", ["not an address", ""])

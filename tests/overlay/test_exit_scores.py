@@ -12,12 +12,12 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, Circuit, Hop
 from ipv8.peer import Peer
 
 from tests.network import address_of, network, tunnels, until
-from tunnel_pool.overlay.clients.lanes import Lane, set_group
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS
+from tunnel_pool.overlay.ground.lanes import Lane, set_group
+from tunnel_pool.overlay.ground.path import Node, rank
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_IPV6, PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.paths.exit_scores import HALF_LIFE_S, LEAST, MAX_EXITS, NEWCOMER, TOGETHER_S, ExitScores
 from tunnel_pool.overlay.paths.hop_choice import HopChoice
-from tunnel_pool.overlay.paths.path import Node, rank
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.tunnels import _restore_scores
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunnel_pool.overlay.ground.networks import network_of
+from tunnel_pool.overlay.ground.path import Node, in_order, rank, without_conflicts
 from tunnel_pool.overlay.paths.guards import ABSENT_S, DAY_S, FIRST_LAYER, MAX_SAMPLED, RESERVES, Guards
-from tunnel_pool.overlay.paths.networks import network_of
-from tunnel_pool.overlay.paths.path import Node, in_order, rank, without_conflicts
 from tunnel_pool.overlay.peers.own_address import AddressVotes
 
 

@@ -20,8 +20,8 @@ from ipv8.peer import Peer
 
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import address_of, make_config, network, until
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.hidden_swarms.end_to_end import end_to_end_address, is_linked
+from tunnel_pool.overlay.ground.end_to_end import end_to_end_address, is_linked
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.overlay.node import open_overlay

@@ -7,7 +7,7 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit, Hop
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.pacing import Recent
+from tunnel_pool.overlay.ground.pacing import Recent
 from tunnel_pool.overlay.paths.guards import GuardOrder
 from tunnel_pool.overlay.paths.hop_choice import HopChoice
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
 from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
-from tunnel_pool.overlay.config import ExitFrom
+from tunnel_pool.overlay.ground.config import ExitFrom
+from tunnel_pool.overlay.ground.exit_rules import ExitRules, network_ranges
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.requests.bencode import is_bencoded
 from tunnel_pool.overlay.requests.http import (
@@ -22,7 +23,6 @@ from tunnel_pool.overlay.requests.http import (
 )
 from tunnel_pool.overlay.requests.http_answers import MAX_RESPONSE_BYTES, PAGE_BYTES, read_whole
 from tunnel_pool.overlay.requests.http_reading import read_response
-from tunnel_pool.overlay.serving.exit_rules import ExitRules, network_ranges
 from tunnel_pool.overlay.serving.http_exit import RefusedError
 
 TRACKER_ANSWER = b"d8:intervali1800e5:peers6:\x01\x02\x03\x04\x05\x06e"

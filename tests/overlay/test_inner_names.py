@@ -10,8 +10,8 @@ import pytest
 
 from tests.network import until
 from tunnel_pool.daemon.outside.urls import NotAllowedError, place_of
+from tunnel_pool.overlay.ground.exit_rules import Protocol
 from tunnel_pool.overlay.serving.circuit_names import CircuitNames
-from tunnel_pool.overlay.serving.exit_rules import Protocol
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.overlay.serving.resolver import (

@@ -20,7 +20,7 @@ def as_of_the_internet(monkeypatch):
 async def test_who_was_restarted_often_is_taken_in_again_and_who_is_there_stays(monkeypatch, as_of_the_internet):
     """Each start uses a new key, and the old keys hold the places of the address until they are found silent."""
     monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.DOUBTED_S", 0.3)
-    monkeypatch.setattr("tunnel_pool.overlay.peers.discovery.FEW_PEERS_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tunnel_pool.overlay.discovery.FEW_PEERS_INTERVAL_S", 0.1)
     host = unused_host()
     async with network(exits=1) as (exit_,):
         known = [address_of(exit_)]

@@ -11,7 +11,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import until
 from tests.overlay.test_hidden import linked, member, relays
-from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER, OWN_CIRCUITS, Offers
+from tunnel_pool.overlay.ground.offers import MOST_TOGETHER, OWN_CIRCUITS, Offers
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 
 
@@ -98,7 +98,7 @@ def test_what_is_left_takes_the_room_of_what_could_be_offered():
 
 @pytest.fixture
 def shared(monkeypatch):
-    monkeypatch.setattr("tunnel_pool.overlay.hidden_swarms.offers.OWN_CIRCUITS", 1)
+    monkeypatch.setattr("tunnel_pool.overlay.ground.offers.OWN_CIRCUITS", 1)
 
 
 @pytest.mark.usefixtures("engine", "shared")

@@ -1,4 +1,4 @@
-from tunnel_pool.overlay.pacing import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Newest, Recent
+from tunnel_pool.overlay.ground.pacing import FIRST_DELAY_S, MAX_DELAY_S, Backoff, Newest, Recent
 
 
 def test_the_delay_doubles_up_to_its_limit():

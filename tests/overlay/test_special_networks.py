@@ -5,7 +5,7 @@ import ipaddress
 import pytest
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 
 _native = pytest.importorskip("tunnel_pool.packet_engine._native")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.strangers import ANNOUNCE_BYTES, MAX_REMEMBERED, REMEMBERED_S, Strangers, is_announce
 
 RULES = ExitRules(inbound_per_s=10)

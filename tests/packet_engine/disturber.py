@@ -6,7 +6,7 @@ import socket
 from collections import Counter
 
 from tests.network import unused_host
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 
 CELL_AT = 22
 HOLD_S = 0.003

@@ -7,7 +7,7 @@ from ipv8.messaging.anonymization.exit_socket import DataChecker
 from ipv8.messaging.anonymization.tunnel import FORWARD, PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
 
 from tests.packet_engine.vectors import BITTORRENT, BORDERS, IPV8, NEVER, NOT_BITTORRENT, NOT_IPV8, PRIVATE, PUBLIC
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 from tunnel_pool.overlay.wire.session_keys import SessionKeys
 from tunnel_pool.packet_engine import EngineChoice, is_built
 

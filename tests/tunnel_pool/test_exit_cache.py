@@ -12,7 +12,7 @@ from ipv8.peerdiscovery.network import Network
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool import exit_cache
 from tunnel_pool.exit_cache import pack_exits, read_exits, unpack_exits
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 

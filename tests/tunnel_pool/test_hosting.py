@@ -9,7 +9,7 @@ import pytest
 
 from tests.commands import ROOT, command
 from tunnel_pool import framework, hosting
-from tunnel_pool.pool import switches
+from tunnel_pool.pool import launchers, switches
 from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher
 from tunnel_pool.socks5.asyncio_network import AsyncioNetwork
 from tunnel_pool.tribler import pooled_class
@@ -54,7 +54,7 @@ def test_a_hosts_switches_are_not_ours():
 
 def test_a_reactor_that_nobody_runs_starts_no_processes(monkeypatch):
     monkeypatch.setitem(sys.modules, "twisted.internet.reactor", SimpleNamespace(running=False))
-    assert isinstance(framework.own_launcher(), AsyncioLauncher)
+    assert isinstance(launchers.own_launcher(), AsyncioLauncher)
     assert isinstance(framework.own_network(), AsyncioNetwork)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.bench.harness.report import save_plot
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import CIRCUITS_PER_CHILD, WorkerRange

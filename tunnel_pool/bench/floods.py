@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tunnel_pool.bench.harness.datagrams import PAYLOAD_BYTES
 from tunnel_pool.bench.harness.load import CIRCUITS, MB, Result, World, open_world, until_ready
-from tunnel_pool.overlay.config import NOWHERE
+from tunnel_pool.overlay.ground.config import NOWHERE
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.system.errors import UserError

@@ -33,7 +33,7 @@ from tunnel_pool.bench.harness.datagrams import (
     waiting,
 )
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.config import HostPort, OverlayConfig
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.wire.udp import bind_udp
 from tunnel_pool.packet_engine import EngineChoice

@@ -15,8 +15,8 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER
 
 from tunnel_pool.bench.api import make_torrents
 from tunnel_pool.bench.harness import daemon
-from tunnel_pool.overlay.config import HostPort
-from tunnel_pool.overlay.peers.discovery import QUESTIONS_OF_AN_ANNOUNCEMENT
+from tunnel_pool.overlay.discovery import QUESTIONS_OF_AN_ANNOUNCEMENT
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.errors import UserError

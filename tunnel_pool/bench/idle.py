@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tunnel_pool.overlay.config import HostPort, slot_of
+from tunnel_pool.overlay.ground.config import HostPort, slot_of
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.measure import CpuMeter

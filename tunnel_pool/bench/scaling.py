@@ -27,7 +27,7 @@ from rich.table import Table
 
 from tunnel_pool.bench.harness.datagrams import DATAGRAM, TRAIN, send_train
 from tunnel_pool.bench.harness.load import Result, World
-from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.ground.admission import Admission
 from tunnel_pool.overlay.wire.udp import bind_udp, receive_buffer_bytes
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.socks5.address import encode_address

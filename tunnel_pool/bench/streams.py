@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tunnel_pool.overlay.config import NOWHERE, HostPort
+from tunnel_pool.overlay.ground.config import NOWHERE, HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.private_swarm.swarm import LocalSwarm

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tunnel_pool.bench.harness import tribler_core
 from tunnel_pool.bench.harness.daemon import magnet_of
-from tunnel_pool.overlay.config import TRIBLER_COMMUNITY_ID
+from tunnel_pool.overlay.ground.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.measure import Meter

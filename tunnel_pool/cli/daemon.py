@@ -24,7 +24,7 @@ from tunnel_pool.daemon.server.guard import may_listen
 from tunnel_pool.daemon.server.web import RPC_PATH, WebOptions
 from tunnel_pool.daemon.torrents.sessions import ANYWHERE, SessionOptions
 from tunnel_pool.node.config import parse_bytes
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system import systemd
 from tunnel_pool.system.deadline import ends_within
 from tunnel_pool.system.errors import UsageError, UserError

@@ -10,7 +10,7 @@ from typing import Any
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes

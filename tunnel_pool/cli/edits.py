@@ -7,10 +7,10 @@ from typing import Any
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.remote import add_ids, ask, describe
+from tunnel_pool.daemon.record import LimitMode
 from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
-from tunnel_pool.daemon.storage.record import LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError
 
 __all__ = ["add_options", "describe"]  # what a command has

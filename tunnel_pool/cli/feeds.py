@@ -11,7 +11,7 @@ from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.cli.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.feeds.model import LEAST_INTERVAL_MIN, MOST_INTERVAL_MIN
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError, UserError
 
 DESCRIPTIONS = {

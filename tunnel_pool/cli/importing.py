@@ -15,7 +15,7 @@ from tunnel_pool.cli.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.importing import deluge, qbittorrent, rtorrent, transmission
 from tunnel_pool.importing.model import BadTorrentError, Found, first_of, info_of, mapped
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UserError
 
 PROGRAMS: dict[str, ModuleType] = {

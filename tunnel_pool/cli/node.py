@@ -20,9 +20,9 @@ from tunnel_pool.node.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import are_any
 from tunnel_pool.node.server import ask_status, serving
-from tunnel_pool.overlay.config import ANY_SOURCE
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
-from tunnel_pool.overlay.serving.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.config import ANY_SOURCE
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.rpc.drop_reasons import DropReason

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.cli.arguments import options
-from tunnel_pool.overlay.config import MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
+from tunnel_pool.overlay.ground.config import MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
 from tunnel_pool.private_swarm.recipe import MORE_NODES, files_of, least_nodes, nodes_of
 from tunnel_pool.system.errors import UsageError, UserError
 

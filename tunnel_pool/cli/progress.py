@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tunnel_pool.overlay.clients.lanes import detour_of, lane_of
-from tunnel_pool.overlay.clients.streams import streams_of
+from tunnel_pool.overlay.ground.lanes import detour_of, lane_of
+from tunnel_pool.overlay.ground.streams import streams_of
 from tunnel_pool.torrent.client import TorrentClient
 
 LINE_INTERVAL_S = 2.0

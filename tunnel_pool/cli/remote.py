@@ -14,7 +14,7 @@ from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options, credentials
 from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.torrent.metainfo import magnet_link, parse_torrent
 

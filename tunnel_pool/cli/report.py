@@ -4,7 +4,7 @@ from typing import Any
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.streams import streams_of
+from tunnel_pool.overlay.ground.streams import streams_of
 from tunnel_pool.packet_engine import choose
 from tunnel_pool.system.measure import Meter
 from tunnel_pool.torrent.client import TorrentClient

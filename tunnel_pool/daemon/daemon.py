@@ -50,7 +50,7 @@ from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
 from tunnel_pool.daemon.torrents.watchdog import Watchdog
 from tunnel_pool.daemon.watch import keep_watch
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app

@@ -2,7 +2,6 @@
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.server.api import model
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import WorkerRange
 
@@ -13,8 +12,8 @@ class PoolControl:
     def __init__(self, tunnels: Tunnels) -> None:
         self._pool, self._scaling = tunnels.pool, tunnels.scaling
 
-    def workers(self) -> model.Workers | None:
-        return model.Workers(*self._scaling.workers) if self._scaling is not None else None
+    def workers(self) -> WorkerRange | None:
+        return self._scaling.workers if self._scaling is not None else None
 
     def scale(self, least: int, most: int) -> None:
         """Keep so many children from now on, started or drained one a second. Raises RequestError."""

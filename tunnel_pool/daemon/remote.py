@@ -12,7 +12,7 @@ from tunnel_pool.daemon.server.api.openapi import EVENTS_PATH
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.qbittorrent.labels import CATEGORY_IS_THERE
 from tunnel_pool.daemon.server.web import RPC_PATH, SESSION_HEADER
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.errors import UserError
 
 TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.daemon.storage.record import LimitMode
+from tunnel_pool.daemon.record import LimitMode
 from tunnel_pool.importing.libtorrents import speed_changes, with_resume
 from tunnel_pool.importing.model import BadTorrentError, Found, attempted, content_of, dictionary_of, torrent_of
 

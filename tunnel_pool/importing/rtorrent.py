@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED
+from tunnel_pool.daemon.record import HIGH, NORMAL, UNWANTED
 from tunnel_pool.importing.model import (
     BadTorrentError,
     Found,

@@ -8,8 +8,8 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.record import HIGH, LOW, NORMAL, UNWANTED
 from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
-from tunnel_pool.daemon.storage.record import HIGH, LOW, NORMAL, UNWANTED
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.importing.model import (
     BadTorrentError,

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import (
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.exit_rules import (
     INBOUND_PER_S,
     MAX_RANGES,
     ExitRules,

@@ -1,7 +1,7 @@
 """What may leave from an exit, in words. Pure."""
 
 from tunnel_pool.node.config import PROTOCOL_NAMES, Exit
-from tunnel_pool.overlay.serving.exit_rules import ExitRules, Protocol
+from tunnel_pool.overlay.ground.exit_rules import ExitRules, Protocol
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 REASONS = {

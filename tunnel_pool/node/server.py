@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from tunnel_pool.node.metrics import CONTENT_TYPE, NodeCollector, exposition
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.system.web_guard import keep_browser_rules

@@ -10,7 +10,7 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT
 from tunnel_pool import __version__
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.node.keeper import LimitsKeeper
-from tunnel_pool.overlay.clients.streams import streams_of
+from tunnel_pool.overlay.ground.streams import streams_of
 from tunnel_pool.overlay.serving.limits import CLASSES, LimitsMemory
 from tunnel_pool.system.measure import cpu_seconds
 

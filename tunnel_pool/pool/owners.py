@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER, OWN_CIRCUITS
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.offers import MOST_TOGETHER, OWN_CIRCUITS
 
 
 class SwarmOwners:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from tunnel_pool.overlay.pacing import doubled_s
+from tunnel_pool.overlay.ground.pacing import doubled_s
 
 START_TIMEOUT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0

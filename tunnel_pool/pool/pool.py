@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from tunnel_pool.framework import own_launcher
 from tunnel_pool.pool.command import StartMethod, only_for_children
+from tunnel_pool.pool.launchers import own_launcher
 from tunnel_pool.pool.launching import Descriptors, ProcessEvents, RunningProcess
 from tunnel_pool.pool.policy import (
     ALIVE_STATES,

@@ -16,11 +16,11 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import GroupedCircuits, Lane, asked_hops, set_group
 from tunnel_pool.overlay.community import LocalTunnelSettings
-from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
-from tunnel_pool.overlay.messages import peer_message
-from tunnel_pool.overlay.pacing import Backoff
+from tunnel_pool.overlay.ground.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.ground.lanes import GroupedCircuits, Lane, asked_hops, set_group
+from tunnel_pool.overlay.ground.messages import peer_message
+from tunnel_pool.overlay.ground.pacing import Backoff
 from tunnel_pool.overlay.paths.way_out import WayOut
 from tunnel_pool.pool.policy import ChildState, Load, least_loaded, share_out
 from tunnel_pool.pool.pool import ProcessPool

@@ -23,17 +23,17 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
-from tunnel_pool.overlay.clients.lanes import Lane, asked_hops, set_detour, set_group
-from tunnel_pool.overlay.clients.streams import Guest
 from tunnel_pool.overlay.community import LocalTunnelSettings
-from tunnel_pool.overlay.config import NOWHERE, HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
-from tunnel_pool.overlay.hidden_swarms.end_to_end import secret_in_use, set_known_as
+from tunnel_pool.overlay.discovery import MAX_PEERS
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.config import NOWHERE, HostPort, OverlayConfig, slot_of
+from tunnel_pool.overlay.ground.end_to_end import secret_in_use, set_known_as
+from tunnel_pool.overlay.ground.exit_rules import ExitRules
+from tunnel_pool.overlay.ground.lanes import Lane, asked_hops, set_detour, set_group
+from tunnel_pool.overlay.ground.streams import Guest
 from tunnel_pool.overlay.paths.exit_scores import ExitScores
 from tunnel_pool.overlay.paths.guards import Guards
-from tunnel_pool.overlay.peers.discovery import MAX_PEERS
-from tunnel_pool.overlay.serving.admission import Admission
-from tunnel_pool.overlay.serving.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import FINAL_STATES

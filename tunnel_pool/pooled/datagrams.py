@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane, set_announced
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.wire.addresses import unpack_encoded
+from tunnel_pool.overlay.ground.addresses import unpack_encoded
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.lanes import Lane, set_announced
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.steered_associations import SteeredCarrier
 from tunnel_pool.pooled.stream_placement import StreamPlacement

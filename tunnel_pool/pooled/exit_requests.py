@@ -7,9 +7,9 @@ from collections import Counter
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_CLOSING, Circuit
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.pacing import Recent
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of
+from tunnel_pool.overlay.ground.pacing import Recent
 from tunnel_pool.overlay.requests.http import (
     CIRCUIT_TYPE_HTTP,
     PEER_FLAG_EXIT_HTTP,

@@ -18,11 +18,11 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
-from tunnel_pool.overlay.hidden_swarms.offers import OWN_CIRCUITS
-from tunnel_pool.overlay.messages import peer_message
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.end_to_end import END_TO_END, EndToEndAddresses, end_to_end_address
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.messages import peer_message
+from tunnel_pool.overlay.ground.offers import OWN_CIRCUITS
 from tunnel_pool.pool.owners import SwarmOwners
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.mirror import MirroredExit, PeerOf, RouteMirror, update_swarm

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from ipv8.messaging.anonymization.tunnel import Circuit, Hop, IntroductionPoint, RelayRoute, RoutingObject, Swarm
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.messages import introduction_point
+from tunnel_pool.overlay.ground.messages import introduction_point
 from tunnel_pool.rpc.sync import ExitState, PeerState, RelayState, StreamsState, SwarmState, SyncState
 
 PeerOf = Callable[[PeerState], Peer]

@@ -6,9 +6,9 @@ import time
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, DESTROY_REASON_UNNEEDED, Circuit
 
-from tunnel_pool.overlay.config import MAX_SLOTS, slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END
-from tunnel_pool.overlay.pacing import Recent
+from tunnel_pool.overlay.ground.config import MAX_SLOTS, slot_of
+from tunnel_pool.overlay.ground.end_to_end import END_TO_END
+from tunnel_pool.overlay.ground.pacing import Recent
 from tunnel_pool.pool.policy import ChildState, surplus
 from tunnel_pool.pool.scaling import SHRINK_AFTER_S, ChildLoad, Drain, End, Grow, Resume, ScalingPolicy, WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity

@@ -15,9 +15,9 @@ from typing import Any
 from google.protobuf.message import Message
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
-from tunnel_pool.overlay.config import OverlayConfig
+from tunnel_pool.overlay.ground.config import OverlayConfig
+from tunnel_pool.overlay.ground.messages import address_message, introduction_state, peer_message, peer_of
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
-from tunnel_pool.overlay.messages import address_message, introduction_state, peer_message, peer_of
 from tunnel_pool.overlay.node import open_front
 from tunnel_pool.overlay.one_port.front import FrontCommunity
 from tunnel_pool.overlay.paths.guards import GuardOrder, Guards

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import CallError

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import that_reach
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import steering_of
-from tunnel_pool.overlay.messages import address_message
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.end_to_end import steering_of
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.messages import address_message
+from tunnel_pool.overlay.ground.pacing import Newest
+from tunnel_pool.overlay.ground.streams import that_reach
 from tunnel_pool.pool.pool import ProcessPool
 from tunnel_pool.pooled.stream_placement import StreamPlacement
 from tunnel_pool.rpc import control_pb2 as pb

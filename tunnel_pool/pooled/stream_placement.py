@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import streams_of
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import streams_of
 
 UNTOLD_S = 1.0  # how long it takes at most until the children's pictures show a new stream
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 
 MORE_NODES = 2  # that may be away
 ALLOWED = ("Where to the exit sends: the networks of the nodes. Add those of seeders, daemons and trackers elsewhere.",)

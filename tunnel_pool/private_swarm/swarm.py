@@ -19,7 +19,7 @@ from types import TracebackType
 
 import psutil
 
-from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort
+from tunnel_pool.overlay.ground.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.system.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.shares import ROOM, Shares, Visitor
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.pacing import Newest
 
 WINDOW_S = 60.0
 LINES_OF_A_KIND = 5  # that are written in a window

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from urllib.parse import urlsplit
 
-from tunnel_pool.overlay.serving.destinations import is_address
+from tunnel_pool.overlay.ground.destinations import is_address
 
 LOCAL_NAMES = ("localhost", "localhost.")
 # Each answer has these. The opener of a window learns nothing of it (COOP), nor does a page that embeds an answer.

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.community import LocalTunnelSettings
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.socks5.server import Socks5Server

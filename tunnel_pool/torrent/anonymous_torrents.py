@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import libtorrent as lt
 
-from tunnel_pool.overlay.serving.destinations import is_address
+from tunnel_pool.overlay.ground.destinations import is_address
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
 
 TRACKER_SCHEMES = ("http", "udp")

@@ -17,8 +17,8 @@ import libtorrent as lt
 from ipv8.messaging.anonymization.tunnel import Circuit
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.serving.destinations import is_address
+from tunnel_pool.overlay.ground.destinations import is_address
+from tunnel_pool.overlay.ground.lanes import Lane
 
 DHT_RETRY_S = 1.0
 DHT_AGAIN_S = 10.0

@@ -13,16 +13,16 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.clients.clients import Clients
-from tunnel_pool.overlay.clients.lanes import Lane, detour_of, is_announced, lane_of
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
-from tunnel_pool.overlay.clients.streams import Guest
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.end_to_end import (
     END_TO_END,
     end_to_end_address,
     number_of_end,
 )
-from tunnel_pool.overlay.pacing import TokenBucket
+from tunnel_pool.overlay.ground.lanes import Lane, detour_of, is_announced, lane_of
+from tunnel_pool.overlay.ground.pacing import TokenBucket
+from tunnel_pool.overlay.ground.streams import Guest
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP, HttpError
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.sandbox.lockdown import Lockdown

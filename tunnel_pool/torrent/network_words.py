@@ -3,7 +3,7 @@
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.overlay.clients.lanes import detour_of
+from tunnel_pool.overlay.ground.lanes import detour_of
 
 NOBODY = (
     "No node of the network has answered: look whether this machine is online, whether a firewall lets UDP out, and "

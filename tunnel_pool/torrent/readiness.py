@@ -6,8 +6,8 @@ Pure: the time is an argument.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import may_come_to_speak
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import may_come_to_speak
 
 GATHER_S = 0.5  # how long a first circuit waits for others: a peer stays with the circuit it is met over
 STREAMS_S = 2.0  # how long circuits have to find out whether their exits speak streams: who is met by uTP keeps to it

@@ -8,9 +8,9 @@ from typing import Protocol
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_DOWNLOADER
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.clients.streams import Guest, may_lead, streams_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_circuit, number_of_end
+from tunnel_pool.overlay.ground.end_to_end import END_TO_END, end_to_end_circuit, number_of_end
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of
+from tunnel_pool.overlay.ground.streams import Guest, may_lead, streams_of
 from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
 CHOOSE_S, IDLE_CHOOSE_S = 0.25, 1.0

@@ -21,7 +21,7 @@ def pooled_class(tribler_class: type, workers: int, circuit_removed: object) -> 
     if why_not := hosting.why_no_pool():
         logger.warning("Tunnels run in one process, as no pool of workers can run here: %s", why_not)
         return tribler_class
-    from tunnel_pool.overlay.config import MAX_SLOTS
+    from tunnel_pool.overlay.ground.config import MAX_SLOTS
     from tunnel_pool.pool.scaling import WorkerRange
     from tunnel_pool.tribler.community import AdoptionOptions, adopt
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tunnel_pool.contract import Address
 from tunnel_pool.exit_cache import read_exits
-from tunnel_pool.overlay.config import HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.config import HostPort, OverlayConfig
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange

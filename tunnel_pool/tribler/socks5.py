@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tunnel_pool.contract import Address
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.socks5.server import Socks5Server

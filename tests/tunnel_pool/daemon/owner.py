@@ -10,7 +10,7 @@ import libtorrent as lt
 
 from tests.network import unused_host
 from tests.tunnel_pool.daemon.running import make_torrent
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.libtorrent_session import open_session

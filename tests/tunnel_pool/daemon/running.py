@@ -15,7 +15,7 @@ from tunnel_pool.bench.harness.daemon import PRIVATE
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.storage.store import STORE_FILE
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.metainfo import new_creator
 from tunnel_pool.tunnels import NodeOptions

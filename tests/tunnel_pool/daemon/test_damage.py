@@ -12,8 +12,8 @@ from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.bench.harness.daemon import PRIVATE
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.storage.backup import backup_of
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import STORE_FILE, Store, StoredTorrent
 from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.torrent.metainfo import parse_link, read_metainfo

@@ -12,12 +12,12 @@ import pytest
 from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.room import AHEAD_BYTES, Budget, FreeSpace
 from tunnel_pool.daemon.storage import disk as disk_module
 from tunnel_pool.daemon.storage import room
 from tunnel_pool.daemon.storage.presence import Part, Presence, expected_parts, presence_of
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents import alerts
 from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, SetFields, Stop

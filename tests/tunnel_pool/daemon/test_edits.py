@@ -13,8 +13,8 @@ from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.server.tiers import NOT_ASKED, entries_of
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.edits import (
     AddRequest,
     EditTrackers,

@@ -18,7 +18,7 @@ from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials, GuessLimit
 from tunnel_pool.daemon.server.qbittorrent import server
 from tunnel_pool.daemon.server.web import WebOptions
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.sandbox import connections
 from tunnel_pool.system import http_server
 from tunnel_pool.system.http_server import serving_app

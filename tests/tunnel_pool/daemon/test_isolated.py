@@ -9,8 +9,8 @@ from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents.edits import AddRequest, Relabel
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
-from tunnel_pool.overlay.clients.lanes import group_of
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.ground.lanes import group_of
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.isolation import Isolation
 from tunnel_pool.torrent.lockdown import LockdownMode

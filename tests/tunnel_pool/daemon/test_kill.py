@@ -16,7 +16,7 @@ from tests.tunnel_pool.daemon.owner import FILES, Owner, Seeder, link_of, right_
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
 from tunnel_pool.daemon.storage.store import Store
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import same_bytes
 
 TORRENTS = 6

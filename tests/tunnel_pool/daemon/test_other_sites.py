@@ -10,7 +10,7 @@ from tests.tunnel_pool.daemon.browser import browser, needs_chromium
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.daemon.server.web import PAGES, WebOptions
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.http_server import serving_app
 
 LINK = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, moved, plan, reached_limits
 from tunnel_pool.daemon.rules.room import NOT_TOLD, Budget
@@ -23,12 +24,11 @@ from tunnel_pool.daemon.server.guard import (
 from tunnel_pool.daemon.server.transmission.arguments import priorities_of
 from tunnel_pool.daemon.server.transmission.fields import FIELDS
 from tunnel_pool.daemon.server.transmission.names import camel, kebab, snake
-from tunnel_pool.daemon.storage.record import LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.counted import Counted
 from tunnel_pool.daemon.torrents.seen import Count, StatusSummary
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.torrent.announces.account import Totals
 
 RULES = HopRules(default=2, by_label={"linux": 1, "secret": 3}, by_folder={"/data": 1, "/data/plain": 0})

@@ -34,7 +34,7 @@ from tunnel_pool.daemon.server.entrance import KEY_HEADER
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.storage.disk import is_inside
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.torrent.metainfo import new_creator

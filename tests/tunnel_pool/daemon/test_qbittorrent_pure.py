@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunnel_pool.daemon.errors import ConflictError, RequestError, refuse_some
+from tunnel_pool.daemon.record import LimitMode
+from tunnel_pool.daemon.server.logins import IDLE_S, MOST, Logins
 from tunnel_pool.daemon.server.qbittorrent import categories, preferences
 from tunnel_pool.daemon.server.qbittorrent.deltas import Deltas
 from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_limit
 from tunnel_pool.daemon.server.qbittorrent.listing import STATUSES, listed, paged
-from tunnel_pool.daemon.server.qbittorrent.logins import IDLE_S, MOST, Logins
 from tunnel_pool.daemon.server.qbittorrent.words import Words
-from tunnel_pool.daemon.storage.record import LimitMode
 from tunnel_pool.daemon.storage.settings import Settings
 
 PORT = 6881

@@ -15,7 +15,7 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.cli.details import numbers
 from tunnel_pool.cli.main import make_parser, module_of
-from tunnel_pool.daemon.storage.record import LimitMode
+from tunnel_pool.daemon.record import LimitMode
 from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import read_metainfo

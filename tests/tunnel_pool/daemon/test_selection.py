@@ -10,8 +10,8 @@ from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
+from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.rules.selection import distrust_ends, newly_wanted
-from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.private_swarm.swarm import same_bytes
 
 FILES = {f"{name}.bin": 300_000 + 7_000 * number for number, name in enumerate("abcdef")}  # pieces go over their ends

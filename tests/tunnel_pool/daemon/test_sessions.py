@@ -11,8 +11,8 @@ from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions
 from tunnel_pool.daemon.torrents.edits import AddRequest, SetHops
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE, SessionOptions, Sessions
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.metainfo import parse_torrent
 from tunnel_pool.tunnels import NodeOptions

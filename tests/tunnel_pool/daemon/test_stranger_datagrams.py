@@ -9,7 +9,7 @@ import pytest
 from tests.network import metrics_in, unused_host
 from tests.tunnel_pool.daemon.running import daemon
 from tests.tunnel_pool.node.test_service import node, scraped
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.peers.dht import CarefulDht
 from tunnel_pool.private_swarm.swarm import free_port
 

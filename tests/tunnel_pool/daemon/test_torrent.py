@@ -4,12 +4,12 @@ import libtorrent as lt
 import pytest
 
 from tests.tunnel_pool.daemon.running import make_torrent
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.server.stream_server import _is_there
 from tunnel_pool.daemon.server.transmission.fields import FIELDS
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.seen import Count
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 
 QUIET = {"enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False}
 

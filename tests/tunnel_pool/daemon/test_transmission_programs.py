@@ -16,7 +16,7 @@ from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.web import SESSION_HEADER, WebOptions
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 
 USER, PASSWORD = "tunnel-pool", "correct horse"
 SIZES = {"a.mkv": 300_000, "sub/b.srt": 1000}

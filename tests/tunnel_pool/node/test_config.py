@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tunnel_pool.node.config import exit_rules, parse_bytes, protocols, read_config
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import NOTHING, Usage, is_open, limits_at, period_start
-from tunnel_pool.overlay.serving.exit_rules import ExitRules, Protocol, Ranges, network_ranges
+from tunnel_pool.overlay.ground.exit_rules import ExitRules, Protocol, Ranges, network_ranges
 from tunnel_pool.overlay.serving.limits import UNLIMITED, LimitsMemory
 from tunnel_pool.overlay.serving.rate_limits import Limits, Rates
 from tunnel_pool.system.errors import UserError

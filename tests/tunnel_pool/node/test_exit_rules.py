@@ -14,10 +14,8 @@ from ipv8.messaging.anonymization import payload as payloads
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
 from tests.network import EXIT_FLAGS, address_of, make_config, until, unused_host
-from tunnel_pool.overlay.node import open_overlay
-from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
-from tunnel_pool.overlay.serving.exit_rules import (
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.exit_rules import (
     NO_RULES,
     Contacts,
     ExitRules,
@@ -26,6 +24,8 @@ from tunnel_pool.overlay.serving.exit_rules import (
     could_be_any_of,
     network_ranges,
 )
+from tunnel_pool.overlay.node import open_overlay
+from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING
 from tunnel_pool.overlay.serving.serving import MAX_TEST_BYTES
 from tunnel_pool.packet_engine import is_built

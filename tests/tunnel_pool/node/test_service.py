@@ -14,7 +14,7 @@ from tests.network import COMMUNITY_ID, Echo, dht_like, make_config, metrics_in,
 from tests.test_cli import fails
 from tunnel_pool.node.config import read_config
 from tunnel_pool.node.server import ask_status
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.swarm import free_port

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pool.owners import SwarmOwners
 
 A, B, C = b"a" * 20, b"b" * 20, b"c" * 20

@@ -11,10 +11,9 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLA
 
 from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, sockets_of, tunnels, until
 from tunnel_pool.daemon.pool import PoolControl
-from tunnel_pool.daemon.server.api.model import Workers
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import HostPort, slot_of
-from tunnel_pool.overlay.serving.admission import Admission
+from tunnel_pool.overlay.ground.admission import Admission
+from tunnel_pool.overlay.ground.config import HostPort, slot_of
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.policy import ChildState
 from tunnel_pool.pool.scaling import WorkerRange
@@ -52,7 +51,7 @@ async def test_another_number_of_children_is_kept_though_none_is_at_work():
         os.kill(client.pool.pid(0), signal.SIGKILL)
         await until(lambda: not client.pool.running())
         control.scale(2, 2)
-        assert control.workers() == Workers(least=2, most=2)
+        assert control.workers() == WorkerRange(2, 2)
         await until(lambda: client.pool.running() == [0, 1])
 
 

@@ -11,7 +11,7 @@ from tests.marks import ENGINES_PYTHON_SLOW
 from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.socks5.test_server import associate, udp_socket
 from tunnel_pool.framework import own_network
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START, split_udp_request
 from tunnel_pool.socks5.server import MAX_ASSOCIATIONS, Socks5Server

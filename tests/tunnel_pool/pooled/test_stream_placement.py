@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.ground.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pooled.stream_placement import UNTOLD_S, StreamPlacement
 from tunnel_pool.rpc.sync import StreamsState
 

@@ -8,7 +8,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit, Ho
 from ipv8.peer import Peer
 
 from tests.tunnel_pool.torrent.test_announces import CONNECT_START, announce, answer_to, node
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.requests.dht_pings import ping
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import encode_address

@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.network import address_of, network, tunnels, until
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.torrent.anonymous_session import AnonymousSessions
 from tunnel_pool.torrent.session import TorrentSession
 

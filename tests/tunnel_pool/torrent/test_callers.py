@@ -8,10 +8,10 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_
 
 from tests.network import until, unused_host
 from tests.tunnel_pool.torrent.test_dispatch import Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import Guest, that_reach
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import address_of_number, drawn_number, known_as, steering_of
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.end_to_end import address_of_number, drawn_number, known_as, steering_of
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import Guest, that_reach
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import StreamsState
 from tunnel_pool.socks5.address import AddressType, Socks5Address

@@ -4,9 +4,9 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit, Hop
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane
 from tunnel_pool.overlay.clients.sticky import StickyMap
-from tunnel_pool.overlay.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.ground.config import SLOT_SHIFT, slot_of
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.torrent.dispatch import Dispatcher, connect
 

@@ -3,7 +3,7 @@
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane, set_detour
+from tunnel_pool.overlay.ground.lanes import Lane, set_detour
 from tunnel_pool.torrent.network_words import NOBODY, way_out_in_words
 
 

@@ -4,8 +4,8 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit, Hop
 from ipv8.peer import Peer
 
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.clients.streams import PEER_FLAG_EXIT_STREAMS
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.rpc.sync import StreamsState
 from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, STREAMS_S, Readiness
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA
 
 from tests.tunnel_pool.torrent.test_dispatch import Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.rpc.sync import StreamsState
 from tunnel_pool.torrent.transport import LONELY_S, UTP_ALONE, UTP_S, Transport, TransportChoice, Ways
 from tunnel_pool.torrent.transport_control import AT_ONCE_S, LaneKinds, TransportControl

@@ -13,7 +13,7 @@ import libtorrent as lt
 from prometheus_client.parser import text_string_to_metric_families
 
 from tunnel_pool.daemon.server.metrics import LOOP_DELAY
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.program import own_environment, own_executable
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.errors import UserError

@@ -15,9 +15,9 @@ from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_REL
 
 from tunnel_pool.bench.harness.datagrams import DATAGRAM, PAYLOAD_BYTES, UDP_GRO, send_train, waiting
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, HostPort, OverlayConfig
+from tunnel_pool.overlay.ground.admission import NO_MORE_THAN_USUAL, Admission
+from tunnel_pool.overlay.ground.config import COMMUNITY_ID_BYTES, HostPort, OverlayConfig
 from tunnel_pool.overlay.node import open_overlay
-from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.overlay.wire.udp import bind_udp
 from tunnel_pool.packet_engine import EngineChoice

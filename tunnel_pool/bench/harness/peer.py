@@ -36,8 +36,8 @@ from ipv8.peerdiscovery.network import Network
 from tunnel_pool.bench.harness.plain_tunnels import adapt
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.framework import own_network
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.rpc.lifeline import die_with_parent
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.steering.group import BUFFER_BYTES

@@ -3,8 +3,8 @@
 from ipv8.messaging.anonymization.community import TunnelCommunity
 from ipv8.messaging.anonymization.tunnel import Circuit
 
-from tunnel_pool.overlay.config import NOWHERE
-from tunnel_pool.overlay.hidden_swarms.end_to_end import END_TO_END, end_to_end_address
+from tunnel_pool.overlay.ground.config import NOWHERE
+from tunnel_pool.overlay.ground.end_to_end import END_TO_END, end_to_end_address
 from tunnel_pool.socks5.address import decode_address, encode_address
 
 

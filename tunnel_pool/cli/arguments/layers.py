@@ -10,7 +10,7 @@ from typing import Any
 
 from tunnel_pool.daemon.config import DaemonConfig, read_config
 from tunnel_pool.daemon.server.api import model
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.toml_file import arguments_of

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.overlay.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
-from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER, OWN_CIRCUITS
+from tunnel_pool.overlay.ground.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
+from tunnel_pool.overlay.ground.offers import MOST_TOGETHER, OWN_CIRCUITS
 from tunnel_pool.overlay.paths.guards import FIRST_LAYER
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod

@@ -7,7 +7,7 @@ from pathlib import Path
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.web import USUAL_ADDRESS
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.errors import UserError
 
 PASSWORD_VARIABLE = "TUNNEL_POOL_RPC_PASSWORD"  # noqa: S105

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 
 MAX_FEEDS = MAX_RULES = 200
 MAX_NAME = 255

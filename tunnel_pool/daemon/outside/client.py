@@ -14,7 +14,7 @@ from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, Prox
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.outside.urls import NotNowError, OutsideError, Place, Way, is_magnet, place_of
-from tunnel_pool.overlay.clients.lanes import MAX_GROUP, Lane
+from tunnel_pool.overlay.ground.lanes import MAX_GROUP, Lane
 from tunnel_pool.socks5.address import AddressType, Socks5Address
 from tunnel_pool.socks5.messages import ReplyCode
 from tunnel_pool.socks5.server import CannotListenError

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from yarl import URL
 
 from tunnel_pool.daemon.outside.private import address_of, is_private
-from tunnel_pool.overlay.serving.destinations import is_allowed_destination
+from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 from tunnel_pool.overlay.serving.inner_names import is_inner_name
 from tunnel_pool.torrent.anonymous_torrents import HTTPS_PORT
 

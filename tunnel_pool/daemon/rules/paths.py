@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.storage.record import Layout
+from tunnel_pool.daemon.record import Layout
 from tunnel_pool.torrent.entries import Entry, real_files
 
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux's own file systems

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.rules.room import Budget
-from tunnel_pool.daemon.storage.record import LimitMode, Record
 
 
 class Activity(Enum):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
+from tunnel_pool.daemon.record import NORMAL, UNWANTED
 
 
 def priority_of(priorities: Sequence[int], index: int) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from tunnel_pool.overlay.pacing import doubled_s
+from tunnel_pool.overlay.ground.pacing import doubled_s
 
 FIRST_S = 30.0
 MOST_S = 3600.0  # the longest time between two attempts

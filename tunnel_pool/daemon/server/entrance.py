@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 from tunnel_pool.daemon.server.guard import Credentials, GuessLimit, is_authorized
-from tunnel_pool.daemon.server.qbittorrent.logins import Logins
+from tunnel_pool.daemon.server.logins import Logins
 from tunnel_pool.sandbox import connections
 from tunnel_pool.system.http_server import VISITOR, RefusedError, by_address
 from tunnel_pool.system.shares import Visitor

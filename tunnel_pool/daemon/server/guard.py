@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 from dataclasses import dataclass
 
-from tunnel_pool.overlay.pacing import Newest, TokenBucket
+from tunnel_pool.overlay.ground.pacing import Newest, TokenBucket
 
 GUESSES_PER_S = 0.2  # wrong passwords that are looked at of one client, after the first GUESSES_AT_ONCE
 GUESSES_OF_ALL_PER_S = 5.0

@@ -18,7 +18,7 @@ from tunnel_pool.daemon.server.transmission import rpc
 from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
 from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.web_guard import keep_browser_rules
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.record import UNWANTED, Record
 from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.storage.disk import Identity
-from tunnel_pool.daemon.storage.record import UNWANTED, Record
 from tunnel_pool.torrent.entries import kept_name, real_files
 from tunnel_pool.torrent.takeover import size_of
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.storage import backup
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.system.errors import UserError
 
 STORE_FILE = "daemon.db"

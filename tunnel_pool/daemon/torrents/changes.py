@@ -11,6 +11,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import moved
@@ -18,7 +19,6 @@ from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.rules.tiers import merged, tiers_in
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.edits import (
     AddRequest,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunnel_pool.daemon.storage.record import Layout
+from tunnel_pool.daemon.record import Layout
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 Tiers = list[list[str]]

@@ -11,11 +11,11 @@ from functools import partial
 import libtorrent as lt
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import distrust_ends
 from tunnel_pool.daemon.rules.tiers import name_trackers
 from tunnel_pool.daemon.storage.presence import not_found
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.counted import NOTHING, Counted
@@ -27,8 +27,8 @@ from tunnel_pool.daemon.torrents.seen import Count, StatusSummary
 from tunnel_pool.daemon.torrents.sessions import Sessions
 from tunnel_pool.daemon.torrents.status import hashes_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers, strip
 from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator

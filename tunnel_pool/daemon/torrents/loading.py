@@ -10,11 +10,11 @@ from typing import NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.tiers import tiers_in
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found, presence_of
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.moves import Moves

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import final_paths, first_clash, is_inside, renames, spellings_of
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry, Part, parts_of, pieces_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.hops import check_labels, other_labels
 from tunnel_pool.daemon.rules.tiers import checked
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.edits import (
     EditTrackers,
     Move,

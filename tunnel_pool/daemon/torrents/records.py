@@ -10,8 +10,8 @@ from typing import Any
 import libtorrent as lt
 import msgspec
 
+from tunnel_pool.daemon.record import Record, new_tracker_key
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.storage.record import Record, new_tracker_key
 from tunnel_pool.daemon.storage.settings import Settings, settings_of
 from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, StoreError
 from tunnel_pool.daemon.torrents.torrent import Torrent

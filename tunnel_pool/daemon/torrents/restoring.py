@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.storage.record import Record, new_tracker_key
+from tunnel_pool.daemon.record import Record, new_tracker_key
 from tunnel_pool.daemon.storage.store import StoredTorrent
 from tunnel_pool.daemon.torrents.records import Records
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.torrent.metainfo import name_of, parse_link
 
 OF_RECORD = "what was kept of it was damaged: say its hops, labels and folder again, and start it"

@@ -20,7 +20,7 @@ from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.seen import Count
 from tunnel_pool.daemon.torrents.sessions import Sessions
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.torrent.isolation import PLAIN, share_limit
 
 SOON_S = 0.05

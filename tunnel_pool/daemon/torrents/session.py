@@ -11,7 +11,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.libtorrent_session import LibtorrentSession

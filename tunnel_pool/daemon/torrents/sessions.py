@@ -9,8 +9,8 @@ from typing import Any
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.torrents.session import DaemonSession, OnAlert
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.config import HostPort
+from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.torrent.anonymous_session import AnonymousSessions
 from tunnel_pool.torrent.anonymous_torrents import TrackerRules, tracker_rules

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
+from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.life import Event, Orders
 from tunnel_pool.daemon.rules.queue import Activity
-from tunnel_pool.daemon.storage.record import Record
 from tunnel_pool.daemon.torrents.counted import Counted
 from tunnel_pool.daemon.torrents.seen import (
     Announced,
@@ -18,7 +18,7 @@ from tunnel_pool.daemon.torrents.seen import (
 )
 from tunnel_pool.daemon.torrents.status import Seen
 from tunnel_pool.daemon.torrents.view import NO_ROLE, Allowed, TorrentView
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 
 CAUTIOUS_BYTES_PER_S = 256_000
 

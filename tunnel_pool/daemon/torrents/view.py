@@ -9,12 +9,12 @@ from typing import NamedTuple
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
+from tunnel_pool.daemon.record import UNWANTED, Record
 from tunnel_pool.daemon.rules.life import Check, Facts, Life, Place, State, Trouble
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.rules.speeds import Speeds
 from tunnel_pool.daemon.rules.standstill import Standstill
-from tunnel_pool.daemon.storage.record import UNWANTED, Record
 from tunnel_pool.daemon.torrents.counted import Counted
 from tunnel_pool.daemon.torrents.seen import (
     NEVER_SAVED,
@@ -25,7 +25,7 @@ from tunnel_pool.daemon.torrents.seen import (
 )
 from tunnel_pool.daemon.torrents.status import PeerInfos, Seen, hashes_of
 from tunnel_pool.daemon.torrents.waiting import Waiting
-from tunnel_pool.overlay.clients.lanes import Lane
+from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.entries import real_files
 

@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT, Circuit
 
 from tunnel_pool.contract import Address, Tunnels
-from tunnel_pool.overlay.clients.lanes import Lane
-from tunnel_pool.overlay.pacing import Newest, doubled_s
+from tunnel_pool.overlay.ground.lanes import Lane
+from tunnel_pool.overlay.ground.pacing import Newest, doubled_s
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import AddressType, decode_address
 from tunnel_pool.torrent.announces import http_trackers, udp_trackers

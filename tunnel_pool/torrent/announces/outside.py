@@ -8,8 +8,8 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tunnel_pool.overlay.pacing import Newest
-from tunnel_pool.overlay.paths.networks import network_of
+from tunnel_pool.overlay.ground.networks import network_of
+from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.overlay.requests.dht_pings import answers, ping
 from tunnel_pool.socks5.address import AddressType, decode_address
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from tunnel_pool.overlay.config import MAX_HOPS, MAX_SLOTS
+from tunnel_pool.overlay.ground.config import MAX_HOPS, MAX_SLOTS
 
 Hops = Annotated[int, msgspec.Meta(ge=0, le=MAX_HOPS, description="0 is plain and not anonymous")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

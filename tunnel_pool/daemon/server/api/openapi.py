@@ -11,7 +11,7 @@ from tunnel_pool.daemon.feeds.model import MAX_NAME
 from tunnel_pool.daemon.server.api import model
 from tunnel_pool.daemon.server.api.operations import Operation
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S
-from tunnel_pool.overlay.config import MAX_SLOTS
+from tunnel_pool.overlay.ground.config import MAX_SLOTS
 
 DOCUMENT_PATH = "/api/openapi.json"
 EVENTS_PATH = "/api/events"

@@ -13,9 +13,9 @@ from tunnel_pool.daemon.server.shown import eta_s
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.sessions import Sessions
 from tunnel_pool.daemon.torrents.view import TorrentView
-from tunnel_pool.overlay.clients.lanes import detour_of
-from tunnel_pool.overlay.clients.streams import streams_of
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.lanes import detour_of
+from tunnel_pool.overlay.ground.streams import streams_of
 
 NODE_DIGITS = 8
 _STATES = {

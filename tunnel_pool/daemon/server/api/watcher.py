@@ -14,7 +14,7 @@ from tunnel_pool.daemon.server.api.happenings import Seen
 from tunnel_pool.daemon.server.rows import Rows
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.node.status import children_of
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
 from tunnel_pool.system.measure import CpuMeter
 from tunnel_pool.torrent.network_words import way_out_in_words
 
@@ -67,7 +67,7 @@ class Watcher:
         rows = children_of(self.tunnels)
         self._cpu.forget_all_but({row.get("pid") for row in rows})
         return model.Pool(
-            workers=self.control.workers(),
+            workers=model.Workers(*workers) if (workers := self.control.workers()) is not None else None,
             children=[
                 model.Child(
                     slot=row["slot"],

@@ -6,13 +6,13 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import ConflictError, NoTorrentError, RequestError
+from tunnel_pool.daemon.record import NORMAL, Layout
 from tunnel_pool.daemon.server.qbittorrent.categories import checked_category, split_tags
 from tunnel_pool.daemon.server.qbittorrent.editing import share_limits, speed_limit
 from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.sources import of_source
-from tunnel_pool.daemon.storage.record import NORMAL, Layout
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.edits import AddRequest, SetFields
 from tunnel_pool.daemon.torrents.torrent import Torrent

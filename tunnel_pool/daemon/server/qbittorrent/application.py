@@ -12,14 +12,14 @@ import msgspec
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.errors import RequestError, refuse_some
 from tunnel_pool.daemon.server.api.views import ready_circuits
+from tunnel_pool.daemon.server.logins import Logins
 from tunnel_pool.daemon.server.qbittorrent import categories, preferences
 from tunnel_pool.daemon.server.qbittorrent.deltas import Deltas
-from tunnel_pool.daemon.server.qbittorrent.logins import Logins
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.moves import check_folders
-from tunnel_pool.overlay.pacing import Newest
+from tunnel_pool.overlay.ground.pacing import Newest
 
 VERSION = "v5.2.3"
 API_VERSION = "2.15.1"

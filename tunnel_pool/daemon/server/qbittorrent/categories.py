@@ -9,7 +9,7 @@ from typing import Any
 
 from tunnel_pool.daemon.errors import ConflictError
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 
 MAX_NAME = 255
 

@@ -3,12 +3,12 @@
 from typing import Any
 
 from tunnel_pool.daemon.errors import ConflictError, RequestError
+from tunnel_pool.daemon.record import NORMAL, LimitMode
 from tunnel_pool.daemon.rules.tiers import merged
 from tunnel_pool.daemon.server.qbittorrent.fields import GLOBAL_LIMIT, NO_LIMIT, PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.preferences import speed_fields
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
-from tunnel_pool.daemon.storage.record import NORMAL, LimitMode
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.edits import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
 from tunnel_pool.daemon.server.shown import UTP_SOCKET, eta_s, magnet_link, ratio, total_bytes
-from tunnel_pool.daemon.storage.record import HIGH, NORMAL, UNWANTED, LimitMode, Record
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.view import TorrentView
 

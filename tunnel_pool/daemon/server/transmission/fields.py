@@ -9,10 +9,10 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, eta_s, magnet_link, name_in_folder, ratio, total_bytes
 from tunnel_pool.daemon.server.transmission import trackers
-from tunnel_pool.daemon.storage.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.torrents.view import TorrentView
 
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)

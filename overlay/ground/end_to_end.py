@@ -22,8 +22,8 @@ from ipv8.messaging.anonymization.tunnel import (
     Circuit,
 )
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.config import slot_of
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of
 from tunnel_pool.socks5.steering import EndSteering
 
 SECRET_BYTES = 32

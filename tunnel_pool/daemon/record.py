@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tunnel_pool.overlay.config import MAX_HOPS
+from tunnel_pool.overlay.ground.config import MAX_HOPS
 
 # libtorrent's priorities of files, by Transmission's (unwanted, low, normal, high).
 UNWANTED, LOW, NORMAL, HIGH = 0, 1, 4, 7

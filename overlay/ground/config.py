@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tunnel_pool.overlay.hidden_swarms.offers import MOST_TOGETHER
-from tunnel_pool.overlay.serving.admission import NO_MORE_THAN_USUAL, Admission
-from tunnel_pool.overlay.serving.exit_rules import NO_RULES, ExitRules
+from tunnel_pool.overlay.ground.admission import NO_MORE_THAN_USUAL, Admission
+from tunnel_pool.overlay.ground.exit_rules import NO_RULES, ExitRules
+from tunnel_pool.overlay.ground.offers import MOST_TOGETHER
 from tunnel_pool.packet_engine import EngineChoice
 
 # Tribler's tunnel community: TriblerTunnelCommunity.community_id in

@@ -1,7 +1,7 @@
 """Which node becomes which hop of a circuit. Pure: what is random comes from the caller's generator.
 
 All hops are chosen by the originator, from the candidates that it knows itself: a hop that names the next one
-would be the whole circuit. No two hops have a key, an address or a network (overlay/paths/networks.py) in common
+would be the whole circuit. No two hops have a key, an address or a network (overlay/ground/networks.py) in common
 while there is a choice. The first hops of a client are its guards (overlay/paths/guards.py).
 """
 
@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from tunnel_pool.overlay.paths.networks import NetworksOf, networks_of
+from tunnel_pool.overlay.ground.networks import NetworksOf, networks_of
 
 
 class Node(NamedTuple):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tunnel_pool.overlay.pacing import TokenBucket
+from tunnel_pool.overlay.ground.pacing import TokenBucket
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 MAX_SOURCES = 4096

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_SEEDER, Circuit
 
-from tunnel_pool.overlay.clients.lanes import Lane, lane_of
-from tunnel_pool.overlay.config import slot_of
-from tunnel_pool.overlay.hidden_swarms.end_to_end import (
+from tunnel_pool.overlay.ground.config import slot_of
+from tunnel_pool.overlay.ground.end_to_end import (
     END_TO_END,
     address_of_number,
     known_as,
     number_of_end,
     steering_of,
 )
+from tunnel_pool.overlay.ground.lanes import Lane, lane_of
 from tunnel_pool.rpc.sync import NO_STREAMS, StreamsState
 from tunnel_pool.socks5.address import Socks5Address
 

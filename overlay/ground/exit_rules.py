@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ipv8.messaging.anonymization.exit_socket import DataChecker
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
 
-from tunnel_pool.overlay.pacing import TokenBucket
+from tunnel_pool.overlay.ground.pacing import TokenBucket
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 # Packed ranges travel in one control message (rpc/framing.py).

@@ -20,11 +20,11 @@ from ipv8.peerdiscovery.churn import RandomChurn
 from ipv8.peerdiscovery.discovery import DiscoveryStrategy, RandomWalk
 from ipv8.taskmanager import TaskManager
 
-from tunnel_pool.overlay.config import OverlayConfig
-from tunnel_pool.overlay.endless import register_endless
+from tunnel_pool.overlay.ground.config import OverlayConfig
+from tunnel_pool.overlay.ground.endless import register_endless
+from tunnel_pool.overlay.ground.networks import is_inner
+from tunnel_pool.overlay.ground.pacing import Recent, TokenBucket
 from tunnel_pool.overlay.node_community import NodeCommunity
-from tunnel_pool.overlay.pacing import Recent, TokenBucket
-from tunnel_pool.overlay.paths.networks import is_inner
 from tunnel_pool.overlay.peers.balance import TARGET_PEERS, surplus, wants_more
 from tunnel_pool.overlay.peers.bootstrap import make_bootstrappers
 from tunnel_pool.overlay.peers.dht import CarefulDht, CarefulDhtSettings

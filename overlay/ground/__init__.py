@@ -1,0 +1,1 @@
+"""What all rooms of the overlay build on, and which builds on none of them."""
