@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
@@ -36,7 +35,7 @@ class Watch(Section, frozen=True):
 
 
 class DaemonConfig(Section, frozen=True):
-    daemon: dict[str, Any] = msgspec.field(default_factory=dict)
+    daemon: dict[str, object] = msgspec.field(default_factory=dict)
     hops: HopTables = msgspec.field(default_factory=HopTables)
     folders: dict[str, str] = msgspec.field(default_factory=dict)
     watch: list[Watch] = msgspec.field(default_factory=list)

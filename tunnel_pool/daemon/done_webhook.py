@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place
@@ -16,7 +15,7 @@ MAX_WAITING = 1000
 logger = logging.getLogger(__name__)
 
 
-def told_of(torrent: TorrentView, now_s: float) -> dict[str, Any]:
+def told_of(torrent: TorrentView, now_s: float) -> dict[str, object]:
     """Return what is told of a torrent that was downloaded."""
     record = torrent.record
     return {
@@ -41,7 +40,7 @@ class DoneWebhook:
         self._place = place
         self._client = client
         self._hops = hops
-        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(MAX_WAITING)
         self._task = asyncio.get_running_loop().create_task(self._post_all())
 
     def run_for(self, torrent: TorrentView) -> None:
@@ -64,7 +63,7 @@ class DoneWebhook:
                 logger.warning("--webhook-done was not told of torrent %d: %s; %s", told["number"], why, then)
                 await asyncio.sleep(wait_s)
 
-    async def _post(self, told: dict[str, Any]) -> str:
+    async def _post(self, told: dict[str, object]) -> str:
         """Return why it failed, nothing if it did not. A redirection is not followed: it could lead anywhere."""
         try:
             async with self._client.session(self._hops()) as session:

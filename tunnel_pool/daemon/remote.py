@@ -62,7 +62,7 @@ class Remote:
             raise UserError(f"what answers at {self._address} is no daemon of tunnel-pool")
         if "error" in answer:
             raise UserError(answer["error"]["message"])
-        result: dict[str, Any] = answer["result"]
+        result: dict[str, object] = answer["result"]
         return result
 
     async def add(self, torrent: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Remote:
             raise UserError(NO_DAEMON.format(self._address)) from None
         raise UserError(f"the daemon at {self._address} has ended")
 
-    async def _post(self, request: dict[str, Any]) -> tuple[int, bytes]:
+    async def _post(self, request: dict[str, object]) -> tuple[int, bytes]:
         url = f"http://{self._address}{RPC_PATH}"
         async with self._http.post(url, json=request, headers=self._headers) as response:
             if SESSION_HEADER in response.headers:

@@ -121,7 +121,7 @@ class Feeds(FeedBook):
                 self._put_off.discard(number)
                 self._begin(feed, self._read(feed) if number in due else self._take_what_is_known(feed))
 
-    def _begin(self, feed: Feed, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, feed: Feed, work: Coroutine[object, object, None]) -> None:
         self._turns.begins(feed.number, time.monotonic())
         task = self._at_work[feed.number] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._end(feed))
@@ -242,7 +242,7 @@ class Feeds(FeedBook):
         logger.info("A torrent of feed %d was added", feed.number)
 
 
-async def _finished(change: Coroutine[Any, Any, None]) -> None:
+async def _finished(change: Coroutine[object, object, None]) -> None:
     """Wait for a change, which is finished once it has begun, even if this is cancelled."""
     changing = asyncio.ensure_future(change)
     try:

@@ -120,7 +120,7 @@ def is_inside(path: str) -> bool:
 
 def _unchanged(info: lt.torrent_info, files: lt.file_storage, named: Sequence[str]) -> dict[int, str]:
     """Return the paths as they stand in the metainfo (BEP 3, BEP 52), where libtorrent's are others."""
-    decoded: Any = lt.bdecode(info.info_section())
+    decoded: object = lt.bdecode(info.info_section())
     paths = _paths_in(decoded)
     real = real_files(files)
     if [size for _, size in paths] != [files.file_size(index) for index in real]:

@@ -90,7 +90,7 @@ class _Calls:
             raise NotFoundError("this download does not exist")
         return torrent
 
-    async def settings(self, _: str, body: None) -> dict[str, Any]:
+    async def settings(self, _: str, body: None) -> dict[str, object]:
         settings, hops = self._library.records.settings, self._changes.rules.default
         defaults = {
             "anonymity_enabled": hops > 0,
@@ -103,12 +103,12 @@ class _Calls:
         }
         return {"settings": {"libtorrent": {"download_defaults": defaults}, "tunnel_community": {"enabled": True}}}
 
-    async def downloads(self, _: str, body: None) -> dict[str, Any]:
+    async def downloads(self, _: str, body: None) -> dict[str, object]:
         torrents = self._library.torrents.values()
         checkpoints = {"total": len(torrents), "loaded": len(torrents), "all_loaded": True}
         return {"checkpoints": checkpoints, "downloads": [_download(torrent) for torrent in torrents]}
 
-    async def files(self, infohash: str, body: None) -> dict[str, Any]:
+    async def files(self, infohash: str, body: None) -> dict[str, object]:
         try:
             files = files_view(self._found(infohash))
         except RuntimeError:  # the torrent goes from one session to another
@@ -127,16 +127,16 @@ class _Calls:
             ],
         }
 
-    async def add(self, _: str, body: Add) -> dict[str, Any]:
+    async def add(self, _: str, body: Add) -> dict[str, object]:
         wish = AddRequest(folder=body.destination or None, hops=body.anon_hops)
         torrent, _was_there = await self._changes.add(of_source(body.uri, files=False), wish)
         return {"started": True, "infohash": torrent.hash_string}
 
-    async def remove(self, infohash: str, body: Remove) -> dict[str, Any]:
+    async def remove(self, infohash: str, body: Remove) -> dict[str, object]:
         await self._changes.remove([self._found(infohash)], body.remove_data)
         return {"removed": True, "infohash": infohash}
 
-    async def update(self, infohash: str, body: Update) -> dict[str, Any]:
+    async def update(self, infohash: str, body: Update) -> dict[str, object]:
         torrent = self._found(infohash)
         if body.state not in (None, "resume", "stop", "recheck"):
             raise RequestError("`state` must be resume, stop or recheck")
@@ -187,7 +187,7 @@ def _status(torrent: Torrent) -> str:
     return names[state]
 
 
-def _download(torrent: Torrent) -> dict[str, Any]:
+def _download(torrent: Torrent) -> dict[str, object]:
     record, summary = torrent.record, torrent.summary
     name = _status(torrent)
     rate = torrent.down_rate

@@ -2,7 +2,7 @@
 
 import datetime
 import logging
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             seeding_min=self.seeding_time_limit if self.seeding_time_limited else None,
         )
 
-    def of_plain_session(self) -> dict[str, Any]:
+    def of_plain_session(self) -> dict[str, object]:
         """Return what libtorrent's session of the torrents without hops is set to by these settings."""
         return {
             **encryption_settings(self.encryption),

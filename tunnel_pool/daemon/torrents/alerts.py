@@ -30,7 +30,7 @@ class AlertReader:
         self._library = library
         self._moves = moves
 
-    def read(self, torrent: Torrent, alert: Any) -> None:
+    def read(self, torrent: Torrent, alert: object) -> None:
         method = getattr(self, f"_{type(alert).__name__}", None)
         if method is not None:
             method(torrent, alert)
@@ -42,17 +42,17 @@ class AlertReader:
         if was_finished and not torrent.is_finished and not torrent.is_checking:
             self._library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)  # more of it is wanted
 
-    def _save_resume_data_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _save_resume_data_alert(self, torrent: Torrent, alert: lt.save_resume_data_alert) -> None:
         """Answer one request for resume data, in the order they were made."""
         if torrent.is_checking or torrent.is_verifying:
             # libtorrent would later take the pieces checked so far for all that are there.
             alert.params.have_pieces = alert.params.verified_pieces = []
         _answer(torrent.waiting.next_resuming(), lt.write_resume_data_buf(alert.params))
 
-    def _save_resume_data_failed_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _save_resume_data_failed_alert(self, torrent: Torrent, alert: lt.save_resume_data_failed_alert) -> None:
         _refuse(torrent.waiting.next_resuming(), StoreError(alert.error.message()))
 
-    def _read_piece_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _read_piece_alert(self, torrent: Torrent, alert: lt.read_piece_alert) -> None:
         """Hand the bytes of a piece to those who wait for them."""
         if alert.error.value() == errno.ECANCELED:
             return  # its last reader left; who asked for it since then hears of it once more
@@ -62,7 +62,7 @@ class AlertReader:
             else:
                 future.set_result(alert.buffer)
 
-    def _metadata_received_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _metadata_received_alert(self, torrent: Torrent, alert: lt.metadata_received_alert) -> None:
         torrent.update(torrent.handle.status())
         if any(torrent.hashes & other.hashes for other in self._library.torrents.values() if other is not torrent):
             # A hybrid that was added by the one hash and by the other.
@@ -72,20 +72,20 @@ class AlertReader:
             torrent.select(priorities)
         self._library.background.spawn(self._take_in(torrent, priorities))
 
-    def _torrent_finished_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _torrent_finished_alert(self, torrent: Torrent, alert: lt.torrent_finished_alert) -> None:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
         torrent.update(torrent.handle.status())
         if not torrent.record.done_s:
             self._library.background.spawn(self._finish(torrent))
 
-    def _torrent_checked_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _torrent_checked_alert(self, torrent: Torrent, alert: lt.torrent_checked_alert) -> None:
         torrent.was_checked()
         self._library.scheduler.tick_soon()
         self._exported(torrent)
         if torrent.record.taking_over:
             self._library.background.spawn(self._library.paths.judge(torrent))
 
-    def _file_prio_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _file_prio_alert(self, torrent: Torrent, alert: lt.file_prio_alert) -> None:
         torrent.was_selected()
         self._torrent_status(torrent, torrent.handle.status())  # libtorrent does not say by itself that less is wanted
         self._exported(torrent)
@@ -120,25 +120,25 @@ class AlertReader:
         self._library.scheduler.tick()  # only now it is known whether there is room for it
         await self._library.records.save_resume([torrent])
 
-    def _tracker_reply_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _tracker_reply_alert(self, torrent: Torrent, alert: lt.tracker_reply_alert) -> None:
         torrent.announced(alert.tracker_url(), alert.num_peers)
 
-    def _tracker_error_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _tracker_error_alert(self, torrent: Torrent, alert: lt.tracker_error_alert) -> None:
         torrent.announced(alert.tracker_url(), 0)
 
-    def _storage_moved_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _storage_moved_alert(self, torrent: Torrent, alert: lt.storage_moved_alert) -> None:
         _answer(torrent.waiting.moved, alert.storage_path())
 
-    def _storage_moved_failed_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _storage_moved_failed_alert(self, torrent: Torrent, alert: lt.storage_moved_failed_alert) -> None:
         _refuse(torrent.waiting.moved, OSError(alert.error.value(), alert.error.message()))
 
-    def _file_renamed_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _file_renamed_alert(self, torrent: Torrent, alert: lt.file_renamed_alert) -> None:
         _answer(torrent.waiting.renamed, None)
 
-    def _file_rename_failed_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _file_rename_failed_alert(self, torrent: Torrent, alert: lt.file_rename_failed_alert) -> None:
         _refuse(torrent.waiting.renamed, OSError(alert.error.value(), alert.error.message()))
 
-    def _file_error_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _file_error_alert(self, torrent: Torrent, alert: lt.file_error_alert) -> None:
         """Handle a torrent that libtorrent has stopped for an error of a file."""
         torrent.handle.clear_error()
         if alert.error.value() in (errno.ENOSPC, errno.EDQUOT):
@@ -163,7 +163,7 @@ class AlertReader:
         self._library.scheduler.tick_soon()
         return True
 
-    def _torrent_error_alert(self, torrent: Torrent, alert: Any) -> None:
+    def _torrent_error_alert(self, torrent: Torrent, alert: lt.torrent_error_alert) -> None:
         """Handle a torrent that libtorrent has stopped; of a file's error a file_error_alert has told already."""
         if not torrent.error and not _is_too_short(alert.error):
             self._failed(torrent, Event.FAILED, alert.error.message())

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
 
 from tunnel_pool.daemon.storage.store import StoreError
 
@@ -14,9 +13,9 @@ class Background:
     """Runs work on torrents beside the loop's other work."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Run it in the background; a failure is logged, and what failed is tried again with the next change."""
 
         async def guarded() -> None:

@@ -218,7 +218,7 @@ class Changes:
             self._library.replace_trackers(torrent)
         torrent.apply_limits()
 
-    async def _selection_of(self, torrent: Torrent, edit: Select) -> dict[str, Any]:
+    async def _selection_of(self, torrent: Torrent, edit: Select) -> dict[str, object]:
         """Return the fields of its record that say which files are wanted from now on. Raises RequestError."""
         if torrent.is_between_sessions:
             return {}
@@ -229,9 +229,9 @@ class Changes:
             await self._library.paths.check_wanted(torrent, wanted)
         return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
 
-    def _fields_of_start(self, torrent: Torrent, edit: Run) -> dict[str, Any]:
+    def _fields_of_start(self, torrent: Torrent, edit: Run) -> dict[str, object]:
         """Return what is kept of a start. As in Transmission, one that has given all is then wanted to give more."""
-        fields: dict[str, Any] = {"stopped": False, "started_now": edit.now, "stopped_by_limit": False}
+        fields: dict[str, object] = {"stopped": False, "started_now": edit.now, "stopped_by_limit": False}
         if torrent.record.stopped_by_limit:
             fields |= dict.fromkeys(self._library.scheduler.reached(torrent), LimitMode.UNLIMITED)
         return fields

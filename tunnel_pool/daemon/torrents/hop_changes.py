@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import libtorrent as lt
 
@@ -36,7 +35,7 @@ class HopChanges:
             return True
         return False
 
-    async def carry_out(self, torrent: Torrent, hops: int, fields: Mapping[str, Any]) -> str:
+    async def carry_out(self, torrent: Torrent, hops: int, fields: Mapping[str, object]) -> str:
         """Bring a torrent into the session of this hop count and its labels, with these fields of its record.
 
         On return, nothing more is sent for the torrent over the old number of hops. Return a sentence on what others
@@ -68,7 +67,7 @@ class HopChanges:
         if before == PLAIN and any(other.is_moving for other in self._library.torrents_of(PLAIN)):
             raise RequestError("files of another plain torrent are being moved: change its hops when that is done")
 
-    async def _move(self, torrent: Torrent, hops: int, was_announced: bool, fields: Mapping[str, Any]) -> None:
+    async def _move(self, torrent: Torrent, hops: int, was_announced: bool, fields: Mapping[str, object]) -> None:
         library = self._library
         lane = torrent.lane
         before = library.sessions.ensure_open(lane)

@@ -45,7 +45,7 @@ def refused() -> Iterator[None]:
         raise RequestError(str(error)) from None
 
 
-def fields_of(record: Record, edit: Relabel | SetFields | ToggleSequential | EditTrackers | Stop) -> dict[str, Any]:
+def fields_of(record: Record, edit: Relabel | SetFields | ToggleSequential | EditTrackers | Stop) -> dict[str, object]:
     """Return the fields of a record that an edit sets. Raises RequestError."""
     match edit:
         case Relabel():

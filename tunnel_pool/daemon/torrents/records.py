@@ -5,7 +5,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import libtorrent as lt
 import msgspec
@@ -124,11 +123,11 @@ class Records:
 
     # Changes of records
 
-    async def put(self, torrent: Torrent, **changes: Any) -> None:
+    async def put(self, torrent: Torrent, **changes: object) -> None:
         """Change its record; call it with `changing` held. Raises StoreError: nothing is changed then."""
         await self.put_each([(torrent, changes)])
 
-    async def put_each(self, changes: Iterable[tuple[Torrent, dict[str, Any]]]) -> None:
+    async def put_each(self, changes: Iterable[tuple[Torrent, dict[str, object]]]) -> None:
         """Change the records of several torrents, as `put` does: all of them, or none."""
         changed = [(each, msgspec.structs.replace(each.record, **new)) for each, new in changes if self.has(each)]
         if changed:
@@ -136,7 +135,7 @@ class Records:
         for torrent, record in changed:
             torrent.put(record)
 
-    async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: Any) -> bytes:
+    async def put_with_resume(self, torrent: Torrent, with_peers: bool = True, **changes: object) -> bytes:
         """Change its record together with its resume data, which it returns. Raises StoreError."""
         record = msgspec.structs.replace(torrent.record, **{"edited_s": time.time(), **changes})
         resume = await self.resume_data(torrent)

@@ -1,6 +1,6 @@
 """What was last heard of a torrent: of libtorrent's status what decides and is shown, and what trackers answered."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import libtorrent as lt
 
@@ -13,7 +13,7 @@ UPLOAD_MODE = int(lt.torrent_flags.upload_mode)
 class StatusSummary(NamedTuple):
     """The fields of libtorrent's status that change what we do or show; the others change with time alone."""
 
-    state: Any
+    state: object
     flags: int
     has_metadata: bool
     finished: bool

@@ -26,13 +26,13 @@ MAX_ANNOUNCED = 1 << 14  # torrents whose accounts are remembered
 
 logger = logging.getLogger(__name__)
 
-OnAlert = Callable[[Torrent, Any], None]
+OnAlert = Callable[[Torrent, object], None]
 """Called with each alert of libtorrent that is about a torrent, and with each new torrent_status."""
 
 
 class DaemonSession(LibtorrentSession[Torrent]):
     def __init__(
-        self, settings: dict[str, Any], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
+        self, settings: dict[str, object], on_alert: OnAlert, nice: int, lockdown: Lockdown | None = None
     ) -> None:
         """Raises RuntimeError, as libtorrent does, when there are no descriptors left."""
         try:
@@ -90,7 +90,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
         """Stop waiting for libtorrent to close the files of a torrent that was removed."""
         self._removing.pop(torrent.handle, None)
 
-    def apply(self, settings: dict[str, Any]) -> None:
+    def apply(self, settings: dict[str, object]) -> None:
         """Change libtorrent's settings."""
         self._session.apply_settings(settings)
 
@@ -185,7 +185,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
                 turn_ends_s = time.monotonic() + TURN_S
         return have_come
 
-    def _pop_alerts(self) -> Iterator[Any]:
+    def _pop_alerts(self) -> Iterator[object]:
         """Yield alerts, which are valid until the next call, and the statuses of a state_update_alert."""
         for alert in self._session.pop_alerts():
             if isinstance(alert, lt.state_update_alert):

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.daemon.torrents.session import DaemonSession, OnAlert
@@ -52,7 +51,7 @@ class Sessions:
         self._limits: dict[Lane, tuple[int, int]] = {}
         self._newcomers = 0, 0
         self.blocked, self._filter = NOTHING, NOTHING.filter()
-        self._of_plain: dict[str, Any] = {}  # what a client has set for the plain session
+        self._of_plain: dict[str, object] = {}  # what a client has set for the plain session
         self._closing: asyncio.Task[None] | None = None  # the task that closes the plain session
         self._lockdown = open_lockdown(options.lockdown)
         self._anonymous = AnonymousSessions(
@@ -95,7 +94,7 @@ class Sessions:
         if (session := self._sessions.get(PLAIN_LANE)) is not None:
             session.block(self._filter)
 
-    def set_plain(self, settings: Mapping[str, Any]) -> None:
+    def set_plain(self, settings: Mapping[str, object]) -> None:
         """Set libtorrent's session of the torrents without hops, now and whenever it is opened."""
         self._of_plain = dict(settings)
         if not self._options.plain_dht_nodes:

@@ -17,7 +17,7 @@ DOCUMENT_PATH = "/api/openapi.json"
 EVENTS_PATH = "/api/events"
 STREAM_PATH = "/stream/{infohash}/{index}"
 _WORD = re.compile(r"{(\w+)}")
-_WORDS: dict[str, dict[str, Any]] = {
+_WORDS: dict[str, dict[str, object]] = {
     "infohash": {"type": "string", "pattern": "^[0-9a-fA-F]{40}([0-9a-fA-F]{24})?$"},
     "slot": {"type": "integer", "minimum": 0, "maximum": MAX_SLOTS - 1},
     "circuit_id": {"type": "integer", "minimum": 0, "maximum": 0xFFFFFFFF},
@@ -33,14 +33,14 @@ _ADDED = "$response.body#/torrent/infohash"
 _OF_ONE = ("torrent", "change", "remove", "files")
 
 
-def document(operations: Iterable[Operation]) -> dict[str, Any]:
+def document(operations: Iterable[Operation]) -> dict[str, object]:
     operations = list(operations)
-    kinds: list[Any] = [model.Problem, *_EVENTS.values()]
+    kinds: list[object] = [model.Problem, *_EVENTS.values()]
     kinds += [kind for operation in operations for kind in (operation.gives, operation.takes) if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     # By repr: a list of models has no name of its own.
     schema_of = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schema_of)
     for path, own in (*_others(schema_of), *_streams(schema_of)):
@@ -64,7 +64,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
 
 def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
     status = operation.status if operation.gives is not None else 204
-    done: dict[str, Any] = {"description": "done"}
+    done: dict[str, object] = {"description": "done"}
     if operation.gives is not None:
         done["content"] = {JSON: {"schema": schema_of[repr(operation.gives)]}}
     if operation.gives is model.Added:
@@ -82,7 +82,7 @@ def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
     return found
 
 
-def _parameters(path: str, query: dict[str, str]) -> list[dict[str, Any]]:
+def _parameters(path: str, query: dict[str, str]) -> list[dict[str, object]]:
     in_path = [{"name": name, "in": "path", "required": True, "schema": _WORDS[name]} for name in _WORD.findall(path)]
     return in_path + [
         {"name": name, "in": "query", "required": False, "description": what, "schema": _WORDS[name]}
@@ -90,7 +90,7 @@ def _parameters(path: str, query: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _problem(schema_of: dict[str, Any], why: str) -> dict[str, Any]:
+def _problem(schema_of: dict[str, object], why: str) -> dict[str, object]:
     return {"description": why, "content": {JSON: {"schema": schema_of[repr(model.Problem)]}}}
 
 
@@ -105,7 +105,7 @@ def _problems(schema_of: dict[str, Any], names_one: bool) -> dict[str, Any]:
     return problems
 
 
-def _text(why: str) -> dict[str, Any]:
+def _text(why: str) -> dict[str, object]:
     return {"description": why, "content": {"text/plain": {"schema": {"type": "string"}}}}
 
 

@@ -38,8 +38,8 @@ class Operation:
     method: str
     path: str
     summary: str
-    answer: Callable[[Call], Awaitable[Any]]
-    gives: Any = None  # None: nothing, with status 204
+    answer: Callable[[Call], Awaitable[object]]
+    gives: object = None  # None: nothing, with status 204
     takes: type[model.Model] | None = None
     query: dict[str, str] | None = None  # names in the query, and what they mean
     status: int = 200

@@ -1,7 +1,6 @@
 """torrents/add: torrents from links and files, with all that qBittorrent's clients may say of them."""
 
 from dataclasses import replace
-from typing import Any
 
 import libtorrent as lt
 
@@ -38,7 +37,7 @@ class Adding:
     def calls(self) -> dict[str, Call]:
         return {"torrents/add": self._add}
 
-    async def _add(self, words: Words) -> dict[str, Any]:
+    async def _add(self, words: Words) -> dict[str, object]:
         """Add each link and file. What fails is counted, and is an error where nothing is added.
 
         `skip_checking` and `seedMode` are passed over: files that are there are always checked.

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import libtorrent as lt
 import msgspec
@@ -81,10 +80,10 @@ class Application:
 
         return call
 
-    async def _nothing(self, words: Words) -> list[Any]:
+    async def _nothing(self, words: Words) -> list[object]:
         return []
 
-    async def _build_info(self, words: Words) -> dict[str, Any]:
+    async def _build_info(self, words: Words) -> dict[str, object]:
         versions = {"qt": "", "libtorrent": lt.__version__, "boost": "", "openssl": "", "zlib": ""}
         return {**versions, "bitness": 64, "platform": "linux"}
 
@@ -97,7 +96,7 @@ class Application:
     async def _default_folder(self, words: Words) -> str:
         return self._settings.folder
 
-    async def _preferences(self, words: Words) -> dict[str, Any]:
+    async def _preferences(self, words: Words) -> dict[str, object]:
         sessions = self._library.sessions
         return preferences.shown(self._settings, sessions.plain_port(), bool(sessions.blocked.ranges))
 
@@ -124,7 +123,7 @@ class Application:
 
     # Transfers
 
-    async def _transfer_info(self, words: Words) -> dict[str, Any]:
+    async def _transfer_info(self, words: Words) -> dict[str, object]:
         torrents = self._library.torrents.values()
         down, up = self._library.rates()
         limit_down, limit_up = self._settings.rates()
@@ -168,21 +167,21 @@ class Application:
 
     # Changes
 
-    async def _main_data(self, words: Words) -> dict[str, Any]:
+    async def _main_data(self, words: Words) -> dict[str, object]:
         """Return what has changed since the answer whose id the client names as `rid`."""
         is_known = self._logins.goes_on(words.login, time.monotonic())
         deltas = self._deltas.get(words.login) if is_known else self._of_others
         if deltas is None:
             deltas = self._deltas[words.login] = Deltas()
         state = await self._server_state(words)
-        tables: dict[str, Mapping[str, Any]] = {
+        tables: dict[str, Mapping[str, object]] = {
             "torrents": self._shown.table(),
             "categories": categories.shown(self._changes.categories()),
             "trackers": self._shown.trackers(),
         }
         return deltas.answer(words.number("rid", 0), tables, {"tags": self._shown.tags()}, state)
 
-    async def _server_state(self, words: Words) -> dict[str, Any]:
+    async def _server_state(self, words: Words) -> dict[str, object]:
         torrents = self._library.torrents.values()
         down = sum(torrent.totals.downloaded for torrent in torrents)
         up = sum(torrent.totals.uploaded for torrent in torrents)

@@ -5,7 +5,6 @@ tags, and so is `hops:N`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from tunnel_pool.daemon.errors import ConflictError
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
@@ -73,7 +72,7 @@ def checked_category(name: str) -> str:
     return name
 
 
-def shown(categories: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def shown(categories: Mapping[str, str]) -> dict[str, dict[str, object]]:
     """Return the categories as qBittorrent shows them."""
     return {
         name: {"name": name, "savePath": folder, "download_path": None} for name, folder in sorted(categories.items())

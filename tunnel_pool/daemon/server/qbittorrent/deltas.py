@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Table = Mapping[str, Any]  # rows by their keys
+Table = Mapping[str, object]  # rows by their keys
 
 
 class Deltas:
@@ -18,7 +18,7 @@ class Deltas:
 
     def answer(
         self, known_id: int, tables: Mapping[str, Table], lists: Mapping[str, Sequence[str]], state: Table
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return the answer for a client whose last answer had this id, 0 for none.
 
         Of a row that has fields, those that have changed are told; another row is told whole. What is gone from a
@@ -28,7 +28,7 @@ class Deltas:
         if is_whole:
             self._tables, self._lists, self._state = {}, {}, {}
         self._id += 1
-        answer: dict[str, Any] = {"rid": self._id, **({"full_update": True} if is_whole else {})}
+        answer: dict[str, object] = {"rid": self._id, **({"full_update": True} if is_whole else {})}
         for name, rows in tables.items():
             before = self._tables.get(name, {})
             answer[name] = {key: _changes(before.get(key), row) for key, row in rows.items() if before.get(key) != row}

@@ -1,7 +1,5 @@
 """What qBittorrent's clients change of torrents."""
 
-from typing import Any
-
 from tunnel_pool.daemon.errors import ConflictError, RequestError
 from tunnel_pool.daemon.record import NORMAL, LimitMode
 from tunnel_pool.daemon.rules.tiers import merged
@@ -200,12 +198,12 @@ class Editing:
         await self._changes.apply(self._reading.several(words, "hash"), EditTrackers(left))
 
 
-def speed_limit(kind: str, limit: int) -> dict[str, Any]:
+def speed_limit(kind: str, limit: int) -> dict[str, object]:
     """Return the fields of a record that a limit of its `download` or `upload` sets, in bytes a second."""
     return speed_fields(f"{kind}_limit_kb", f"{kind}_limited", limit)
 
 
-def share_limits(words: Words) -> dict[str, Any]:
+def share_limits(words: Words) -> dict[str, object]:
     """Return the fields of a record by limits of ratio and times in minutes, of those that are given.
 
     Raises RequestError.
@@ -213,7 +211,7 @@ def share_limits(words: Words) -> dict[str, Any]:
     action = words.text("shareLimitAction", "")
     if action not in NOT_STOPPED:
         raise ConflictError("a torrent that has given all is stopped, and nothing else")
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     for name, mode, value in (
         ("ratioLimit", "ratio_mode", "ratio_limit"),
         ("seedingTimeLimit", "seeding_mode", "seeding_limit_min"),

@@ -49,7 +49,7 @@ def _running_state(torrent: TorrentView, end: str) -> str:
     return "downloading" if torrent.down_rate else "stalledDL"
 
 
-def info(torrent: TorrentView, settings: Settings, categories: Mapping[str, str]) -> dict[str, Any]:
+def info(torrent: TorrentView, settings: Settings, categories: Mapping[str, str]) -> dict[str, object]:
     """Return what changes with the torrent's status or record, and with time."""
     record, status = torrent.record, torrent.status
     metainfo = torrent.info
@@ -118,7 +118,7 @@ def info(torrent: TorrentView, settings: Settings, categories: Mapping[str, str]
     }
 
 
-def seldom(torrent: TorrentView) -> dict[str, Any]:
+def seldom(torrent: TorrentView) -> dict[str, object]:
     """Return what libtorrent has to be asked for, and what takes long. Raises RuntimeError between sessions."""
     content_path, root_path = _paths(torrent)
     return {
@@ -128,7 +128,7 @@ def seldom(torrent: TorrentView) -> dict[str, Any]:
     }
 
 
-def _limits(record: Record, settings: Settings) -> dict[str, Any]:
+def _limits(record: Record, settings: Settings) -> dict[str, object]:
     """Return the limits of seeding as they were set, and as they hold; times are minutes."""
     limits = settings.queue_limits()
     kinds = (
@@ -136,7 +136,7 @@ def _limits(record: Record, settings: Settings) -> dict[str, Any]:
         ("seeding_time", record.seeding_mode, record.seeding_limit_min, limits.seeding_min),
         ("inactive_seeding_time", record.idle_mode, record.idle_limit_min, limits.idle_min),
     )
-    shown: dict[str, Any] = {}
+    shown: dict[str, object] = {}
     for kind, mode, own, of_session in kinds:
         name = f"{kind}_limit"
         in_general = NO_LIMIT if of_session is None else of_session
@@ -178,7 +178,7 @@ def properties(torrent: TorrentView, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def files(torrent: TorrentView) -> list[dict[str, Any]]:
+def files(torrent: TorrentView) -> list[dict[str, object]]:
     """Return its files, none until the metadata is known. Raises RuntimeError while it is between sessions."""
     layout = torrent.layout
     if layout is None:
@@ -226,7 +226,7 @@ def _piece_is_there(torrent: TorrentView) -> list[bool]:
     return [bool(has or count) for has, count in zip(have, counts, strict=False)]
 
 
-def peers(torrent: TorrentView) -> dict[str, dict[str, Any]]:
+def peers(torrent: TorrentView) -> dict[str, dict[str, object]]:
     """Return the connected peers, by address and port. Raises RuntimeError while it is between sessions."""
     kind = lt.peer_info
     return {

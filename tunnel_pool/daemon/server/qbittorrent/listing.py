@@ -80,6 +80,6 @@ def paged(rows: Sequence[Row], sort: str = "", reverse: bool = False, limit: int
     return found[start : start + limit] if limit > 0 else found[start:]
 
 
-def _sortable(value: Any) -> tuple[bool, Any]:
+def _sortable(value: object) -> tuple[bool, object]:
     """Return what values of one field are compared by, where some are unknown."""
     return value is not None, value if value is not None else 0

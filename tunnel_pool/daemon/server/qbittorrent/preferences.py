@@ -1,6 +1,7 @@
 """app/preferences: the daemon's settings by qBittorrent's names (its appcontroller.cpp). Pure."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ DAYS = (127, 62, 65, 2, 4, 8, 16, 32, 64, 1)  # qBittorrent's scheduler_days, as
 LIMITS = ("max_ratio_enabled", "max_seeding_time_enabled", "max_inactive_seeding_time_enabled")
 TCP_AND_UTP, TCP_ALONE = 0, 1
 STOP = 0  # qBittorrent's max_ratio_act
-FIXED: dict[str, Any] = {
+FIXED: dict[str, object] = {
     "add_to_top_of_queue": False,
     "add_trackers": "",
     "add_trackers_enabled": False,
@@ -79,7 +80,7 @@ INSTEAD = {
 """What to do in place of setting these."""
 
 
-def shown(settings: Settings, listen_port: int, is_filtered: bool = False) -> dict[str, Any]:
+def shown(settings: Settings, listen_port: int, is_filtered: bool = False) -> dict[str, object]:
     """Return all preferences; speeds are bytes a second, 0 for no limit."""
     return {
         **FIXED,
@@ -153,15 +154,19 @@ def changed(
     return msgspec.convert(after, Settings), refusals, len(wanted)
 
 
-def _same(field: str) -> Any:
+Setter = Callable[[dict[str, Any], Any], Mapping[str, object]]
+"""Returns the fields of the settings that a preference sets, by what they were and its value."""
+
+
+def _same(field: str) -> Setter:
     return lambda before, value: {field: value}
 
 
-def _opposite(field: str) -> Any:
+def _opposite(field: str) -> Setter:
     return lambda before, value: {field: not value}
 
 
-def speed_fields(field: str, switch: str, limit: int) -> dict[str, Any]:
+def speed_fields(field: str, switch: str, limit: int) -> dict[str, object]:
     """Return the fields that a limit in bytes a second sets: 0 and less switch it off."""
     return {switch: True, field: _kilobytes(limit)} if limit > 0 else {switch: False}
 
@@ -170,14 +175,14 @@ def _kilobytes(limit: int) -> int:
     return min(MAX_KB_PER_S, max(1, round(limit / 1000)))
 
 
-def _speed(field: str, switch: str) -> Any:
+def _speed(field: str, switch: str) -> Setter:
     return lambda before, value: speed_fields(field, switch, int(value))
 
 
-def _alternative_speed(field: str) -> Any:
+def _alternative_speed(field: str) -> Setter:
     """Return what sets a speed that is always limited."""
 
-    def fields(before: dict[str, Any], value: Any) -> dict[str, Any]:
+    def fields(before: dict[str, Any], value: Any) -> Mapping[str, object]:
         if int(value) <= 0:
             raise ValueError
         return {field: _kilobytes(int(value))}
@@ -185,8 +190,8 @@ def _alternative_speed(field: str) -> Any:
     return fields
 
 
-def _time(field: str, is_hour: bool) -> Any:
-    def fields(before: dict[str, Any], value: Any) -> dict[str, Any]:
+def _time(field: str, is_hour: bool) -> Setter:
+    def fields(before: dict[str, Any], value: Any) -> Mapping[str, object]:
         hour, minute = divmod(before[field], 60)
         if not 0 <= value < (24 if is_hour else 60):
             raise ValueError
@@ -195,12 +200,12 @@ def _time(field: str, is_hour: bool) -> Any:
     return fields
 
 
-def _limited(field: str, switch: str) -> Any:
+def _limited(field: str, switch: str) -> Setter:
     """Return what sets a limit that is switched off by a negative value."""
     return lambda before, value: {switch: False} if value < 0 else {field: value, switch: True}
 
 
-SETTABLE: dict[str, Any] = {
+SETTABLE: dict[str, Setter] = {
     "save_path": _same("folder"),
     "temp_path": _same("incomplete_dir"),
     "temp_path_enabled": _same("incomplete_dir_enabled"),

@@ -57,7 +57,7 @@ class Reading:
     async def _count(self, words: Words) -> str:
         return str(len(self._library.torrents))
 
-    async def _info(self, words: Words) -> list[Mapping[str, Any]]:
+    async def _info(self, words: Words) -> list[Mapping[str, object]]:
         torrents = self.several(words) if words.given.get("hashes") else list(self._library.torrents.values())
         by_hash = {torrent.hash_string: torrent for torrent in torrents}
         rows = listing.listed(
@@ -75,20 +75,20 @@ class Reading:
             rows = [{**row, "trackers": self._tracker_rows(by_hash[row["hash"]])} for row in rows]
         return rows
 
-    async def _properties(self, words: Words) -> dict[str, Any]:
+    async def _properties(self, words: Words) -> dict[str, object]:
         torrent = self.one(words)
         return fields.properties(torrent, self._shown.row(torrent))
 
-    async def _files(self, words: Words) -> list[dict[str, Any]]:
+    async def _files(self, words: Words) -> list[dict[str, object]]:
         rows = fields.files(self.one(words))
         if not words.given.get("indexes"):
             return rows
         return [rows[place] for place in words.places("indexes", len(rows))]
 
-    async def _trackers(self, words: Words) -> list[dict[str, Any]]:
+    async def _trackers(self, words: Words) -> list[dict[str, object]]:
         return self._tracker_rows(self.one(words))
 
-    def _tracker_rows(self, torrent: Torrent) -> list[dict[str, Any]]:
+    def _tracker_rows(self, torrent: Torrent) -> list[dict[str, object]]:
         settings = self._library.records.settings
         return trackers.entries(torrent, settings.dht_enabled, settings.pex_enabled, settings.lpd_enabled)
 
@@ -133,7 +133,7 @@ class Reading:
     async def _tags(self, words: Words) -> list[str]:
         return self._shown.tags()
 
-    async def _peers(self, words: Words) -> dict[str, Any]:
+    async def _peers(self, words: Words) -> dict[str, object]:
         """Return all peers each time, as the first answer of qBittorrent does."""
         peers = fields.peers(self.one(words))
         return {"rid": words.number("rid", 0) + 1, "full_update": True, "show_flags": False, "peers": peers}

@@ -2,7 +2,6 @@
 
 import email.utils
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -88,12 +87,12 @@ class Rss:
 
     # Feeds
 
-    async def _items(self, words: Words) -> dict[str, Any]:
+    async def _items(self, words: Words) -> dict[str, object]:
         with_data = bool(words.flag("withData"))
         return {feed.name: self._shown(feed, with_data) for feed in self._feeds.feeds}
 
-    def _shown(self, feed: Feed, with_data: bool) -> dict[str, Any]:
-        shown: dict[str, Any] = {"uid": feed.uid, "url": feed.url, "refreshInterval": feed.interval_min * 60}
+    def _shown(self, feed: Feed, with_data: bool) -> dict[str, object]:
+        shown: dict[str, object] = {"uid": feed.uid, "url": feed.url, "refreshInterval": feed.interval_min * 60}
         if with_data:
             shown |= {
                 "title": feed.title,
@@ -142,7 +141,7 @@ class Rss:
 
     # Rules
 
-    async def _rules(self, words: Words) -> dict[str, Any]:
+    async def _rules(self, words: Words) -> dict[str, object]:
         categories = self._changes.categories()
         feeds = [feed.url for feed in self._feeds.feeds]
         return {rule.name: _rule_shown(rule, feeds, categories) for rule in self._feeds.rules}
@@ -181,7 +180,7 @@ def _date(time_s: float) -> str:
     return email.utils.formatdate(time_s) if time_s else ""
 
 
-def _article_shown(article: Article) -> dict[str, Any]:
+def _article_shown(article: Article) -> dict[str, object]:
     return {
         "id": article.uid,
         "date": _date(article.published_s),
@@ -203,13 +202,13 @@ def _definition_of(text: str) -> RuleDefinition:
     return msgspec.convert(given, type=RuleDefinition, strict=False)
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return value
 
 
-def _rule_fields(name: str, given: RuleDefinition) -> dict[str, Any]:
+def _rule_fields(name: str, given: RuleDefinition) -> dict[str, object]:
     """Return the fields of our rule. Raises ValueError for a wrong tag of hops."""
     torrent = given.torrent_params or TorrentParameters(given.assigned_category, [], given.save_path, given.add_paused)
     labels = [word for text in (torrent.category, *torrent.tags) if (word := text.strip())]
@@ -232,7 +231,7 @@ def _rule_fields(name: str, given: RuleDefinition) -> dict[str, Any]:
     }
 
 
-def _rule_shown(rule: Rule, feeds: list[str], categories: Mapping[str, str]) -> dict[str, Any]:
+def _rule_shown(rule: Rule, feeds: list[str], categories: Mapping[str, str]) -> dict[str, object]:
     category = category_of(rule.labels, categories)
     tags = tags_of(rule.labels, rule.hops, categories) if rule.hops is not None else []
     tags = tags or [label for label in rule.labels if label != category]

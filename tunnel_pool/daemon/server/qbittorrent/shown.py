@@ -23,14 +23,14 @@ NOT_KNOWN = {"content_path": "", "root_path": "", "magnet_uri": "", "trackers_co
 class _Seldom(NamedTuple):
     until_s: float
     made_of: tuple[Record, bool]  # of the record, and of whether there was metadata
-    row: dict[str, Any]
+    row: dict[str, object]
     trackers: tuple[str, ...]  # their URLs
 
 
 class _Shown(NamedTuple):
     made_s: float
-    made_of: tuple[Any, ...]
-    row: dict[str, Any]
+    made_of: tuple[object, ...]
+    row: dict[str, object]
 
 
 class Shown:
@@ -40,7 +40,7 @@ class Shown:
         self._seldom: dict[int, _Seldom] = {}  # by the torrent's number
         self._shown: dict[int, _Shown] = {}
 
-    def row(self, torrent: TorrentView) -> Mapping[str, Any]:
+    def row(self, torrent: TorrentView) -> Mapping[str, object]:
         """Return the torrent as torrents/info has it."""
         return self.rows([torrent])[0]
 
@@ -50,7 +50,7 @@ class Shown:
         settings, categories = self.library.records.settings, self.changes.categories()
         return [self._row(torrent, settings, categories) for torrent in torrents]
 
-    def _row(self, torrent: TorrentView, settings: Settings, categories: Mapping[str, str]) -> Mapping[str, Any]:
+    def _row(self, torrent: TorrentView, settings: Settings, categories: Mapping[str, str]) -> Mapping[str, object]:
         number, now_s = torrent.record.number, time.monotonic()
         seldom = self._looked_up(torrent, now_s)
         made_of = torrent.changed, settings, tuple(categories), seldom
@@ -68,7 +68,7 @@ class Shown:
         self._seldom = {number: kept for number, kept in self._seldom.items() if number in numbers}
         self._shown = {number: kept for number, kept in self._shown.items() if number in numbers}
 
-    def table(self) -> dict[str, Mapping[str, Any]]:
+    def table(self) -> dict[str, Mapping[str, object]]:
         """Return all torrents by their infohashes."""
         return {row["hash"]: row for row in self.rows(self.library.torrents.values())}
 

@@ -12,7 +12,7 @@ from tunnel_pool.torrent.isolation import PLAIN
 DISABLED, NOT_CONTACTED, WORKING, UPDATING, NOT_WORKING = range(5)
 
 
-def entries(torrent: TorrentView, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool) -> list[dict[str, Any]]:
+def entries(torrent: TorrentView, is_dht_on: bool, is_pex_on: bool, is_lsd_on: bool) -> list[dict[str, object]]:
     """Return what finds peers; what is on holds for plain torrents. Raises RuntimeError between sessions."""
     is_plain = torrent.record.hops == PLAIN
     peers = torrent.peer_infos()
@@ -22,7 +22,7 @@ def entries(torrent: TorrentView, is_dht_on: bool, is_pex_on: bool, is_lsd_on: b
         ("** [PeX] **", is_plain and is_pex_on, kind.pex),
         ("** [LSD] **", is_plain and is_lsd_on, kind.lsd),
     )
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for name, is_on, source in sticky:
         found = [peer for peer in peers if peer.source & source]
         seeds = sum(bool(peer.flags & kind.seed) for peer in found)

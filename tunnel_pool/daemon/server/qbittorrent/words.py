@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from tunnel_pool.daemon.errors import ConflictError, RequestError
@@ -77,4 +77,4 @@ class Words:
 
 
 # The answer becomes JSON, but for texts and files; None is an empty text.
-Call = Callable[[Words], Awaitable[Any]]
+Call = Callable[[Words], Awaitable[object]]

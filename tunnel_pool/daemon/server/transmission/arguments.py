@@ -40,7 +40,7 @@ SETTABLE = {
 }
 FILES = {"files_unwanted": UNWANTED, "priority_low": LOW, "priority_normal": NORMAL, "priority_high": HIGH}
 MAX_FILES = 1 << 20
-Arguments = dict[str, Any]
+Arguments = dict[str, object]
 
 
 def typed(value: Any, kind: Any, name: str) -> Any:

@@ -5,7 +5,6 @@ import mimetypes
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import libtorrent as lt
 
@@ -50,7 +49,7 @@ def _error(torrent: TorrentView) -> tuple[int, str]:
     return (WARNING, torrent.notice) if torrent.notice else (0, "")
 
 
-def _files(torrent: TorrentView) -> list[dict[str, Any]]:
+def _files(torrent: TorrentView) -> list[dict[str, object]]:
     layout = torrent.layout
     if layout is None:
         return []
@@ -68,7 +67,7 @@ def _files(torrent: TorrentView) -> list[dict[str, Any]]:
     ]
 
 
-def _file_stats(torrent: TorrentView) -> list[dict[str, Any]]:
+def _file_stats(torrent: TorrentView) -> list[dict[str, object]]:
     done = torrent.file_bytes() if torrent.layout is not None else []
     return [
         {"bytes_completed": done[i], "wanted": torrent.is_wanted(i), "priority": _priority(torrent, i)}
@@ -76,7 +75,7 @@ def _file_stats(torrent: TorrentView) -> list[dict[str, Any]]:
     ]
 
 
-def _peers(torrent: TorrentView) -> list[dict[str, Any]]:
+def _peers(torrent: TorrentView) -> list[dict[str, object]]:
     info = lt.peer_info
     return [
         {
@@ -168,7 +167,7 @@ def _seconds_downloading(torrent: TorrentView) -> int:
     return max(0, int(torrent.active_s_by(now_s) - finished_s))
 
 
-FIELDS: dict[str, Callable[[TorrentView], Any]] = {
+FIELDS: dict[str, Callable[[TorrentView], object]] = {
     "activity_date": _activity_date,
     "added_date": lambda t: int(t.record.added_s),
     "availability": _availability,

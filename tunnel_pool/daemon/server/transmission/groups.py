@@ -1,7 +1,5 @@
 """Bandwidth groups, as group-get shows them and group-set changes them (Transmission's docs/rpc-spec.md 4.8)."""
 
-from typing import Any
-
 import msgspec
 
 from tunnel_pool.daemon.errors import RequestError
@@ -12,7 +10,7 @@ MAX_NAME = 255
 MOST = 1000
 
 
-def shown(settings: Settings, names: object) -> list[dict[str, Any]]:
+def shown(settings: Settings, names: object) -> list[dict[str, object]]:
     """Return these groups, all without names. Raises RequestError."""
     wanted = [names] if isinstance(names, str) else names
     if wanted is not None and not (isinstance(wanted, list) and all(isinstance(name, str) for name in wanted)):
@@ -24,7 +22,7 @@ def shown(settings: Settings, names: object) -> list[dict[str, Any]]:
     ]
 
 
-def changed(settings: Settings, arguments: dict[str, Any]) -> Settings:
+def changed(settings: Settings, arguments: dict[str, object]) -> Settings:
     """Return the settings with a group as the arguments say; one that is new is made.
 
     Raises RequestError and msgspec.ValidationError.

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -122,12 +121,12 @@ class Methods:
             result["removed"] = self._library.removed_of_late()
         return result
 
-    def _torrent_rows(self, torrents: Sequence[Torrent], keys: tuple[str, ...], is_table: bool) -> Any:
+    def _torrent_rows(self, torrents: Sequence[Torrent], keys: tuple[str, ...], is_table: bool) -> object:
         """Return the torrents' rows, from a cache of JSON if all the fields change only with a torrent's state."""
         fields = [snake(key) for key in keys]
         getters = [FIELDS[field] for field in fields]
 
-        def row(torrent: TorrentView) -> Any:
+        def row(torrent: TorrentView) -> object:
             values = [_shown(getter, torrent) for getter in getters]
             return values if is_table else dict(zip(keys, values, strict=True))
 
@@ -272,7 +271,7 @@ class Methods:
         return {"blocklist_size": len(self._library.sessions.blocked.ranges)}
 
 
-def _shown(getter: Callable[[TorrentView], Any], torrent: TorrentView) -> Any:
+def _shown(getter: Callable[[TorrentView], object], torrent: TorrentView) -> object:
     try:
         return getter(torrent)
     except RuntimeError:  # the torrent goes from one session to another

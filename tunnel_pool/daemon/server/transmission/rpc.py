@@ -39,10 +39,10 @@ async def answer(methods: Methods, body: bytes) -> bytes | None:
     return msgspec.json.encode(result) if result is not None else None
 
 
-async def _classic(methods: Methods, request: Any) -> dict[str, Any]:
+async def _classic(methods: Methods, request: object) -> dict[str, object]:
     if not isinstance(request, dict):
         return {"result": "no method name", "arguments": {}}
-    answer: dict[str, Any] = {"arguments": {}, "result": "success"}
+    answer: dict[str, object] = {"arguments": {}, "result": "success"}
     if "tag" in request:
         answer["tag"] = request["tag"]
     try:
@@ -61,18 +61,18 @@ def _classic_keys(method: str, result: dict[str, Any]) -> dict[str, Any]:
         }
     if method == "torrent_add":
         return {kebab(key): renamed(dict(told), camel) for key, told in result.items()}
-    spelt: dict[str, Any] = renamed(result, CLASSIC_RESULTS.get(method, kebab))
+    spelt: dict[str, object] = renamed(result, CLASSIC_RESULTS.get(method, kebab))
     return spelt
 
 
-def _classic_torrent(torrent: Any) -> Any:
+def _classic_torrent(torrent: object) -> object:
     """Return an object, a row of a table, or a number of one that was removed."""
     if isinstance(torrent, dict):
         return {key: renamed(value, camel) for key, value in torrent.items()}
     return renamed(torrent, camel)
 
 
-async def _json_rpc(methods: Methods, request: Any) -> dict[str, Any] | None:
+async def _json_rpc(methods: Methods, request: object) -> dict[str, object] | None:
     if not isinstance(request, dict) or request.get("jsonrpc") != "2.0":
         return _failure(None, INVALID_REQUEST, 'no JSON-RPC 2.0 request: "jsonrpc" must be "2.0"')
     number = request.get("id")
@@ -85,12 +85,12 @@ async def _json_rpc(methods: Methods, request: Any) -> dict[str, Any] | None:
     return {"jsonrpc": "2.0", "result": result, "id": number} if "id" in request else None
 
 
-def _failure(number: Any, code: int, message: str) -> dict[str, Any]:
+def _failure(number: object, code: int, message: str) -> dict[str, object]:
     error = {"code": code, "message": message, "data": {"error_string": message}}
     return {"jsonrpc": "2.0", "error": error, "id": number}
 
 
-async def _run(methods: Methods, name: Any, arguments: Any) -> tuple[str, dict[str, Any]]:
+async def _run(methods: Methods, name: object, arguments: object) -> tuple[str, dict[str, object]]:
     """Return the method in snake_case, and its result. Raises _CannotError."""
     method = snake(name) if isinstance(name, str) else ""
     if method not in methods:

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ UNITS = {
     "memory_bytes": 1024,
 }
 # What Transmission has and we have not: shown as it is here, and not to be changed.
-FIXED: dict[str, Any] = {
+FIXED: dict[str, object] = {
     "anti_brute_force_enabled": True,
     "anti_brute_force_threshold": GUESSES_AT_ONCE,
     "blocklist_url": "",
@@ -66,12 +65,12 @@ NOT_OURS = ("categories", "groups", "tags", "seeding_time_limit", "seeding_time_
 """Settings that Transmission does not know."""
 
 
-def fixed(peer_port: int, blocked: int) -> dict[str, Any]:
+def fixed(peer_port: int, blocked: int) -> dict[str, object]:
     """Return what is shown and can't be changed here; `blocked` is how many ranges of addresses are."""
     return {**FIXED, "blocklist_enabled": blocked > 0, "blocklist_size": blocked, "peer_port": peer_port}
 
 
-def shown(settings: Settings, session_id: str, peer_port: int, blocked: int) -> dict[str, Any]:
+def shown(settings: Settings, session_id: str, peer_port: int, blocked: int) -> dict[str, object]:
     own = {name: value for name, value in msgspec.to_builtins(settings).items() if name not in NOT_OURS}
     folder = own.pop("folder")
     return {
@@ -89,7 +88,9 @@ def shown(settings: Settings, session_id: str, peer_port: int, blocked: int) -> 
     }
 
 
-def changed(settings: Settings, arguments: dict[str, Any], peer_port: int, blocked: int) -> tuple[Settings, list[str]]:
+def changed(
+    settings: Settings, arguments: dict[str, object], peer_port: int, blocked: int
+) -> tuple[Settings, list[str]]:
     """Return the changed settings, and a sentence for each argument that can't be changed here.
 
     Names that Transmission does not know are passed over, as it does. Clients send back what session-get has shown,

@@ -20,17 +20,17 @@ def _tracker(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": number, "announce": url, "scrape": scrape, "tier": entry["tier"], "sitename": host.split(".")[-2:][0]}
 
 
-def entries(torrent: TorrentView) -> list[dict[str, Any]]:
+def entries(torrent: TorrentView) -> list[dict[str, object]]:
     return [_tracker(number, entry) for number, entry in enumerate(entries_of(torrent))]
 
 
-def stats(torrent: TorrentView) -> list[dict[str, Any]]:
+def stats(torrent: TorrentView) -> list[dict[str, object]]:
     """Return what is known of each tracker's answers; nobody is scraped."""
     all_stats, now_s = [], int(time.time())
     for number, entry in enumerate(entries_of(torrent)):
         parts = split_url(entry["url"])
         failed, heard = entry["fails"] > 0, torrent.trackers.get(entry["url"])
-        next_s: Any = entry["next_announce"]  # seconds since the epoch, which libtorrent's stubs don't know
+        next_s: object = entry["next_announce"]  # seconds since the epoch, which libtorrent's stubs don't know
         all_stats.append(
             {
                 **_tracker(number, entry),
