@@ -20,7 +20,7 @@ from tunnel_pool.daemon.storage import room
 from tunnel_pool.daemon.storage.presence import Part, Presence, expected_parts, presence_of
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.torrents import alerts
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, SetFields, Stop
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Rename, Run, SetFields, Stop, Verify
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent
 
@@ -117,7 +117,7 @@ async def test_a_torrent_whose_files_were_deleted_is_downloaded_again_when_it_is
     async with daemon_here(state, tmp_path) as here:
         (torrent,) = here.library.torrents.values()
         assert torrent.is_missing
-        here.changes.verify([torrent])
+        await here.changes.apply([torrent], Verify())
         await until(lambda: not torrent.is_finished)
         await finished(torrent)
     assert is_right(seeder, tmp_path)
@@ -189,10 +189,10 @@ async def test_a_folder_that_is_renamed_leaves_nothing_behind(seeder, two, state
         torrent = await added(here, two)
         await finished(torrent)
         (tmp_path / "to/two/notes").write_text("the owner's")
-        await here.changes.rename(torrent, "two", "second")
+        await here.changes.apply([torrent], Rename("two", "second"))
         assert sorted(path.name for path in (tmp_path / "to/two").iterdir()) == ["notes"]
         (tmp_path / "to/two/notes").unlink()
-        await here.changes.rename(torrent, "second", "two")
+        await here.changes.apply([torrent], Rename("second", "two"))
         assert [path.name for path in (tmp_path / "to").iterdir()] == ["two"]
     assert same_bytes(seeder.folder / "two/b.bin", tmp_path / "to/two/b.bin")
 

@@ -11,7 +11,7 @@ from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.daemon.done_script import DoneScript
-from tunnel_pool.daemon.torrents.edits import AddRequest
+from tunnel_pool.daemon.torrents.edits import AddRequest, Rename
 from tunnel_pool.system.errors import UsageError
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
@@ -38,7 +38,7 @@ async def downloaded(here, seeder, name):
     torrent, _ = await here.changes.add(link, wish)
     await until(lambda: torrent.is_finished)
     if name is not None:
-        await here.changes.rename(torrent, "t", name)
+        await here.changes.apply([torrent], Rename("t", name))
     return torrent
 
 

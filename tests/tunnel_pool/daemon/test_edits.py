@@ -21,12 +21,15 @@ from tunnel_pool.daemon.torrents.edits import (
     Enqueue,
     Move,
     Relabel,
+    Rename,
+    Requeue,
     Run,
     Select,
     SetFields,
     SetHops,
     Stop,
     ToggleSequential,
+    Verify,
 )
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
 from tunnel_pool.torrent.lockdown import LockdownMode
@@ -56,7 +59,7 @@ async def with_torrent(folder, **request):
     async with daemon_here(folder / "state", folder / "files", sessions=WITHOUT_HTTPS) as here:
         wish = AddRequest(**{"hops": 0, "stopped": True, **request})
         torrent, _ = await here.changes.add(read_metainfo(content), wish)
-        here.changes.verify([torrent])
+        await here.changes.apply([torrent], Verify())
         await until(lambda: not torrent.record.taking_over)
         yield here, torrent
 
@@ -149,8 +152,22 @@ SAME = {
     "a place in the queue": (
         Enqueue(0),
         lambda f: f.transmission(queue_position=0),
+    ),
+    "the top of the queue": (
+        Requeue("top"),
         lambda f: f.transmission("queue_move_top"),
         lambda f: f.qbittorrent("top_priority"),
+    ),
+    "another name": (
+        Rename("t/a", "z"),
+        lambda f: f.transmission("torrent_rename_path", path="t/a", name="z"),
+        lambda f: f.qbittorrent_one("rename_file", old_path="t/a", new_path="t/z"),
+    ),
+    "a check": (
+        Verify(),
+        lambda f: f.transmission("torrent_verify"),
+        lambda f: f.qbittorrent("recheck"),
+        lambda f: f.tribler(state="recheck"),
     ),
     "a move": (
         lambda folder: Move(f"{folder}/to"),
@@ -166,7 +183,13 @@ def record_of(torrent, root):
     fields = msgspec.structs.asdict(torrent.record)
     priorities = [torrent.priority(index) for index in torrent.file_indexes()]
     kept = {name: value for name, value in fields.items() if name not in OF_A_MOMENT}
-    return {**kept, "file_priorities": priorities, "place": torrent.record.folder.removeprefix(str(root))}
+    names = [torrent.file_path(index) for index in torrent.file_indexes()]
+    return {
+        **kept,
+        "names": names,
+        "file_priorities": priorities,
+        "place": torrent.record.folder.removeprefix(str(root)),
+    }
 
 
 @pytest.mark.parametrize("name", SAME)

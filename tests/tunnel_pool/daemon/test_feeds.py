@@ -20,6 +20,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds.model import Article, Rule
 from tunnel_pool.daemon.outside import client
 from tunnel_pool.daemon.storage.store import STORE_FILE
+from tunnel_pool.daemon.torrents.edits import Remove
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
@@ -63,7 +64,7 @@ async def test_a_rule_adds_what_it_wants_of_a_feed_once(tmp_path):
         assert {(t.record.hops, t.record.stopped, *t.record.labels) for t in here.library.torrents.values()} == {
             (2, True, "tv")
         }
-        await here.changes.remove(list(here.library.torrents.values()), delete_files=False)
+        await here.changes.apply(list(here.library.torrents.values()), Remove())
         await read_again(here, feed)
         assert names(here) == [], "what was removed does not come back"
         server.pages["/rss"] = feed_of(*items, ("Show S02E01", MAGNET.format(4)))

@@ -19,7 +19,7 @@ from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.torrents import incomplete, moves
 from tunnel_pool.daemon.torrents.alerts import AlertReader
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Relabel, SetHops
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Relabel, Remove, Rename, SetHops
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 SIZES = {"a": 300_000, "sub/b": 1000}
@@ -82,7 +82,7 @@ async def test_who_changes_a_torrent_whose_files_just_get_their_places_waits_for
         torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0))
         await until(lambda: held)
         monkeypatch.setattr(AlertReader, "_storage_moved_alert", answer)
-        renamed = asyncio.create_task(here.changes.rename(torrent, "t", "u"))
+        renamed = asyncio.create_task(here.changes.apply([torrent], Rename("t", "u")))
         changed = asyncio.create_task(here.changes.apply([torrent], SetHops(1), Relabel.to(["x"])))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(renamed), 0.1)
@@ -251,5 +251,5 @@ async def test_a_torrent_that_is_removed_with_its_files_leaves_nothing_there(tmp
         part = Path(torrent.record.folder) / "t" / "a"
         part.parent.mkdir(parents=True)
         part.write_bytes(b"some of it")
-        await here.changes.remove([torrent], delete_files=True)
+        await here.changes.apply([torrent], Remove(delete_files=True))
         await until(lambda: not list((tmp_path / "aside").iterdir()))

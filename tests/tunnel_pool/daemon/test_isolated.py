@@ -7,7 +7,7 @@ import pytest
 from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
-from tunnel_pool.daemon.torrents.edits import AddRequest, Relabel
+from tunnel_pool.daemon.torrents.edits import AddRequest, Relabel, Remove
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import group_of
@@ -52,7 +52,7 @@ async def test_a_torrents_session_and_circuits_end_with_it(tmp_path):
         lanes = {first.lane, second.lane}
         assert len(lanes) == 2
         await until(lambda: groups(opened) == {lane.group for lane in lanes})
-        await opened.changes.remove([first], delete_files=False)
+        await opened.changes.apply([first], Remove())
         await until(lambda: set(opened.library.sessions._sessions) == {second.lane})
         await until(lambda: groups(opened) == {second.lane.group})
         assert opened.tunnels.wanted_circuits().keys() == {second.lane}

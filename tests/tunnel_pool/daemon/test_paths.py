@@ -17,7 +17,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
 from tunnel_pool.daemon.torrents import incomplete
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Select
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Remove, Rename, Run, Select, Verify
 from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
@@ -186,7 +186,7 @@ async def test_one_comes_home_and_the_other_stays_in_the_folder_for_incomplete_o
         for torrent, (seeder, _) in zip(torrents, two, strict=True):
             place = Path(torrent.record.folder) / "data.bin"
             assert place.read_bytes() == (seeder.folder / "data.bin").read_bytes()
-        await here.changes.remove([home], delete_files=True)
+        await here.changes.apply([home], Remove(delete_files=True))
         await until(lambda: not away.record.folder_when_done)
         assert away.notice == ""
 
@@ -214,12 +214,12 @@ async def test_no_file_is_renamed_or_moved_to_where_anothers_is_to_be(tmp_path, 
         torrent = await add(here, torrent_of("p6.bin", contents([""]), folder=own), own)
         await until(lambda: torrent.is_finished)
         with pytest.raises(RequestError, match=r"p5.bin is a file of torrent 1"):
-            await here.changes.rename(torrent, "p6.bin", "p5.bin")
+            await here.changes.apply([torrent], Rename("p6.bin", "p5.bin"))
         elsewhere = await add(here, torrent_of("p5.bin", contents([""]), folder=tmp_path / "two"), tmp_path / "two")
         await until(lambda: elsewhere.is_finished)
         with pytest.raises(RequestError, match=r"p5.bin is a file of torrent 1"):
             await here.changes.apply([elsewhere], Move(str(own)))
-        await here.changes.remove([absent], delete_files=False)
+        await here.changes.apply([absent], Remove())
         await here.changes.apply([elsewhere], Move(str(own)))
         await until(lambda: elsewhere.record.folder == str(own))
         assert sorted(os.listdir(own)) == ["p5.bin", "p6.bin"]
@@ -231,7 +231,7 @@ async def test_torrents_of_the_same_files_may_share_them(tmp_path, state):
         for piece_bytes in (16384, 32768):
             torrent = await add(here, torrent_of("t", files, folder=tmp_path, piece_bytes=piece_bytes), tmp_path)
             await until(lambda torrent=torrent: torrent.is_finished and not torrent.record.taking_over)
-        await here.changes.remove([torrent], delete_files=True)
+        await here.changes.apply([torrent], Remove(delete_files=True))
         await here.changes.removals.ended()
         assert {path.name for path in files_below(tmp_path / "t")} == {"a", "b"}
 
@@ -296,7 +296,7 @@ async def test_a_file_that_holds_nothing_of_the_torrent_is_not_written_to(size, 
         (added,) = here.library.torrents.values()
         await is_kept(added)
         stranger.rename(own / "kept")
-        here.changes.verify([added])
+        await here.changes.apply([added], Verify())
         await until(lambda: not added.record.taking_over)
         await until(lambda: not added.is_paused)
         added.handle.connect_peer(seeder.address)
@@ -323,7 +323,7 @@ async def test_removing_a_torrent_with_its_files_keeps_those_that_were_not_found
     async with daemon_here(state) as here:
         added = await add(here, torrent_of("t", contents(["a", "b"])), tmp_path / "own")
         await until(lambda: added.error)
-        await here.changes.remove([added], delete_files=True)
+        await here.changes.apply([added], Remove(delete_files=True))
         await here.changes.removals.ended()
         assert files_below(tmp_path / "own") == {tmp_path / "own" / "t" / "a": b"a stranger's"}
 
@@ -350,13 +350,13 @@ async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(se
         added = await add(here, torrent, tmp_path / "own", stopped=True)
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])  # as far as it had come
-        await here.changes.remove([added], delete_files=False)
+        await here.changes.apply([added], Remove())
     async with daemon_here(state) as here:
         added = await add(here, torrent, tmp_path / "own")
         assert not added.record.taking_over
         added.handle.connect_peer(seeder.address)
         await until(lambda: added.is_finished)
-        await here.changes.remove([added], delete_files=False)
+        await here.changes.apply([added], Remove())
         os.utime(place, (2e9, 2e9))
         added = await add(here, torrent, tmp_path / "own")
         assert added.record.taking_over
@@ -378,8 +378,8 @@ async def test_files_that_come_while_a_torrent_is_removed_are_its_own(tmp_path, 
 
         with monkeypatch.context() as patched:
             patched.setattr(here.library, "close", write_and_close)
-            await here.changes.remove([added], delete_files=False)
-        await here.changes.remove([await add(here, link, tmp_path / "own")], delete_files=False)
+            await here.changes.apply([added], Remove())
+        await here.changes.apply([await add(here, link, tmp_path / "own")], Remove())
         assert not (await add(here, torrent, tmp_path / "own")).record.taking_over
 
 
@@ -391,7 +391,7 @@ async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_
         added = await add(here, torrent, tmp_path / "own", stopped=True)
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])
-        await here.changes.remove([added], delete_files=False)
+        await here.changes.apply([added], Remove())
         added = await add(here, torrent, tmp_path / "other")
         await here.changes.apply([added], Move(str(tmp_path / "own"), with_files=False))
         await until(lambda: not added.is_verifying)

@@ -9,7 +9,7 @@ from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unu
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions
-from tunnel_pool.daemon.torrents.edits import AddRequest, SetHops
+from tunnel_pool.daemon.torrents.edits import AddRequest, Remove, SetHops
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import Lane
@@ -57,7 +57,7 @@ async def test_the_plain_session_ends_after_its_last_torrent(tmp_path, monkeypat
         torrent, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
         port = opened.plain_port()
         assert port
-        await daemon.changes.remove([torrent], delete_files=False)
+        await daemon.changes.apply([torrent], Remove())
         await until(lambda: PLAIN_LANE not in opened._sessions)
         await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
         assert PLAIN_LANE in opened._sessions

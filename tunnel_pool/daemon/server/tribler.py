@@ -19,7 +19,18 @@ from tunnel_pool.daemon.server.api.views import files_view
 from tunnel_pool.daemon.server.shown import NO_ROOM, eta_s, ratio
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import AddRequest, Edit, Run, Select, SetHops, Stop
+from tunnel_pool.daemon.torrents.edits import (
+    AddRequest,
+    Edit,
+    Run,
+    Select,
+    SetHops,
+    Stop,
+    Verify,
+)
+from tunnel_pool.daemon.torrents.edits import (
+    Remove as RemoveEdit,
+)
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -133,7 +144,7 @@ class _Calls:
         return {"started": True, "infohash": torrent.hash_string}
 
     async def remove(self, infohash: str, body: Remove) -> dict[str, object]:
-        await self._changes.remove([self._found(infohash)], body.remove_data)
+        await self._changes.apply([self._found(infohash)], RemoveEdit(body.remove_data))
         return {"removed": True, "infohash": infohash}
 
     async def update(self, infohash: str, body: Update) -> dict[str, object]:
@@ -147,9 +158,9 @@ class _Calls:
             edits.append(_selection(torrent, body.selected_files))
         if body.state in ("resume", "stop"):
             edits.append(Run() if body.state == "resume" else Stop())
-        await self._changes.apply([torrent], *edits)
         if body.state == "recheck":
-            self._changes.verify([torrent])
+            edits.append(Verify())
+        await self._changes.apply([torrent], *edits)
         return {"modified": True, "infohash": infohash}
 
 

@@ -2,11 +2,8 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
 import libtorrent as lt
 
@@ -15,31 +12,35 @@ from tunnel_pool.daemon.record import LimitMode, Record, new_tracker_key
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import moved
-from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.rules.tiers import merged, tiers_in
-from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.edits import (
     AddRequest,
     Edit,
     Enqueue,
     Move,
+    Reannounce,
+    Remove,
+    Rename,
+    Requeue,
     Run,
     Select,
     SetHops,
+    Verify,
 )
 from tunnel_pool.daemon.torrents.hop_changes import HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.loading import files_are_gone
-from tunnel_pool.daemon.torrents.moves import NOT_ITS_OWN, Moves, absolute, rename_file
-from tunnel_pool.daemon.torrents.planning import Plan, fields_of, hops_after, refused
+from tunnel_pool.daemon.torrents.moves import Moves, absolute
+from tunnel_pool.daemon.torrents.planning import Plan, fields_of, hops_after, last, refused
 from tunnel_pool.daemon.torrents.removals import Removals
+from tunnel_pool.daemon.torrents.renaming import check_rename, rename
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 
 MAX_TORRENTS = 1 << 16
+LEAVE_NOTHING = Verify, Reannounce, Requeue  # in a torrent's record that says when its owner edited it
 
 logger = logging.getLogger(__name__)
 
@@ -141,14 +142,12 @@ class Changes:
             **fields,
         )
 
-    async def remove(self, torrents: Iterable[Torrent], delete_files: bool) -> None:
-        """Remove torrents: they are gone when it returns, their files soon after. Raises StoreError."""
-        await self.removals.remove(torrents, delete_files)
-
     # While they are there
 
     async def apply(self, torrents: Iterable[Torrent], *edits: Edit) -> str:
         """Make all of these edits to each of the torrents; a wrong one leaves all torrents as they are.
+
+        What is changed is kept when this returns. Files of torrents that are removed are gone soon after.
 
         Return a sentence on what others know already of a torrent that gets hops, empty when they know nothing. Raises
         RequestError and StoreError.
@@ -156,57 +155,88 @@ class Changes:
         return await asyncio.shield(self._apply(torrents, edits))  # whoever asks may hang up
 
     async def _apply(self, torrents: Iterable[Torrent], edits: Sequence[Edit]) -> str:
-        torrents = list(torrents)
+        torrents, records = list(torrents), self._library.records
+        match edits:
+            case [Remove(delete_files)]:
+                await self.removals.remove(torrents, delete_files)
+                return ""
         await self.moves.arrived(torrents)
-        async with self._library.records.changing:
-            plans = [await self._plan(each, edits) for each in torrents if self._library.records.has(each)]
+        async with records.changing:
+            plans = [await self._plan(each, edits) for each in torrents if records.has(each)]
             told = await self._carry_out(plans)
+            if (requeue := last(edits, Requeue)) is not None:
+                which = {torrent.record.infohash for torrent in torrents}
+                await records.put_order(moved(records.order(), which, requeue.where))
         self._library.scheduler.tick()
         return told
 
     async def _plan(self, torrent: Torrent, edits: Sequence[Edit]) -> Plan:
         """Return what the edits make of a torrent, which stays as it is. Raises RequestError."""
-        plan = Plan(torrent, torrent.record.hops, {"edited_s": time.time()})
+        if last(edits, Remove) is not None:
+            raise RequestError("a torrent that is removed can't be changed")
+        is_kept = not all(isinstance(edit, LEAVE_NOTHING) for edit in edits)
+        plan = Plan(torrent, edits, torrent.record.hops, {"edited_s": time.time()} if is_kept else {})
         for edit in edits:
-            match edit:
-                case SetHops():
-                    plan.hops, plan.is_said = hops_after(torrent.record, edit), True
-                case Enqueue():
-                    plan.position = edit.position
-                case Move():
-                    plan.move = edit
-                case Select():
-                    plan.fields |= await self._selection_of(torrent, edit)
-                case Run():
-                    plan.run = edit
-                    plan.fields |= self._fields_of_start(torrent, edit)
-                case _:
-                    plan.fields |= fields_of(torrent.record, edit)
+            plan.fields |= await self._fields_of(torrent, edit)
+        if (said := last(edits, SetHops)) is not None:
+            plan.hops = hops_after(torrent.record, said)
+        if (renaming := last(edits, Rename)) is not None:
+            plan.renamed = await check_rename(self._library, torrent, renaming)
         plan.changes_session = self.hops.check(torrent, plan.hops, plan.fields.get("labels", torrent.record.labels))
-        if plan.move is not None:
-            await self.moves.check(torrent, plan.move)
+        if (move := last(edits, Move)) is not None:
+            await self.moves.check(torrent, move)
         return plan
+
+    async def _fields_of(self, torrent: Torrent, edit: Edit) -> dict[str, object]:
+        """Return the fields of its record that an edit sets. Raises RequestError."""
+        match edit:
+            case Select():
+                return await self._selection_of(torrent, edit)
+            case Run():
+                return self._fields_of_start(torrent, edit)
+            case _:
+                return fields_of(torrent.record, edit)
 
     async def _carry_out(self, plans: Sequence[Plan]) -> str:
         """Return what others know already of the torrents that get hops."""
         records, told = self._library.records, {""}
+        for plan in plans:  # what libtorrent may refuse comes first
+            if plan.renamed is not None:
+                await rename(self._library, plan.torrent, plan.renamed)
         for plan in plans:
             if plan.changes_session:
                 told.add(await self.hops.carry_out(plan.torrent, plan.hops, plan.fields))
-        staying = [plan for plan in plans if not plan.changes_session]
+        staying = [plan for plan in plans if plan.fields and not plan.changes_session]
         await records.put_each((plan.torrent, plan.fields) for plan in staying)
         for plan in staying:
             self._tell_libtorrent(plan)
         for plan in plans:
-            if plan.is_said:
-                plan.torrent.release()
-            if plan.run is not None:
-                self._restart(plan.torrent, plan.run)
-            if plan.position is not None:
-                await self._queue_to(plan.torrent, plan.position)
-            if plan.move is not None:
-                await self.moves.begin(plan.torrent, plan.move)
+            await self._do(plan)
         return max(told)
+
+    async def _do(self, plan: Plan) -> None:
+        """Do what is more than another record. Raises RequestError and StoreError."""
+        torrent, edits = plan.torrent, plan.edits
+        if last(edits, SetHops) is not None:
+            torrent.release()
+        if (run := last(edits, Run)) is not None:
+            self._restart(torrent, run)
+        if (enqueue := last(edits, Enqueue)) is not None:
+            await self._queue_to(torrent, enqueue.position)
+        if (move := last(edits, Move)) is not None:
+            await self.moves.begin(torrent, move)
+        if self._library.records.is_here(torrent):
+            self._ask_libtorrent(plan)
+
+    @staticmethod
+    def _ask_libtorrent(plan: Plan) -> None:
+        """Have libtorrent do what changes nothing that is kept."""
+        torrent = plan.torrent
+        if last(plan.edits, Verify) is not None and torrent.info is not None and not torrent.record.moving_to:
+            torrent.recheck()
+        if last(plan.edits, Reannounce) is not None:
+            torrent.handle.force_reannounce()
+            torrent.handle.force_dht_announce()
 
     def _tell_libtorrent(self, plan: Plan) -> None:
         torrent = plan.torrent
@@ -246,57 +276,6 @@ class Changes:
         if edit.now:
             torrent.release()
 
-    def verify(self, torrents: Iterable[Torrent]) -> None:
-        """Check the files of those torrents whose metadata is known, and that stay where they are."""
-        for torrent in torrents:
-            if torrent.info is not None and not torrent.record.moving_to and self._library.records.is_here(torrent):
-                torrent.recheck()
-        self._library.scheduler.tick()
-
-    def reannounce(self, torrents: Iterable[Torrent]) -> None:
-        for torrent in filter(self._library.records.is_here, torrents):
-            torrent.handle.force_reannounce()
-            torrent.handle.force_dht_announce()
-
-    async def rename(self, torrent: Torrent, path: str, name: str) -> None:
-        """Rename a file or folder, as libtransmission's tr_torrentRenamePath. Raises RequestError and StoreError."""
-        if torrent.layout is None:
-            raise RequestError("the torrent's files are not known yet")
-        if not name or "/" in name or name in (".", ".."):
-            raise RequestError("that can't be the name of a file")
-        library = self._library
-        await self.moves.arrived([torrent])
-        async with library.records.changing:
-            if torrent.record.moving_to or not library.records.is_here(torrent):
-                raise RequestError("the torrent is being moved")
-            if torrent.record.taking_over:
-                raise RequestError(NOT_ITS_OWN)
-            paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
-            renames = renames_of(paths, path, name)
-            if not renames:
-                raise RequestError("the torrent has no such file or folder")
-            new_places = [os.path.join(torrent.record.folder, new) for index, new in renames if new != paths[index]]
-            if clashes(paths, dict(renames)) or any(map(os.path.lexists, new_places)):
-                raise RequestError("cannot rename: there is something of that name")
-            layout = torrent.layout
-            entries = [Entry(new, layout.file_size(index)) for index, new in renames if new != paths[index]]
-            await library.paths.check(torrent.record, torrent.record.folder, entries, may_share=False)
-            for index, new in renames:
-                await rename_file(torrent, index, new)
-            await asyncio.to_thread(_leave_folders, torrent.record.folder, list(paths.values()))
-            whole = "/" not in path and path == torrent.record.name  # its title goes with its folder while they are one
-            torrent.update(torrent.handle.status())
-            renamed: dict[str, Any] = {"name": name} if whole else {}
-            await library.records.put_with_resume(torrent, **renamed)
-            library.paths.note(torrent)
-
-    async def queue_move(self, torrents: Iterable[Torrent], where: str) -> None:
-        """Move torrents to the `top`, `up`, `down` or to the `bottom`. Raises StoreError."""
-        async with self._library.records.changing:
-            which = {torrent.record.infohash for torrent in torrents}
-            await self._library.records.put_order(moved(self._library.records.order(), which, where))
-        self._library.scheduler.tick()
-
     async def _queue_to(self, torrent: Torrent, position: int) -> None:
         """Raises StoreError."""
         order = [infohash for infohash in self._library.records.order() if infohash != torrent.record.infohash]
@@ -310,9 +289,3 @@ class Changes:
         await self._library.records.edit_settings(edit)
         self._library.apply_settings()
         self._library.scheduler.tick()
-
-
-def _leave_folders(folder: str, names: Iterable[str]) -> None:
-    """Remove the folders that files were in, where nothing is left in them."""
-    for name in names:
-        disk.remove_empty_folders(Path(folder) / name, Path(folder))

@@ -6,13 +6,15 @@ nobody else changes anything.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tunnel_pool.daemon.record import Layout
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 Tiers = list[list[str]]
 """Announce URLs by tier (BEP 12)."""
+
+QueueEnd = Literal["top", "up", "down", "bottom"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,38 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """Renames a file or folder of a torrent, named by its path in the torrent's folder; it stays where it is."""
+
+    path: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Moves all the torrents that are edited together in the queue: to the `top`, `up`, `down`, or to the `bottom`."""
+
+    where: QueueEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Has all files read, of a torrent whose metadata is known and that stays where it is; else it does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reannounce:
+    """Has trackers and the DHT asked now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Removes a torrent, and its own files where that is wanted: no other edit goes with it."""
+
+    delete_files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Starts a torrent; with `now`, past the queue."""
 
@@ -100,4 +134,20 @@ class Stop:
     """Stops a torrent."""
 
 
-Edit = Relabel | SetHops | SetFields | ToggleSequential | Select | EditTrackers | Enqueue | Move | Run | Stop
+Edit = (
+    Relabel
+    | SetHops
+    | SetFields
+    | ToggleSequential
+    | Select
+    | EditTrackers
+    | Enqueue
+    | Requeue
+    | Move
+    | Rename
+    | Run
+    | Stop
+    | Verify
+    | Reannounce
+    | Remove
+)

@@ -1,25 +1,19 @@
 """What edits make of a torrent's record."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.hops import check_labels, other_labels
 from tunnel_pool.daemon.rules.tiers import checked
-from tunnel_pool.daemon.torrents.edits import (
-    EditTrackers,
-    Move,
-    Relabel,
-    Run,
-    SetFields,
-    SetHops,
-    Stop,
-    ToggleSequential,
-)
+from tunnel_pool.daemon.torrents.edits import Edit, EditTrackers, Relabel, SetFields, SetHops, Stop, ToggleSequential
+from tunnel_pool.daemon.torrents.renaming import Renamed
 from tunnel_pool.daemon.torrents.torrent import Torrent
+
+Kind = TypeVar("Kind", bound=Edit)
 
 
 @dataclass(slots=True)
@@ -27,13 +21,16 @@ class Plan:
     """Holds what edits make of a torrent: fields of its record, and what else is done."""
 
     torrent: Torrent
+    edits: Sequence[Edit]
     hops: int
     fields: dict[str, Any]
     changes_session: bool = False
-    is_said: bool = False  # whether its owner has said how many hops it has
-    position: int | None = None
-    move: Move | None = None
-    run: Run | None = None
+    renamed: Renamed | None = None
+
+
+def last(edits: Sequence[Edit], kind: type[Kind]) -> Kind | None:
+    """Return the last of the edits that is of a kind: it holds over those before."""
+    return next((edit for edit in reversed(edits) if isinstance(edit, kind)), None)
 
 
 @contextmanager
@@ -45,8 +42,8 @@ def refused() -> Iterator[None]:
         raise RequestError(str(error)) from None
 
 
-def fields_of(record: Record, edit: Relabel | SetFields | ToggleSequential | EditTrackers | Stop) -> dict[str, object]:
-    """Return the fields of a record that an edit sets. Raises RequestError."""
+def fields_of(record: Record, edit: Edit) -> dict[str, object]:
+    """Return the fields of a record that an edit sets by itself. Raises RequestError."""
     match edit:
         case Relabel():
             return {"labels": _relabelled(record.labels, edit)}
@@ -58,6 +55,8 @@ def fields_of(record: Record, edit: Relabel | SetFields | ToggleSequential | Edi
             return {"trackers": checked(edit.edit([list(urls) for urls in record.trackers]), record.trackers)}
         case Stop():
             return {"stopped": True, "started_now": False}
+        case _:
+            return {}
 
 
 def _relabelled(labels: list[str], edit: Relabel) -> list[str]:

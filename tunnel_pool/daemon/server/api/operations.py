@@ -12,7 +12,15 @@ from tunnel_pool.daemon.server.api import model, views
 from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
 from tunnel_pool.daemon.sources import of_metainfo, of_resume, of_source
 from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import AddRequest, Edit, Relabel, Run, SetHops, Stop
+from tunnel_pool.daemon.torrents.edits import (
+    AddRequest,
+    Edit,
+    Relabel,
+    Remove,
+    Run,
+    SetHops,
+    Stop,
+)
 from tunnel_pool.daemon.torrents.planning import refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -147,7 +155,7 @@ class Api:
         files = call.words.get("files", "false")
         if files not in ("true", "false"):
             raise RequestError("`files` must be true or false")
-        await self._changes.remove([self._found(call)], files == "true")
+        await self._changes.apply([self._found(call)], Remove(files == "true"))
 
     async def _files(self, call: Call) -> list[model.File]:
         try:

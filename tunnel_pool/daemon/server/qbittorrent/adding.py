@@ -13,7 +13,11 @@ from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import AddRequest, SetFields
+from tunnel_pool.daemon.torrents.edits import (
+    AddRequest,
+    Requeue,
+    SetFields,
+)
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import real_files
 from tunnel_pool.torrent.metainfo import read_metainfo
@@ -97,7 +101,7 @@ class Adding:
         if name := " ".join(words.text("rename", "").split()):
             await self._changes.apply([torrent], SetFields({"name": name}))
         if words.flag("addToTopOfQueue"):
-            await self._changes.queue_move([torrent], "top")
+            await self._changes.apply([torrent], Requeue("top"))
         return torrent
 
 

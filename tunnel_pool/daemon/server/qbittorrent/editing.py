@@ -13,12 +13,18 @@ from tunnel_pool.daemon.torrents.edits import (
     Edit,
     EditTrackers,
     Move,
+    QueueEnd,
+    Reannounce,
+    Remove,
+    Rename,
+    Requeue,
     Run,
     Select,
     SetFields,
     Stop,
     Tiers,
     ToggleSequential,
+    Verify,
 )
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -71,12 +77,12 @@ class Editing:
 
         return call
 
-    def _queue_move(self, where: str) -> Call:
+    def _queue_move(self, where: QueueEnd) -> Call:
         async def call(words: Words) -> None:
             torrents = self._reading.several(words)
             if not self._library.records.settings.download_queue_enabled:
                 raise ConflictError("Torrent queueing must be enabled")
-            await self._changes.queue_move(torrents, where)
+            await self._changes.apply(torrents, Requeue(where))
 
         return call
 
@@ -99,13 +105,13 @@ class Editing:
         await self._changes.apply(torrents, Run(now))
 
     async def _delete(self, words: Words) -> None:
-        await self._changes.remove(self._reading.several(words), bool(words.flag("deleteFiles")))
+        await self._changes.apply(self._reading.several(words), Remove(bool(words.flag("deleteFiles"))))
 
     async def _recheck(self, words: Words) -> None:
-        self._changes.verify(self._reading.several(words))
+        await self._changes.apply(self._reading.several(words), Verify())
 
     async def _reannounce(self, words: Words) -> None:
-        self._changes.reannounce(self._reading.several(words))
+        await self._changes.apply(self._reading.several(words), Reannounce())
 
     async def _set_location(self, words: Words) -> None:
         await self._move(self._reading.several(words), words.text("location").strip())
@@ -160,7 +166,7 @@ class Editing:
         folder, _, name = new.rpartition("/")
         if folder != old.rpartition("/")[0]:
             raise ConflictError("a file or folder can be renamed, and stays in the folder that it is in")
-        await self._changes.rename(torrent, old, name)
+        await self._changes.apply([torrent], Rename(old, name))
 
     async def _add_trackers(self, words: Words) -> None:
         text = words.text("urls").replace("\r", "")

@@ -27,7 +27,18 @@ from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS
 from tunnel_pool.daemon.server.transmission.names import snake
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Run, Stop
+from tunnel_pool.daemon.torrents.edits import (
+    AddRequest,
+    Move,
+    QueueEnd,
+    Reannounce,
+    Remove,
+    Rename,
+    Requeue,
+    Run,
+    Stop,
+    Verify,
+)
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
 from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -166,7 +177,7 @@ class Methods:
 
     async def _torrent_remove(self, arguments: Arguments) -> None:
         """Remove the torrents that are named; all of them where there is no `ids`, as Transmission does."""
-        await self._changes.remove(self._chosen(arguments), flag(arguments, "delete_local_data", False))
+        await self._changes.apply(self._chosen(arguments), Remove(flag(arguments, "delete_local_data", False)))
 
     async def _torrent_start(self, arguments: Arguments) -> None:
         await self._changes.apply(self._chosen(arguments), Run())
@@ -178,10 +189,10 @@ class Methods:
         await self._changes.apply(self._chosen(arguments), Stop())
 
     async def _torrent_verify(self, arguments: Arguments) -> None:
-        self._changes.verify(self._chosen(arguments))
+        await self._changes.apply(self._chosen(arguments), Verify())
 
     async def _torrent_reannounce(self, arguments: Arguments) -> None:
-        self._changes.reannounce(self._chosen(arguments))
+        await self._changes.apply(self._chosen(arguments), Reannounce())
 
     async def _torrent_set_location(self, arguments: Arguments) -> None:
         location = typed(arguments.get("location"), str, "location")
@@ -194,11 +205,11 @@ class Methods:
             raise RequestError("torrent-rename-path requires 1 torrent")
         path = typed(arguments.get("path"), str, "path")
         name = typed(arguments.get("name"), str, "name")
-        await self._changes.rename(torrents[0], path, name)
+        await self._changes.apply(torrents, Rename(path, name))
         return {"id": torrents[0].record.number, "path": path, "name": name}
 
-    async def _queue_move(self, arguments: Arguments, where: str) -> None:
-        await self._changes.queue_move(self._chosen(arguments), where)
+    async def _queue_move(self, arguments: Arguments, where: QueueEnd) -> None:
+        await self._changes.apply(self._chosen(arguments), Requeue(where))
 
     # The session
 
