@@ -1,5 +1,7 @@
 //! The native packet path of one child of tunnel-pool. See docs/internals/datagrams.md, "The packet path".
 
+#![deny(unreachable_pub)]
+
 pub mod address;
 pub mod cell;
 pub mod clients;

@@ -19,8 +19,9 @@ use crate::shaper::Shaper;
 use crate::shared::{Command, Notice, Shared};
 use crate::stream::FrameReader;
 use crate::streams::bridge::Asked;
+use crate::streams::entries::{Client, Watch};
 use crate::streams::quic::LinkId;
-use crate::streams::service::{Client, Service, Watch, MAX_TRIES};
+use crate::streams::service::{Service, MAX_TRIES};
 use crate::sys::{bind_udp, enable_gro, has_gso, local_address, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine

@@ -6,7 +6,6 @@
 
 use std::io::{self, ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::time::Instant;
 
 use bytes::Bytes;
 use socket2::{Domain, Socket, Type};
@@ -16,10 +15,11 @@ use crate::core::Core;
 use crate::counters::DropReason;
 use crate::rules::TCP;
 use crate::streams::bridge::Bridge;
+use crate::streams::entries::{Caller, Door, Entry, Watch, MAX_CONNECTIONS, MAX_EARLY_BYTES};
 use crate::streams::inspection::{Inspection, Verdict};
 use crate::streams::opening::{self, Wish};
-use crate::streams::quic::{LinkId, StreamKey};
-use crate::streams::service::{Entry, Service, Watch, MAX_CONNECTIONS, MAX_EARLY_BYTES};
+use crate::streams::quic::LinkId;
+use crate::streams::service::Service;
 
 /// Callers of one circuit at a time.
 const MAX_CALLERS: usize = 64;
@@ -28,23 +28,6 @@ const MAX_OF_HOST: usize = 8;
 /// Callers that are let in before others have their turn.
 const AT_ONCE: usize = 16;
 const BACKLOG: i32 = 32;
-
-/// Where a circuit can be called.
-pub(super) struct Door {
-    listener: TcpListener,
-    /// A stream that was opened to find out whether the client takes any, for its first caller.
-    spare: Option<StreamKey>,
-}
-
-/// Who has called, and has not begun as he must.
-pub(super) struct Caller {
-    pub(super) link: LinkId,
-    pub(super) since: Instant,
-    socket: TcpStream,
-    from: SocketAddr,
-    bytes: Vec<u8>,
-    inspection: Inspection,
-}
 
 impl Service {
     /// Let strangers connect to a circuit at this address, if its client takes calls.

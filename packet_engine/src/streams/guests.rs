@@ -10,10 +10,11 @@ use crate::address::Destination;
 use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
 use crate::streams::bridge::{Asked, Bridge};
+use crate::streams::entries::{turn_away, Client, Entry, Opening, Step, Watch};
 use crate::streams::inspection::{self, Inspection, Verdict, HASH_AT, HASH_BYTES};
 use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::StreamKey;
-use crate::streams::service::{turn_away, Client, Entry, Opening, Service, Step, Watch};
+use crate::streams::service::Service;
 
 /// What the beginning of a handshake says; None while too little of it is there.
 fn infohash_of(bytes: &[u8]) -> Result<Option<[u8; HASH_BYTES]>, DropReason> {

@@ -1,8 +1,8 @@
 //! The TCP connections at both ends of streams: those of SOCKS5 clients, and those that exits make. All their I/O.
 
 use std::collections::HashMap;
-use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,11 @@ use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
 use crate::exit_from::ExitFrom;
 use crate::streams::bridge::{Asked, Bridge, Turn, SCRATCH_BYTES};
-use crate::streams::doors::{Caller, Door};
+use crate::streams::entries::{turn_away, Client, Door, Entry, Opening, Step, Watch, MAX_CONNECTIONS, MAX_EARLY_BYTES};
 use crate::streams::inspection::Inspection;
 use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::{Event, LinkId, Read, StreamKey, Write};
 
-/// All connections of this child.
-pub(super) const MAX_CONNECTIONS: usize = 4096;
 /// How long a client waits for a circuit, an exit for a whole request, a name's address, and a connection.
 const OPENING_TIME: Duration = Duration::from_secs(20);
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -29,63 +27,12 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long an exit's client has to begin, and its server to answer, in a way that may pass.
 const JUDGING_TIME: Duration = Duration::from_secs(30);
-/// What a client may send before its connection is there, and a caller before he was judged.
-pub(super) const MAX_EARLY_BYTES: usize = 4 << 10;
 /// How many exits are asked to lead a client to a destination, where some do not let it go there.
 pub const MAX_TRIES: u8 = 3;
 /// Once half of all connections are taken, a circuit gets no more than so many.
 const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
 /// Streams of all circuits that one previous hop has here, while half of all connections are taken.
 const MAX_OF_NEIGHBOUR_WHEN_FULL: u64 = 1024;
-
-/// What the sockets are watched by.
-pub trait Watch {
-    /// Report changes of a connection, under its number.
-    fn watch(&self, socket: &TcpStream, number: u32) -> io::Result<()>;
-
-    /// Report that somebody connects to a circuit, as long as he waits.
-    fn watch_door(&self, listener: &TcpListener, circuit_id: u32) -> io::Result<()>;
-}
-
-/// A SOCKS5 client that has asked for a connection.
-pub struct Client {
-    pub socket: TcpStream,
-    pub asked: Asked,
-}
-
-/// A stream that the other end has opened, before its connection is there.
-pub(super) struct Opening {
-    pub(super) key: StreamKey,
-    /// What came of the stream: the request, and what the other end sends after it.
-    pub(super) bytes: Vec<u8>,
-    pub(super) request_bytes: usize,
-    pub(super) step: Step,
-    since: Instant,
-}
-
-pub(super) enum Step {
-    /// The request is not whole.
-    Asked,
-    /// Python looks a name up.
-    Resolving {
-        port: u16,
-    },
-    Connecting {
-        socket: TcpStream,
-        to: SocketAddr,
-    },
-    /// It came over a circuit of ours: a client has to connect to what the guest is known as, too (guests.rs).
-    Guest {
-        known_as: u32,
-    },
-}
-
-pub(super) enum Entry {
-    Waiting(Client, Instant),
-    Caller(Box<Caller>),
-    Opening(Opening),
-    Joined(Box<Bridge>),
-}
 
 pub struct Service {
     pub(super) entries: HashMap<u32, Entry>,
@@ -585,9 +532,4 @@ fn reply_to(reason: DropReason) -> Reply {
         | StreamTooFast => Reply::GeneralFailure,
         _ => Reply::NotAllowed,
     }
-}
-
-/// Answer a SOCKS5 client that gets no stream.
-pub(super) fn turn_away(mut socket: TcpStream, reply: Reply) {
-    let _ = socket.write(&reply.to_client()); // it may be gone; a new socket has room for ten bytes
 }

@@ -15,7 +15,8 @@ use packet_engine::keys::{Direction, HalfParts, SessionKeys};
 use packet_engine::policy::ExitPolicy;
 use packet_engine::routes::{Circuit, Exit, Purpose};
 use packet_engine::streams::bridge::Asked;
-use packet_engine::streams::service::{Client, Service, Watch, MAX_TRIES};
+use packet_engine::streams::entries::{Client, Watch};
+use packet_engine::streams::service::{Service, MAX_TRIES};
 
 pub const PREFIX: [u8; 22] = *b"\x00\x02a community of 20 b.";
 pub const ID: u32 = 0x0100_0001;
