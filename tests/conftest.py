@@ -14,8 +14,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests import network
-from tests.commands import GONE_WITHIN_S
+from tests.worlds import network
+from tests.worlds.commands import GONE_WITHIN_S
 from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.system import runner
 

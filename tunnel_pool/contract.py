@@ -1,7 +1,7 @@
 """What callers of a TunnelCommunity rely on, written down.
 
 Two classes keep it: tunnel_pool.overlay.community.LocalTunnelCommunity in one process, and
-tunnel_pool.pooled.community.PooledTunnelCommunity over children. tests/test_contract.py
+tunnel_pool.pooled.community.PooledTunnelCommunity over children. tests/whole/test_contract.py
 runs the same tests against both. Names and meanings are py-ipv8's
 (messaging/anonymization/community.py).
 """

@@ -8,7 +8,7 @@ import signal
 import aiohttp
 import psutil
 
-from tests.commands import is_pool_child
+from tests.worlds.commands import is_pool_child
 
 PAUSED_S = 5.0  # at most; a child that answers no heartbeat for 4 s is replaced
 DISK_FULL_S = 2.0

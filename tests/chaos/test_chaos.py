@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.conftest import CHAOS_SEED
-from tests.test_leaks import can_unshare, told_by
+from tests.whole.test_leaks import can_unshare, told_by
 
 pytestmark = [
     pytest.mark.slow,

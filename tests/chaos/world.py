@@ -25,9 +25,9 @@ import psutil
 
 from tests.chaos.faults import FAULTS
 from tests.chaos.wire import PlainPackets
-from tests.commands import command, is_pool_child
 from tests.tunnel_pool.daemon.owner import Owner, Seeder, right_files
 from tests.tunnel_pool.daemon.rpc import Rpc
+from tests.worlds.commands import command, is_pool_child
 from tunnel_pool.bench.harness.daemon import PRIVATE
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import LocalSwarm, free_port

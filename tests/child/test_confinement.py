@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commands import ROOT
-from tests.network import address_of, network, tunnels
+from tests.worlds.commands import ROOT
+from tests.worlds.network import address_of, network, tunnels
 from tunnel_pool.pool.command import only_for_children
 from tunnel_pool.sandbox import kernel, landlock, seccomp
 from tunnel_pool.steering.bpf import RET

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.network import make_config, tunnels, until
+from tests.worlds.network import make_config, tunnels, until
 from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher, AsyncioProcess
 from tunnel_pool.pool.command import child_environment
 from tunnel_pool.pool.policy import EXIT_GRACE_S

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.commands import ROOT
+from tests.worlds.commands import ROOT
 from tunnel_pool.gumby_experiments.cell_lengths import FIXED, FULL, MOST_DRAWS, PROBE, best_guess, cost
 
 

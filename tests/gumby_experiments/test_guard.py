@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commands import GONE_WITHIN_S, ROOT, command
+from tests.worlds.commands import GONE_WITHIN_S, ROOT, command
 from tunnel_pool.gumby_experiments.results import RUN, RUNS, read_results
 from tunnel_pool.gumby_experiments.verbs.costs import why_not
 

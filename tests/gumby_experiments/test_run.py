@@ -11,7 +11,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from tests.commands import command
+from tests.worlds.commands import command
 from tunnel_pool.gumby_experiments import config
 from tunnel_pool.gumby_experiments.links import why_not as no_links
 from tunnel_pool.gumby_experiments.verbs.bulk import why_not as no_tor

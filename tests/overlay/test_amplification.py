@@ -28,8 +28,8 @@ from ipv8.messaging.anonymization.payload import (
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tests.marks import ENGINES_PYTHON_SLOW
-from tests.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
+from tests.worlds.marks import ENGINES_PYTHON_SLOW
+from tests.worlds.network import RELAY_FLAGS, address_of, make_config, network, opened, until, unused_host
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.peers.proven import Source
 from tunnel_pool.overlay.peers.questions import Questions

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 
-from tests.network import network, until
+from tests.worlds.network import network, until
 from tunnel_pool.overlay import discovery
 from tunnel_pool.overlay.discovery import MAX_ANNOUNCE_PAUSE_S, QUESTIONS_OF_AN_ANNOUNCEMENT
 from tunnel_pool.overlay.hidden_swarms.announce_turns import AnnounceTurns

@@ -6,8 +6,8 @@ import pytest
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-from tests.network import COMMUNITY_ID, EXIT_FLAGS, RELAY_FLAGS, address_of, make_config, until, unused_host
-from tests.test_cli import fails
+from tests.whole.test_cli import fails
+from tests.worlds.network import COMMUNITY_ID, EXIT_FLAGS, RELAY_FLAGS, address_of, make_config, until, unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.networks import networks_of, use_as_numbers
 from tunnel_pool.overlay.ground.path import Node, rank

@@ -19,7 +19,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress, UDPv4Address
 from ipv8.peer import Peer
 
-from tests.network import (
+from tests.worlds.network import (
     EXIT_FLAGS,
     RELAY_FLAGS,
     address_of,

@@ -8,7 +8,7 @@ import socket
 import pytest
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
-from tests.network import RELAY_FLAGS, address_of, make_config, opened, until
+from tests.worlds.network import RELAY_FLAGS, address_of, make_config, opened, until
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.steering.layout import PREFIX_BYTES
 

@@ -11,9 +11,9 @@ from ipv8.messaging.anonymization.exit_socket import TunnelExitSocket
 from ipv8.messaging.anonymization.payload import DataPayload
 from ipv8.messaging.serialization import default_serializer
 
-from tests.feeding import mutations, outcome
-from tests.network import address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
+from tests.worlds.feeding import mutations, outcome
+from tests.worlds.network import address_of, dht_like, network, tunnels, until
 from tunnel_pool.overlay.ground.addresses import (
     encode_packed,
     pack_address,

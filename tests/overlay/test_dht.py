@@ -17,7 +17,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tests.network import address_of, network, until, unused_host
+from tests.worlds.network import address_of, network, until, unused_host
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.peers import dht as own
 from tunnel_pool.overlay.peers.dht import BoundedStorage

@@ -9,7 +9,7 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 
-from tests.network import RELAY_FLAGS, address_of, make_config, opened
+from tests.worlds.network import RELAY_FLAGS, address_of, make_config, opened
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.peers import introductions, questions
 from tunnel_pool.overlay.peers.questions import PAUSE_S, PROVOKED_AT_ONCE, Answer, Questions

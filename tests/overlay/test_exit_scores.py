@@ -11,7 +11,7 @@ from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, Circuit, Hop
 from ipv8.peer import Peer
 
-from tests.network import address_of, network, tunnels, until
+from tests.worlds.network import address_of, network, tunnels, until
 from tunnel_pool.overlay.clients.outgoing import OutgoingCircuits
 from tunnel_pool.overlay.ground.lanes import Lane, set_group
 from tunnel_pool.overlay.ground.path import Node, rank

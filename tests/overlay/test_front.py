@@ -4,7 +4,7 @@ import os
 
 from ipv8.messaging.anonymization.payload import CreateE2EPayload
 
-from tests.network import RELAY_FLAGS, make_config, until
+from tests.worlds.network import RELAY_FLAGS, make_config, until
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.node import open_front
 from tunnel_pool.overlay.wire.udp import bind_udp

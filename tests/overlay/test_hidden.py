@@ -18,8 +18,8 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.peer import Peer
 
-from tests.marks import ENGINES_PYTHON_SLOW
-from tests.network import address_of, make_config, network, until
+from tests.worlds.marks import ENGINES_PYTHON_SLOW
+from tests.worlds.network import address_of, make_config, network, until
 from tunnel_pool.overlay.ground.end_to_end import end_to_end_address, is_linked
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 
-from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
+from tests.worlds.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until
 from tunnel_pool.overlay.ground.config import ExitFrom
 from tunnel_pool.overlay.ground.exit_rules import ExitRules, network_ranges
 from tunnel_pool.overlay.node import open_overlay

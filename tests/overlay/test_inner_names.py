@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.network import until
+from tests.worlds.network import until
 from tunnel_pool.daemon.outside.urls import NotAllowedError, place_of
 from tunnel_pool.overlay.ground.exit_rules import Protocol
 from tunnel_pool.overlay.serving.circuit_names import CircuitNames

@@ -9,9 +9,9 @@ from ipv8.messaging.anonymization.hidden_services import HiddenTunnelCommunity
 from ipv8.messaging.anonymization.payload import EstablishIntroPayload
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, CIRCUIT_TYPE_RP_DOWNLOADER, PEER_FLAG_RELAY
 
-from tests.marks import ENGINES_PYTHON_SLOW
-from tests.network import until
 from tests.overlay.test_hidden import INFOHASH, linked, member, relays
+from tests.worlds.marks import ENGINES_PYTHON_SLOW
+from tests.worlds.network import until
 from tunnel_pool.overlay.hidden_swarms.introduced import (
     MAX_BESIDE_THE_FIRST,
     MAX_CONTENDERS,

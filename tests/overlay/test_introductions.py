@@ -6,7 +6,7 @@ import socket
 import pytest
 from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 
-from tests.network import address_of, make_config, network, opened, until, unused_host
+from tests.worlds.network import address_of, make_config, network, opened, until, unused_host
 from tunnel_pool.overlay.peers.introductions import MAX_PER_HOST
 from tunnel_pool.overlay.peers.questions import MAX_WRONG_ANSWERS
 

@@ -8,9 +8,9 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_TYPE_RP_SEEDER,
 )
 
-from tests.marks import ENGINES_PYTHON_SLOW
-from tests.network import until
 from tests.overlay.test_hidden import linked, member, relays
+from tests.worlds.marks import ENGINES_PYTHON_SLOW
+from tests.worlds.network import until
 from tunnel_pool.overlay.ground.offers import MOST_TOGETHER, OWN_CIRCUITS, Offers
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 

@@ -9,7 +9,7 @@ from ipv8.messaging.anonymization.payload import LinkE2EPayload
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_RELAY
 from ipv8.peer import Peer
 
-from tests.network import RELAY_FLAGS, make_config, until
+from tests.worlds.network import RELAY_FLAGS, make_config, until
 from tunnel_pool.overlay.node import open_overlay, open_sharing
 from tunnel_pool.overlay.wire.session_keys import LENT_COUNTER
 from tunnel_pool.overlay.wire.udp import bind_udp

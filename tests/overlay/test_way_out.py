@@ -9,7 +9,7 @@ import pytest
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY
 
-from tests.network import EXIT_FLAGS, address_of, make_config, network, opened, tunnels, until
+from tests.worlds.network import EXIT_FLAGS, address_of, make_config, network, opened, tunnels, until
 from tunnel_pool.overlay.ground.lanes import Lane, detour_of, lane_of
 from tunnel_pool.overlay.node_community import PEER_FLAG_EXIT_BACKUP
 from tunnel_pool.overlay.paths.way_out import (

@@ -5,7 +5,7 @@ import random
 import socket
 from collections import Counter
 
-from tests.network import unused_host
+from tests.worlds.network import unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 
 CELL_AT = 22

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from tests.commands import command
-from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.packet_engine.disturber import Disturber
+from tests.worlds.commands import command
+from tests.worlds.network import Echo, address_of, dht_like, network, tunnels, until
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 
 NUMBER = 600

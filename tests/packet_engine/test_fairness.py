@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from tests.network import address_of, dht_like, network, tunnels, until, unused_host
+from tests.worlds.network import address_of, dht_like, network, tunnels, until, unused_host
 from tunnel_pool.overlay.wire.udp import bind_udp
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.socks5.address import encode_address

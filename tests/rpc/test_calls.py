@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feeding import mutations, outcome
+from tests.worlds.feeding import mutations, outcome
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.calls import Answered, Called, ControlChannel, Failed, Notified
 from tunnel_pool.rpc.errors import (

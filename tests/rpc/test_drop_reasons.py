@@ -2,8 +2,8 @@
 
 import re
 
-from tests.commands import ROOT
 from tests.test_architecture import sources
+from tests.worlds.commands import ROOT
 from tunnel_pool.rpc.drop_reasons import DropReason
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feeding import feed_bytewise, feed_pieces, feed_whole, mutations, outcome
+from tests.worlds.feeding import feed_bytewise, feed_pieces, feed_whole, mutations, outcome
 from tunnel_pool.rpc.errors import BrokenStreamError
 from tunnel_pool.rpc.framing import HEADER, MAGIC, MAX_BODY_BYTES, VERSION, Frame, FrameDecoder, Kind, encode
 

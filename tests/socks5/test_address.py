@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feeding import mutations, outcome
+from tests.worlds.feeding import mutations, outcome
 from tunnel_pool.socks5.address import (
     AddressType,
     Socks5Address,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feeding import mutations
+from tests.worlds.feeding import mutations
 from tunnel_pool.socks5.address import ANY, AddressType, Socks5Address, encode_address
 from tunnel_pool.socks5.handshake import Associate, Close, Connect, Handshake, Request, Send, State
 from tunnel_pool.socks5.messages import ReplyCode, Secret

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feeding import mutations, outcome
+from tests.worlds.feeding import mutations, outcome
 from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.messages import ReplyCode, join_udp_request, reply, split_udp_request
 

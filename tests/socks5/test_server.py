@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.network import until
+from tests.worlds.network import until
 from tunnel_pool.socks5 import asyncio_network
 from tunnel_pool.socks5 import server as own
 from tunnel_pool.socks5.address import decode_address, encode_address

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.reuse_port import LOOPBACK, reuse_port_group
+from tests.worlds.reuse_port import LOOPBACK, reuse_port_group
 from tunnel_pool.socks5.address import AddressType, encode_address
 from tunnel_pool.socks5.steering import (
     BUCKETS,

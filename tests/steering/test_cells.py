@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reuse_port import LOOPBACK, reuse_port_group
+from tests.worlds.reuse_port import LOOPBACK, reuse_port_group
 from tunnel_pool.steering.cells import (
     BUCKETS,
     MAX_STAYED,

@@ -9,7 +9,7 @@ from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
-from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
+from tests.worlds.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool import exit_cache
 from tunnel_pool.exit_cache import pack_exits, read_exits, unpack_exits
 from tunnel_pool.overlay.ground.config import HostPort

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.commands import ROOT, command
+from tests.worlds.commands import ROOT, command
 from tunnel_pool import framework, hosting
 from tunnel_pool.pool import launchers, switches
 from tunnel_pool.pool.asyncio_launcher import AsyncioLauncher
@@ -26,7 +26,7 @@ from tunnel_pool.tribler import pooled_class
 async def test_a_frozen_programs_children_are_started_with_its_own_switches(start_method, switch, more, tmp_path):
     """The host's argparse would refuse ours; no reactor runs, and the pool is made before the loop runs."""
     executable = tmp_path / "host"
-    executable.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.host_program "$@"\n')
+    executable.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.worlds.host_program "$@"\n')
     executable.chmod(0o755)
     environment = {"HOST_PROGRAM": str(executable), "PYTHONPATH": str(ROOT)}
     arguments = [f"--start-method={start_method}", *more]

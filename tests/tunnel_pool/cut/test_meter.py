@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.commands import command
+from tests.worlds.commands import command
 
 PROGRAM = '''
 """A source makes blocks, a mill works on them, a shelf keeps what is short of them."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import libtorrent as lt
 
-from tests.network import unused_host
 from tests.tunnel_pool.daemon.running import make_torrent
+from tests.worlds.network import unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import same_bytes

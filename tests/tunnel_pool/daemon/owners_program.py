@@ -4,7 +4,7 @@ import contextlib
 
 from aiohttp import web
 
-from tests.network import unused_host
+from tests.worlds.network import unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system.http_server import serving_app
 

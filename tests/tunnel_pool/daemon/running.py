@@ -9,8 +9,8 @@ import sqlite3
 import libtorrent as lt
 from transmission_rpc import Client
 
-from tests.commands import command
-from tests.network import COMMUNITY_ID, unused_host
+from tests.worlds.commands import command
+from tests.worlds.network import COMMUNITY_ID, unused_host
 from tunnel_pool.bench.harness.daemon import PRIVATE
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions

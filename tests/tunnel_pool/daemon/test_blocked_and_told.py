@@ -7,11 +7,11 @@ from dataclasses import replace
 import libtorrent as lt
 from qbittorrentapi import Client
 
-from tests.network import until, unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.worlds.network import until, unused_host
 from tunnel_pool.daemon import done_webhook
 from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.torrents.edits import AddRequest

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from tests.commands import ROOT, command
-from tests.network import until
-from tests.test_cli import fails
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
+from tests.whole.test_cli import fails
+from tests.worlds.commands import ROOT, command
+from tests.worlds.network import until
 from tunnel_pool.cli import config as config_command
 from tunnel_pool.cli.arguments.layers import environment_arguments, named
 from tunnel_pool.cli.daemon import options_of

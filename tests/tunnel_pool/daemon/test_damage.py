@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import command
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.worlds.commands import command
+from tests.worlds.network import until
 from tunnel_pool.bench.harness.daemon import PRIVATE
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.storage.backup import backup_of

@@ -9,8 +9,8 @@ import subprocess
 import libtorrent as lt
 import pytest
 
-from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.queue import Activity

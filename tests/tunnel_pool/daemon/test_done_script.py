@@ -5,9 +5,9 @@ import os
 import psutil
 import pytest
 
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.daemon.done_script import DoneScript

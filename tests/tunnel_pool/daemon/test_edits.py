@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from qbittorrentapi import Client
 
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.server.tiers import NOT_ASKED, entries_of

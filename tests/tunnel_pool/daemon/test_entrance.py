@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here
+from tests.worlds.network import until
 from tunnel_pool.cli.arguments.rpc_options import rpc_address
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials, GuessLimit

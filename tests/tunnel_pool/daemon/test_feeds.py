@@ -10,11 +10,11 @@ import pytest
 from aiohttp import web
 from qbittorrentapi import Client, Conflict409Error, InvalidRequest400Error
 
-from tests.commands import MODULE, ROOT
-from tests.feed_server import feed_of, feed_server
-from tests.https import HTTPS_PORT, authority, needs_https
-from tests.network import until, unused_host
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.worlds.commands import MODULE, ROOT
+from tests.worlds.feed_server import feed_of, feed_server
+from tests.worlds.https import HTTPS_PORT, authority, needs_https
+from tests.worlds.network import until, unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds.model import Article, Rule

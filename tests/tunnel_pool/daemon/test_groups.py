@@ -5,9 +5,9 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
+from tests.worlds.network import until
 from tunnel_pool.daemon.rules.groups import Group, Member, shares
 from tunnel_pool.daemon.torrents.edits import AddRequest, Run
 from tunnel_pool.torrent.metainfo import parse_torrent

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.swarms import http_tracker
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon
+from tests.worlds.swarms import http_tracker
 
 LINK = "magnet:?xt=urn:btih:{}&tr=http://{}:{}/announce"
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from qbittorrentapi import Client
 
-from tests.network import until
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.storage import disk

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.network import COMMUNITY_ID, address_of, network, until, unused_host
+from tests.worlds.network import COMMUNITY_ID, address_of, network, until, unused_host
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents.edits import AddRequest, Relabel, Remove

@@ -11,10 +11,10 @@ import aiohttp
 import libtorrent as lt
 import pytest
 
-from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import FILES, Owner, Seeder, link_of, right_files
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import connected, daemon, kept_peers, make_torrent, seen
+from tests.worlds.network import unused_host
 from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import same_bytes

@@ -6,9 +6,9 @@ import re
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.commands import ROOT
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon
+from tests.worlds.commands import ROOT
 
 
 def asked_for():

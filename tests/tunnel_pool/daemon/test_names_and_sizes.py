@@ -11,10 +11,10 @@ import libtorrent as lt
 import pytest
 from qbittorrentapi import Client, Conflict409Error
 
-from tests.network import until
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.daemon.done_script import environment_of
 from tunnel_pool.daemon.done_webhook import told_of
 from tunnel_pool.daemon.server.transmission import fields

@@ -11,10 +11,10 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon
 from tests.tunnel_pool.daemon.test_entrance import NOBODY, SYSTEM_PYTHON
+from tests.worlds.network import until
 from tunnel_pool.sandbox import connections
 from tunnel_pool.system.shares import MAX_CONNECTIONS
 

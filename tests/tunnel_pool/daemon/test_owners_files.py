@@ -12,11 +12,11 @@ import aiohttp
 import libtorrent as lt
 import pytest
 
-from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon
 from tests.tunnel_pool.daemon.test_paths import torrent_of
+from tests.worlds.network import unused_host
 from tunnel_pool.torrent.metainfo import read_metainfo
 
 TORRENTS = 30

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.feed_server import feed_of, feed_server
-from tests.network import unused_host
 from tests.tunnel_pool.daemon.browser import browser, needs_chromium
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
+from tests.worlds.feed_server import feed_of, feed_server
+from tests.worlds.network import unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.storage.presence import not_found
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.network import until
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feeding import outcome
+from tests.worlds.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import LimitMode, Record
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels

@@ -25,9 +25,9 @@ from qbittorrentapi import (
     NotFound404Error,
 )
 
-from tests.network import until, unused_host
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.worlds.network import until, unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.entrance import KEY_HEADER

@@ -8,11 +8,11 @@ import aiohttp
 import libtorrent as lt
 import pytest
 
-from tests.network import until
-from tests.standing import longest_stands
 from tests.tunnel_pool.daemon.owner import link_of
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
+from tests.worlds.network import until
+from tests.worlds.standing import longest_stands
 from tunnel_pool.bench.harness.daemon import network_of
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm

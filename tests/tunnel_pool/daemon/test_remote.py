@@ -8,11 +8,11 @@ import signal
 import libtorrent as lt
 import pytest
 
-from tests.commands import MODULE, command
-from tests.network import until
-from tests.test_cli import fails
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
+from tests.whole.test_cli import fails
+from tests.worlds.commands import MODULE, command
+from tests.worlds.network import until
 from tunnel_pool.cli.details import numbers
 from tunnel_pool.cli.main import make_parser, module_of
 from tunnel_pool.daemon.record import LimitMode

@@ -6,9 +6,9 @@ import random
 
 import aiohttp
 
-from tests.network import metrics_in
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, make_torrent
+from tests.worlds.network import metrics_in
 from tunnel_pool.daemon.server.transmission.fields import FIELDS
 from tunnel_pool.daemon.server.transmission.names import camel
 

@@ -6,10 +6,10 @@ import os
 import libtorrent as lt
 import pytest
 
-from tests.network import unused_host
 from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
+from tests.worlds.network import unused_host
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.rules.selection import distrust_ends, newly_wanted
 from tunnel_pool.private_swarm.swarm import same_bytes

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
+from tests.worlds.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions

@@ -6,9 +6,9 @@ import libtorrent as lt
 import pytest
 from qbittorrentapi import APIError, Client
 
-from tests.network import until
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
+from tests.worlds.network import until
 from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.torrent.metainfo import parse_torrent

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.commands import MODULE, ROOT
+from tests.worlds.commands import MODULE, ROOT
 
 SECONDS = 1800
 MB_AN_HOUR, DESCRIPTORS_AN_HOUR = 40, 10

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here
+from tests.worlds.network import until
 from tunnel_pool.daemon.rules import standstill
 from tunnel_pool.daemon.rules.standstill import Standstill, Step
 from tunnel_pool.daemon.torrents.edits import AddRequest, Select, SetFields

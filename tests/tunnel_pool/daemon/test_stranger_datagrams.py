@@ -6,9 +6,9 @@ import socket
 import aiohttp
 import pytest
 
-from tests.network import metrics_in, unused_host
 from tests.tunnel_pool.daemon.running import daemon
 from tests.tunnel_pool.node.test_service import node, scraped
+from tests.worlds.network import metrics_in, unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.peers.dht import CarefulDht
 from tunnel_pool.private_swarm.swarm import free_port

@@ -12,8 +12,8 @@ import contextlib
 import aiohttp
 import libtorrent as lt
 
-from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
+from tests.worlds.network import until
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.web import SESSION_HEADER, WebOptions
 from tunnel_pool.overlay.ground.config import HostPort

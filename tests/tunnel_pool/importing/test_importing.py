@@ -8,9 +8,9 @@ import sqlite3
 import libtorrent as lt
 import pytest
 
-from tests.network import until
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.tunnel_pool.importing.make_fixtures import FIXTURES, PLACE, UNWANTED, write_as_left
+from tests.worlds.network import until
 from tunnel_pool.cli import importing
 from tunnel_pool.cli.importing import PROGRAMS
 from tunnel_pool.cli.main import make_parser

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ipv8.messaging.anonymization import payload as payloads
 from ipv8.messaging.interfaces.udp.endpoint import DomainAddress
 
-from tests.network import EXIT_FLAGS, address_of, make_config, until, unused_host
+from tests.worlds.network import EXIT_FLAGS, address_of, make_config, until, unused_host
 from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 from tunnel_pool.overlay.ground.exit_rules import (
     NO_RULES,

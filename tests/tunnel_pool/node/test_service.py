@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from tests.commands import ROOT, command
-from tests.network import COMMUNITY_ID, Echo, dht_like, make_config, metrics_in, until, unused_host
-from tests.test_cli import fails
+from tests.whole.test_cli import fails
+from tests.worlds.commands import ROOT, command
+from tests.worlds.network import COMMUNITY_ID, Echo, dht_like, make_config, metrics_in, until, unused_host
 from tunnel_pool.node.config import read_config
 from tunnel_pool.node.server import ask_status
 from tunnel_pool.overlay.ground.config import HostPort

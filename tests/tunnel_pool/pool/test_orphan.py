@@ -5,8 +5,8 @@ import signal
 
 import psutil
 
-from tests.commands import command, has_ended, is_pool_child
-from tests.network import COMMUNITY_ID, until, unused_host
+from tests.worlds.commands import command, has_ended, is_pool_child
+from tests.worlds.network import COMMUNITY_ID, until, unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import free_port
 

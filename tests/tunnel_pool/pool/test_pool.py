@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_RELAY
 
-from tests.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until, unused_host
+from tests.worlds.network import EXIT_FLAGS, address_of, make_config, network, tunnels, until, unused_host
 from tunnel_pool.overlay.ground.config import HostPort, slot_of
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.pooled.community import PooledTunnelCommunity

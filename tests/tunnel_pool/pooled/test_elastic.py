@@ -9,7 +9,7 @@ import psutil
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT
 
-from tests.network import EXIT_FLAGS, Echo, address_of, dht_like, network, sockets_of, tunnels, until
+from tests.worlds.network import EXIT_FLAGS, Echo, address_of, dht_like, network, sockets_of, tunnels, until
 from tunnel_pool.daemon.pool import PoolControl
 from tunnel_pool.overlay.ground.admission import Admission
 from tunnel_pool.overlay.ground.config import HostPort, slot_of

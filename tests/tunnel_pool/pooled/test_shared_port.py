@@ -15,8 +15,18 @@ from ipv8.messaging.anonymization.tunnel import (
     PEER_FLAG_EXIT_BT,
 )
 
-from tests.marks import ENGINES_PYTHON_SLOW
-from tests.network import EXIT_FLAGS, RELAY_FLAGS, Echo, address_of, dht_like, make_config, network, tunnels, until
+from tests.worlds.marks import ENGINES_PYTHON_SLOW
+from tests.worlds.network import (
+    EXIT_FLAGS,
+    RELAY_FLAGS,
+    Echo,
+    address_of,
+    dht_like,
+    make_config,
+    network,
+    tunnels,
+    until,
+)
 from tunnel_pool.overlay.hidden_swarms.introduced import IntroducedSeeder
 from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.pool.policy import ChildState

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from tests.marks import ENGINES_PYTHON_SLOW
-from tests.network import Echo, address_of, dht_like, network, tunnels, until
 from tests.socks5.test_server import associate, udp_socket
+from tests.worlds.marks import ENGINES_PYTHON_SLOW
+from tests.worlds.network import Echo, address_of, dht_like, network, tunnels, until
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.address import encode_address

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.network import until
+from tests.worlds.network import until
 from tunnel_pool.pooled import swarm_lists
 from tunnel_pool.pooled.swarm_lists import SwarmLists
 from tunnel_pool.rpc.errors import CallError

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.commands import ROOT
+from tests.worlds.commands import ROOT
 
 HANGS = "import time; from tunnel_pool.system.deadline import ends_within\nwith ends_within({}): time.sleep({})"
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.commands import ROOT
+from tests.worlds.commands import ROOT
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.log import FILE_BYTES, PrivateFileHandler, RepeatFilter, set_up_logging

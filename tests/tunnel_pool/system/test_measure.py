@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from tests.network import until
+from tests.worlds.network import until
 from tunnel_pool.system.measure import CpuMeter, cpu_seconds
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.network import address_of, network, tunnels, until
+from tests.worlds.network import address_of, network, tunnels, until
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.torrent.anonymous_session import AnonymousSessions
 from tunnel_pool.torrent.session import TorrentSession

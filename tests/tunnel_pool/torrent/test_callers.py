@@ -6,8 +6,8 @@ import libtorrent as lt
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, CIRCUIT_TYPE_RP_SEEDER
 
-from tests.network import until, unused_host
 from tests.tunnel_pool.torrent.test_dispatch import Tunnels
+from tests.worlds.network import until, unused_host
 from tunnel_pool.overlay.ground.config import slot_of
 from tunnel_pool.overlay.ground.end_to_end import address_of_number, drawn_number, known_as, steering_of
 from tunnel_pool.overlay.ground.lanes import Lane

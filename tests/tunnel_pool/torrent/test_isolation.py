@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.network import COMMUNITY_ID, EXIT_FLAGS, address_of, make_config, until, unused_host
+from tests.worlds.network import COMMUNITY_ID, EXIT_FLAGS, address_of, make_config, until, unused_host
 from tunnel_pool.overlay.ground.lanes import GroupedCircuits, Lane, group_of, is_announced
 from tunnel_pool.overlay.hidden_swarms.swarm_circuits import CIRCUIT_TYPE_LOOKUP
 from tunnel_pool.overlay.node import open_overlay

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import libtorrent as lt
 from aiohttp import web
 
-from tests.network import until, unused_host
+from tests.worlds.network import until, unused_host
 from tunnel_pool.torrent.announces.reannounces import Reannounces
 
 

@@ -10,9 +10,9 @@ import libtorrent as lt
 import psutil
 import pytest
 
-from tests.commands import command
-from tests.network import sockets_of, until, unused_host
 from tests.socks5.test_server import Consumer
+from tests.worlds.commands import command
+from tests.worlds.network import sockets_of, until, unused_host
 from tunnel_pool.framework import own_network
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.socks5.address import decode_address

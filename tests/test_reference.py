@@ -1,8 +1,0 @@
-"""docs/CLI.md says what the parsers say."""
-
-from tests.commands import ROOT
-from tunnel_pool.cli import reference
-
-
-def test_the_page_of_the_commands_is_fresh():
-    assert (ROOT / "docs/CLI.md").read_text() == reference.markdown()

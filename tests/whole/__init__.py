@@ -1,0 +1,1 @@
+"""Tests of the whole program, or of several packages together."""

@@ -1,0 +1,85 @@
+"""Plain clients, to which nobody can connect, find what is seeded with hops, and nobody else learns who seeds it."""
+
+import shutil
+
+import pytest
+
+from tests.whole.test_leaks import HARMLESS, told_by
+from tests.whole.test_leaks import pytestmark as in_namespaces
+from tests.worlds.leak_world import CLIENT, NET
+from tunnel_pool.private_swarm.swarm import EXIT_NET
+
+pytestmark = in_namespaces
+
+WITHIN_S = 60
+
+
+async def seen_by(what, hops, source, exits, tmp_path):
+    """Return what found_world.py says, once it is known that nothing told who seeds."""
+    result = await told_by("tests.worlds.found_world", tmp_path, hops, source, exits, what, timeout_s=150)
+    assert result["code"] == 0, result
+    assert set(result["elsewhere"]) <= HARMLESS
+    assert result["unseen"] == 0
+    assert CLIENT not in result["told"]
+    assert all(is_exit(host) for host in result["told"])
+    assert result["wrong_connection_ids"] == 0
+    return result
+
+
+def is_exit(host):
+    return host.startswith(f"{NET}.{EXIT_NET}.")
+
+
+@pytest.mark.parametrize(
+    ("hops", "source", "exits"),
+    [
+        (1, "udp", "ours"),
+        (2, "http", "ours"),
+        (3, "dht", "ours"),
+        (1, "dht", "plain"),
+        (3, "udp", "plain"),
+        (2, "udp", "rust"),
+    ],
+)
+async def test_a_plain_client_finds_what_is_seeded_with_hops(hops, source, exits, tmp_path):
+    """It knows one source of peers alone; exits of pyipv8 make no HTTP requests."""
+    result = await seen_by("libtorrent", hops, source, exits, tmp_path)
+    assert result["verified"]
+    assert result["seen"]
+    assert all(map(is_exit, result["seen"]))
+    assert result["by"] == (["tcp"] if exits == "ours" else ["utp"])
+    there, back = result["bytes_per_s"] / 1e6, result["reverse_bytes_per_s"] / 1e6
+    print(f"{hops} hops, {source}, {exits}: {there:.0f} MB/s, the other way round {back:.0f} MB/s")
+
+
+@pytest.mark.parametrize(("hops", "source", "exits"), [(1, "udp", "plain"), (2, "http", "ours")])
+async def test_transmission_finds_what_is_seeded_with_hops(hops, source, exits, tmp_path):
+    if shutil.which("transmission-daemon") is None:
+        pytest.skip("apt-get install transmission-daemon")
+    result = await seen_by("transmission", hops, source, exits, tmp_path)
+    assert result["verified"]
+    assert result["told_of_transmission"]
+    print(f"{hops} hops, {source}, {exits}: transmission had it after {result['seconds']} s")
+
+
+async def test_when_the_exit_is_killed_the_seeder_is_found_again_over_another(tmp_path):
+    result = await seen_by("killed", 1, "udp", "ours", tmp_path)
+    print(f"found again after {result['again_s']} s")
+    assert max(result["again_s"]) < WITHIN_S
+    for seen in result["seen"]:
+        assert all(map(is_exit, seen))
+        assert len(seen) > len(result["used"])
+    assert len(result["told"]) == 2
+
+
+@pytest.mark.parametrize("source", ["udp", "http"])
+async def test_a_private_torrents_account_lasts_over_changes_of_hops_and_kill_9(source, tmp_path):
+    result = await seen_by("account", 1, source, "ours", tmp_path)
+    assert len(result["keys"]) == 1
+    for name, step in result["steps"].items():
+        assert step["told"] == step["counted"], name
+        print(f"{name}: {step['counted']} bytes up and down, told from {step['host']}")
+    up = [step["counted"][0] for step in result["steps"].values()]
+    assert up == sorted(up)
+    assert up[1] == up[2] == up[3]
+    assert up[4] == up[5]

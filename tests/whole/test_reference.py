@@ -1,0 +1,8 @@
+"""docs/CLI.md says what the parsers say."""
+
+from tests.worlds.commands import ROOT
+from tunnel_pool.cli import reference
+
+
+def test_the_page_of_the_commands_is_fresh():
+    assert (ROOT / "docs/CLI.md").read_text() == reference.markdown()
