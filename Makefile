@@ -55,14 +55,14 @@ check-proto: $(VENV)/dev.stamp
 # PROPTEST_CASES makes the parsers' tests longer: the same properties, more input.
 rust-check:
 ifneq ($(CARGO),)
-	@cd packet_engine && cargo fmt --check && cargo clippy --quiet --locked --all-targets -- -D warnings && \
+	@cd tunnel_pool/packet_engine && cargo fmt --check && cargo clippy --quiet --locked --all-targets -- -D warnings && \
 	PYO3_PYTHON="$(CURDIR)/$(BIN)/python" cargo clippy --quiet --locked --features python -- -D warnings && \
 	PROPTEST_CASES=$${PROPTEST_CASES:-5000} cargo test --quiet --release --locked
 else
 	@echo "no cargo: the packet engine is neither checked nor built"
 endif
 
-# libFuzzer sends an exit's side of streams what it likes; what it finds lies in packet_engine/fuzz. Stable Rust is enough.
+# libFuzzer sends an exit's side of streams what it likes; what it finds lies in tunnel_pool/packet_engine/fuzz. Stable Rust is enough.
 FUZZ_SECONDS ?= 60
 FUZZ_DIR := target/fuzz
 COVERAGE := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
@@ -71,7 +71,7 @@ fuzz:
 ifneq ($(CARGO),)
 	@case "$(FUZZ_SECONDS)" in ''|0|*[!0-9]*) echo "FUZZ_SECONDS=$(FUZZ_SECONDS) is no number of seconds, 1 or more" >&2; exit 2;; esac
 	@command -v c++ >/dev/null || { echo "libFuzzer needs a C++ compiler: apt-get install g++" >&2; exit 1; }
-	@host=$$(rustc -vV | sed -n 's/^host: //p') && cd packet_engine && mkdir -p $(FUZZ_DIR)/corpus && \
+	@host=$$(rustc -vV | sed -n 's/^host: //p') && cd tunnel_pool/packet_engine && mkdir -p $(FUZZ_DIR)/corpus && \
 	RUSTFLAGS="$(COVERAGE)" cargo build --quiet --release --locked --manifest-path fuzz/Cargo.toml \
 	  --target "$$host" --target-dir $(FUZZ_DIR) && \
 	$(FUZZ_DIR)/"$$host"/release/streams -max_total_time=$(FUZZ_SECONDS) -max_len=4000 -verbosity=0 -print_final_stats=1 \
@@ -105,7 +105,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The engine is built anew when its source has changed, or when Rust was installed meanwhile.
-ENGINE := $(if $(CARGO),packet_engine/Cargo.toml packet_engine/Cargo.lock $(wildcard packet_engine/src/*.rs packet_engine/src/*/*.rs) $(CARGO))
+ENGINE := $(if $(CARGO),tunnel_pool/packet_engine/Cargo.toml tunnel_pool/packet_engine/Cargo.lock $(wildcard tunnel_pool/packet_engine/src/*.rs tunnel_pool/packet_engine/src/*/*.rs) $(CARGO))
 
 # Whatever is installed has a hash that is written down here.
 INSTALL := $(PIP) install --no-build-isolation
@@ -161,7 +161,7 @@ outdated: $(VENV)/dev.stamp
 	@echo "Python:"; $(BIN)/python -m pip --disable-pip-version-check list --outdated 2>/dev/null || \
 	echo "no package index answers: try again with a network" >&2
 ifneq ($(CARGO),)
-	@echo "Rust:"; cd packet_engine && cargo update --dry-run --verbose 2>&1 | grep -E "Updating [a-z]|Unchanged" || \
+	@echo "Rust:"; cd tunnel_pool/packet_engine && cargo update --dry-run --verbose 2>&1 | grep -E "Updating [a-z]|Unchanged" || \
 	echo "no crate has a newer release, or no registry answers"
 endif
 

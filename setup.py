@@ -55,7 +55,7 @@ EXPERIMENTS = [
     "statsmodels>=0.14.4,<1",
 ]
 # They are at the top of the source, and of tunnel_pool once installed.
-FOLDERS = ("child", "gumby_experiments", "overlay", "packet_engine", "rpc", "sandbox", "socks5", "steering")
+FOLDERS = ("child", "gumby_experiments", "rpc", "socks5")
 
 
 def packages() -> list[str]:
@@ -83,7 +83,7 @@ def engine() -> list[RustExtension]:
     return [
         RustExtension(
             "tunnel_pool.packet_engine._native",
-            path="packet_engine/Cargo.toml",
+            path="tunnel_pool/packet_engine/Cargo.toml",
             binding=Binding.PyO3,
             features=["python"],
             args=["--locked"],
@@ -95,7 +95,7 @@ def engine() -> list[RustExtension]:
 
 def why_no_engine() -> str:
     """Return why this machine can't build the engine, empty when it can."""
-    needed = tomllib.loads((HERE / "packet_engine/Cargo.toml").read_text())["package"]["rust-version"]
+    needed = tomllib.loads((HERE / "tunnel_pool/packet_engine/Cargo.toml").read_text())["package"]["rust-version"]
     try:
         said = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout
         subprocess.run(["cargo", "--version"], capture_output=True, check=True)

@@ -15,8 +15,8 @@ from tunnel_pool.packet_engine import is_built
 from tunnel_pool.pool.program import own_executable
 
 CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
-CRATE = SOURCE / "packet_engine" / "Cargo.toml"
-TARGET = SOURCE / "packet_engine" / "target"
+CRATE = SOURCE / "tunnel_pool" / "packet_engine" / "Cargo.toml"
+TARGET = SOURCE / "tunnel_pool" / "packet_engine" / "target"
 BUILD_TIMEOUT_S = 600.0
 COUNT_TIMEOUT_S = 300.0
 _COLLECTED = re.compile(r"Collected : (\d+)")

@@ -8,7 +8,8 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 
 
 def names_of_the_engine():
-    return set(re.findall(r'^    \w+ = "(\w+)",$', (ROOT / "packet_engine/src/counters.rs").read_text(), re.MULTILINE))
+    counters = (ROOT / "tunnel_pool" / "packet_engine" / "src" / "counters.rs").read_text()
+    return set(re.findall(r'^    \w+ = "(\w+)",$', counters, re.MULTILINE))
 
 
 def test_both_engines_count_under_names_of_the_list():

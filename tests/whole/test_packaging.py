@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+ENGINE = ROOT / "tunnel_pool" / "packet_engine"
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 
 
@@ -57,7 +58,11 @@ def source(tmp_path):
 def build(source, what, **environment):
     """Build the source with setuptools, and return the file; `what` is sdist or wheel."""
     program = f"from setuptools import build_meta; build_meta.build_{what}('dist')"
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "packet_engine" / "target"), **environment}
+    environment = {
+        **os.environ,
+        "CARGO_TARGET_DIR": str(ENGINE / "target"),
+        **environment,
+    }
     subprocess.run([sys.executable, "-c", program], cwd=source, env=environment, check=True, capture_output=True)
     (file,) = (source / "dist").iterdir()
     return file
@@ -66,8 +71,8 @@ def build(source, what, **environment):
 def test_the_source_distribution_holds_the_engine(source):
     with tarfile.open(build(source, "sdist")) as archive:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
-    assert {"packet_engine/Cargo.toml", "packet_engine/Cargo.lock", "packet_engine/src/lib.rs"} <= names
-    assert {str(path.relative_to(ROOT)) for path in (ROOT / "packet_engine/src").rglob("*.rs")} <= names
+    assert {f"tunnel_pool/packet_engine/{name}" for name in ("Cargo.toml", "Cargo.lock", "src/lib.rs")} <= names
+    assert {str(path.relative_to(ROOT)) for path in (ENGINE / "src").rglob("*.rs")} <= names
 
 
 def test_a_wheel_without_the_engine_is_for_any_machine(source):

@@ -60,7 +60,7 @@ def test_make_demo_without_cargo(fresh_copy):
     assert "packet engine: python; for the native one" in made.stdout
     assert "on the python engine" in made.stdout
     assert "file is the same byte for byte: yes" in made.stdout
-    assert not list(fresh_copy.glob("packet_engine/_native*.so"))
+    assert not list(fresh_copy.glob("tunnel_pool/packet_engine/_native*.so"))
 
 
 async def test_the_native_engine_asked_for_and_not_there(tmp_path):

@@ -417,7 +417,7 @@ fn layers_are_those_of_py_ipv8() {
         (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
     };
     let mut seen = 0;
-    for line in include_str!("../../tests/packet_engine/layers.txt").lines().filter(|line| !line.starts_with('#')) {
+    for line in include_str!("../../../tests/packet_engine/layers.txt").lines().filter(|line| !line.starts_with('#')) {
         let [key, salt, counter, plain, layer] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
         let (key, salt, plain, layer) = (hex(key), hex(salt), hex(plain.trim_matches('-')), hex(layer));
         let counter: u64 = counter.parse().unwrap();
