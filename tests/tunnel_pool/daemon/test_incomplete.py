@@ -19,7 +19,7 @@ from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.torrents import incomplete, moves
 from tunnel_pool.daemon.torrents.alerts import AlertReader
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Relabel, Remove, Rename, SetHops
+from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Relabel, Remove, Rename, Run, SetHops
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 SIZES = {"a": 300_000, "sub/b": 1000}
@@ -87,10 +87,26 @@ async def test_who_changes_a_torrent_whose_files_just_get_their_places_waits_for
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(renamed), 0.1)
         torrent.waiting.moved.set_result(str(tmp_path))
-        await renamed
-        await changed
+        async with asyncio.timeout(10):
+            await renamed
+            await changed
         assert (torrent.record.hops, torrent.record.labels) == (1, ["x"])
         assert (tmp_path / "u" / "a").exists()
+
+
+async def test_nobody_waits_for_files_that_have_no_place(seeder, tmp_path):
+    """They would be in the way of somebody else's: their torrent stands still until its owner does something."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "t").write_text("a file where a folder has to be")
+    async with daemon_here(tmp_path) as here:
+        wish = AddRequest(hops=0, folder=str(own))
+        torrent, _ = await here.changes.add(parse_torrent(seeder.link_to("t", SIZES)), wish)
+        await until(lambda: torrent.error)
+        async with asyncio.timeout(10):
+            await here.changes.apply([torrent], Run())
+            await here.changes.apply([torrent], Relabel.to(["x"]))
+        assert torrent.record.labels == ["x"]
 
 
 async def test_a_torrent_that_is_being_moved_is_given_no_other_place(tmp_path, monkeypatch):

@@ -80,7 +80,10 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
         one.turn = turn
         before = states_of(one)
         try:
-            one.happened(event, "why", again_s=50.0)
+            if event is Event.FAILED_FOR_NOW:
+                one.happened(event, "why", again_s=50.0)
+            else:
+                one.happened(event, "why")
         except ImpossibleEvent:
             assert (before[0], event) in IMPOSSIBLE
             assert states_of(one) == before
@@ -88,6 +91,7 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
         assert (orders is None) is (one.place is Place.BETWEEN_SESSIONS)
         assert bool(one.why) is (one.trouble is not Trouble.NONE)
         assert one.is_to_be_tried(50.0) is (one.trouble is Trouble.FAILED_FOR_NOW)
+        assert not one.is_to_be_tried(49.0)
         state = one.state(seen)
         assert (state in (State.FAILED, State.MISSING)) is bool(one.why)
         if orders is None:
@@ -120,7 +124,8 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
         ([Event.LOST, Event.FORGIVEN], {}, False, False, State.MISSING),
         ([Event.LOST, Event.FAILED], {}, False, False, State.MISSING),
         ([Event.LOST, Event.VERIFY_BEGUN], {}, True, False, State.CHECKING),
-        ([Event.VERIFY_BEGUN, Event.FAILED], {}, False, False, State.FAILED),
+        ([Event.VERIFY_BEGUN, Event.FAILED], {}, True, True, State.FAILED),
+        ([Event.VERIFY_BEGUN, Event.HALTED], {}, False, False, State.FAILED),
         ([Event.VERIFY_BEGUN, Event.ROOM_RAN_OUT], {}, False, False, State.NO_ROOM),
     ],
 )

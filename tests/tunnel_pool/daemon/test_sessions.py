@@ -10,6 +10,7 @@ from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions
 from tunnel_pool.daemon.torrents.edits import AddRequest, Remove, SetHops
+from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import Lane
@@ -63,6 +64,26 @@ async def test_the_plain_session_ends_after_its_last_torrent(tmp_path, monkeypat
         assert PLAIN_LANE in opened._sessions
         await asyncio.sleep(0.3)
         assert PLAIN_LANE in opened._sessions
+
+
+async def test_the_plain_session_waits_for_a_torrent_that_is_just_leaving_it(tmp_path, monkeypatch):
+    """Its trackers hear of the end first; the session was to end with the torrent before it."""
+    node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)
+    plain = SessionOptions(plain_listen=HostPort(unused_host(), 0))
+    monkeypatch.setattr(daemon_sessions, "PLAIN_LINGERS_S", 0.1)
+    announced_last = DaemonSession.announced_last
+
+    async def announced_late(session, handle):
+        await asyncio.sleep(0.3)
+        await announced_last(session, handle)
+
+    monkeypatch.setattr(DaemonSession, "announced_last", announced_late)
+    async with running(DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)), plain)) as daemon:
+        first, _ = await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
+        other, _ = await daemon.changes.add(parse_torrent("cd" * 20), AddRequest(hops=0))
+        await daemon.changes.apply([first], Remove())
+        await daemon.changes.apply([other], SetHops(1))
+        assert (other.lane.hops, other.is_between_sessions) == (1, False)
 
 
 async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_look(tmp_path):

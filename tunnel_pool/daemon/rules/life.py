@@ -9,9 +9,11 @@ handle that no session knows, or would break off a move of the files.
     place     in session        move begun       -> moving
     place     moving            move ended       -> in session
     trouble   none              failed           -> failed
+    trouble   none              halted           -> failed
     trouble   none              failed for now   -> failed for now
     trouble   none              lost             -> missing
     trouble   failed for now    failed           -> failed
+    trouble   failed for now    halted           -> failed
     trouble   failed for now    lost             -> missing
     trouble   failed for now    tried again      -> none
     trouble   failed for now    forgiven         -> none
@@ -26,7 +28,7 @@ handle that no session knows, or would break off a move of the files.
     trouble   missing           verify begun     -> none
     check     none              verify begun     -> verifying
     check     verifying         verified         -> none
-    check     verifying         failed           -> none
+    check     verifying         halted           -> none
     check     verifying         failed for now   -> none
     check     verifying         room ran out     -> none
 """
@@ -73,7 +75,8 @@ class Event(Enum):
     VERIFY_BEGUN = "verify begun"
     VERIFIED = "verified"
     FAILED = "failed"
-    FAILED_FOR_NOW = "failed for now"
+    HALTED = "halted"  # libtorrent has stopped it for an error
+    FAILED_FOR_NOW = "failed for now"  # libtorrent has, and it is tried again
     ROOM_RAN_OUT = "room ran out"
     FORGIVEN = "forgiven"  # its owner wants it tried again
     TRIED_AGAIN = "tried again"
@@ -89,9 +92,11 @@ TABLE: dict[tuple[Part, Event], Part] = {
     (Place.IN_SESSION, Event.MOVE_BEGUN): Place.MOVING,
     (Place.MOVING, Event.MOVE_ENDED): Place.IN_SESSION,
     (Trouble.NONE, Event.FAILED): Trouble.FAILED,
+    (Trouble.NONE, Event.HALTED): Trouble.FAILED,
     (Trouble.NONE, Event.FAILED_FOR_NOW): Trouble.FAILED_FOR_NOW,
     (Trouble.NONE, Event.LOST): Trouble.MISSING,
     (Trouble.FAILED_FOR_NOW, Event.FAILED): Trouble.FAILED,
+    (Trouble.FAILED_FOR_NOW, Event.HALTED): Trouble.FAILED,
     (Trouble.FAILED_FOR_NOW, Event.LOST): Trouble.MISSING,
     (Trouble.FAILED_FOR_NOW, Event.TRIED_AGAIN): Trouble.NONE,
     (Trouble.FAILED_FOR_NOW, Event.FORGIVEN): Trouble.NONE,
@@ -106,7 +111,7 @@ TABLE: dict[tuple[Part, Event], Part] = {
     (Trouble.MISSING, Event.VERIFY_BEGUN): Trouble.NONE,
     (Check.NONE, Event.VERIFY_BEGUN): Check.VERIFYING,
     (Check.VERIFYING, Event.VERIFIED): Check.NONE,
-    (Check.VERIFYING, Event.FAILED): Check.NONE,
+    (Check.VERIFYING, Event.HALTED): Check.NONE,
     (Check.VERIFYING, Event.FAILED_FOR_NOW): Check.NONE,
     (Check.VERIFYING, Event.ROOM_RAN_OUT): Check.NONE,
 }
@@ -189,7 +194,10 @@ class Life:
         if event is Event.ROOM_RAN_OUT:
             self.turn = Activity.NO_ROOM
         self.why = "" if self.trouble is Trouble.NONE else why or self.why
-        self.again_s = again_s if self.trouble is Trouble.FAILED_FOR_NOW else math.inf
+        if self.trouble is not Trouble.FAILED_FOR_NOW:
+            self.again_s = math.inf
+        elif event is Event.FAILED_FOR_NOW:
+            self.again_s = again_s
 
     def is_to_be_tried(self, now_s: float) -> bool:
         """Return whether a torrent that failed for now has waited long enough."""

@@ -70,6 +70,7 @@ class AlertReader:
         priorities = priorities_of_chosen(torrent.record.chosen_files, torrent.file_indexes())
         if priorities:
             torrent.select(priorities)
+        torrent.waiting.expect_arrival()
         self._library.background.spawn(self._take_in(torrent, priorities))
 
     def _torrent_finished_alert(self, torrent: Torrent, alert: lt.torrent_finished_alert) -> None:
@@ -113,10 +114,12 @@ class AlertReader:
     async def _take_in(self, torrent: Torrent, priorities: list[int]) -> None:
         """Keep the name, and give the files their places, of a torrent whose metadata has come."""
         self._library.paths.note(torrent)
-        async with self._library.records.changing:
-            fields = {"file_priorities": priorities, "chosen_files": []} if priorities else {}
-            await self._library.records.put(torrent, name=torrent.status.name, **fields)
-        await self._moves.settle(torrent)
+        try:
+            async with self._library.records.changing:
+                fields = {"file_priorities": priorities, "chosen_files": []} if priorities else {}
+                await self._library.records.put(torrent, name=torrent.status.name, **fields)
+        finally:
+            await self._moves.settle(torrent)
         self._library.scheduler.tick()  # only now it is known whether there is room for it
         await self._library.records.save_resume([torrent])
 
@@ -156,7 +159,8 @@ class AlertReader:
         since_s = time.monotonic() - torrent.checked_again_s
         if torrent.is_verifying or since_s < STALE_S:
             return True  # others had read there before
-        if since_s < CHECK_AGAIN_S or torrent.record.moving_to:
+        is_elsewhere = torrent.record.moving_to or torrent.is_moving or torrent.is_between_sessions
+        if since_s < CHECK_AGAIN_S or is_elsewhere:
             return False
         logger.warning("A file of a torrent is shorter than it was: what is there is checked")
         torrent.check_again()
@@ -166,7 +170,7 @@ class AlertReader:
     def _torrent_error_alert(self, torrent: Torrent, alert: lt.torrent_error_alert) -> None:
         """Handle a torrent that libtorrent has stopped; of a file's error a file_error_alert has told already."""
         if not torrent.error and not _is_too_short(alert.error):
-            self._failed(torrent, Event.FAILED, alert.error.message())
+            self._failed(torrent, Event.HALTED, alert.error.message())
 
     def _failed(self, torrent: Torrent, event: Event, why: str) -> None:
         if not torrent.error:

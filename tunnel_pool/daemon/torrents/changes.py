@@ -232,7 +232,8 @@ class Changes:
     def _ask_libtorrent(plan: Plan) -> None:
         """Have libtorrent do what changes nothing that is kept."""
         torrent = plan.torrent
-        if last(plan.edits, Verify) is not None and torrent.info is not None and not torrent.record.moving_to:
+        is_moving = torrent.is_moving or torrent.record.moving_to
+        if last(plan.edits, Verify) is not None and torrent.info is not None and not is_moving:
             torrent.recheck()
         if last(plan.edits, Reannounce) is not None:
             torrent.handle.force_reannounce()

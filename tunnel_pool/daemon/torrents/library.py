@@ -138,7 +138,7 @@ class Library:
     def leave_lane(self, lane: Lane, record: Record) -> None:
         """Note that a torrent has left this lane, whose session ends with its last torrent."""
         if lane.hops == PLAIN:
-            self.sessions.close_plain_later(lambda: not self.torrents_of(PLAIN))
+            self.sessions.close_plain_later(lambda: all(each.lane.hops != PLAIN for each in self.torrents.values()))
         elif self.isolator.leave(lane, record.infohash):
             self.background.spawn(self.sessions.close(lane))
 

@@ -58,6 +58,7 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
             if not (was_ended or is_missing or record.done_s or record.taking_over):
                 interrupted.append(Interrupted(torrent, parameters))
             if torrent.info is not None and record.is_incoming:
+                torrent.waiting.expect_arrival()
                 library.background.spawn(moves.settle(torrent))
         except Exception as why:
             logger.error("A torrent can't be loaded, and stays as it is: %s", why)

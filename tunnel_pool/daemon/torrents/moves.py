@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 class Moves:
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._arriving: dict[str, asyncio.Event] = {}  # set once a torrent's files have their places, by infohash
 
     async def place(self, record: Record, parameters: lt.add_torrent_params, renamed: Mapping[int, str]) -> None:
         """Say where a new torrent's files come to be, by their indexes where its owner has `renamed` them.
@@ -69,29 +68,26 @@ class Moves:
 
         That is a matter of a moment: whoever changes such a torrent need not be told to ask again.
         """
-        infohashes = [torrent.record.infohash for torrent in torrents if _arrives(torrent)]
-        arriving = [self._arriving.setdefault(infohash, asyncio.Event()) for infohash in infohashes]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                for each in arriving:
-                    await each.wait()
-
-    def _has_arrived(self, infohash: str) -> None:
-        if (arriving := self._arriving.pop(infohash, None)) is not None:
-            arriving.set()
+                for torrent in torrents:
+                    await torrent.waiting.arrival()
 
     async def settle(self, torrent: Torrent) -> None:
         """Give the files of a torrent their places, which are known only now. Raises StoreError."""
         try:
             await self._settle(torrent)
         finally:
-            if not torrent.record.moving_to:
-                self._has_arrived(torrent.record.infohash)
+            if not torrent.is_moving:
+                torrent.waiting.arrived()
 
     async def _settle(self, torrent: Torrent) -> None:
-        records, record = self._library.records, torrent.record
+        records = self._library.records
         async with records.changing:
+            record = torrent.record
             if not records.is_here(torrent) or not record.folder_when_done or torrent.error or record.moving_to:
+                return
+            if torrent.is_moving or torrent.info is None:
                 return
             try:
                 is_any_there, is_own = await self._choose_paths(torrent)
@@ -179,8 +175,8 @@ class Moves:
         before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
         try:
-            torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)
             try:
+                torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)
                 await moved
             except OSError as error:
                 logger.warning("A torrent can't be moved: %s", error.strerror)
@@ -190,15 +186,15 @@ class Moves:
             async with library.records.changing:
                 await library.records.put_with_resume(torrent, **fields)
                 library.paths.note(torrent)
-            if was_aside and torrent.record.folder != before:
-                await asyncio.to_thread(_leave, before)
-            library.tell_done(torrent)
         except StoreError as error:
             torrent.happened(Event.FAILED, f"where it was moved to is not kept: {error}; move it again")
             raise
         finally:
             torrent.happened(Event.MOVE_ENDED)
-            self._has_arrived(torrent.record.infohash)
+            torrent.waiting.arrived()
+        if was_aside and torrent.record.folder != before:
+            await asyncio.to_thread(_leave, before)
+        library.tell_done(torrent)
         library.scheduler.tick()
 
     async def _is_own(self, torrent: Torrent, folder: str) -> bool:
@@ -236,6 +232,7 @@ class Moves:
         finally:
             if torrent.info is not None:
                 torrent.recheck()
+                torrent.update(torrent.handle.status())  # it was paused a moment ago
         await records.put_with_resume(torrent)
         self._library.paths.note(torrent)
         if leaves_nothing:
@@ -255,11 +252,6 @@ class Moves:
             raise RequestError(
                 f"{there} is there already, and is not replaced: move it away, or look for the files there"
             )
-
-
-def _arrives(torrent: Torrent) -> bool:
-    """Return whether a torrent's files are known, and have yet to get their places."""
-    return torrent.info is not None and torrent.record.is_incoming and not torrent.error
 
 
 def _first_there(torrent: Torrent, folder: str) -> str:

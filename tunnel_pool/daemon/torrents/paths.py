@@ -126,18 +126,9 @@ class Paths:
 
     async def check_wanted(self, torrent: Torrent, indexes: Collection[int]) -> None:
         """Raises RequestError where one of these files, which was not wanted yet, is another's or a stranger's."""
-        layout, record = torrent.layout, torrent.record
-        assert layout is not None
-        has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
-        begun = {each["piece_index"] for each in torrent.handle.get_download_queue()}
-        missing = []
-        for index, entry in zip(torrent.file_indexes(), entries_of(torrent), strict=True):
-            pieces = pieces_of(layout, index)
-            if index in indexes and not (
-                any(each < len(has) and has[each] for each in pieces) or begun.intersection(pieces)
-            ):
-                missing.append(entry)
-        if missing:
+        record, untouched = torrent.record, untouched_files(torrent, indexes)
+        files = zip(torrent.file_indexes(), entries_of(torrent), strict=True)
+        if missing := [entry for index, entry in files if index in untouched]:
             await self.check(record, record.folder, missing, may_share=False)
             is_any_there, is_own = await self.take_over(record.infohash, record.folder, missing)
             if is_any_there and not is_own:
@@ -211,6 +202,16 @@ def entries_of(torrent: Torrent) -> list[Entry]:
     if layout is None:
         return []
     return [Entry(torrent.file_path(index), layout.file_size(index)) for index in torrent.file_indexes()]
+
+
+def untouched_files(torrent: Torrent, indexes: Collection[int]) -> set[int]:
+    """Return those of these files that libtorrent has written nothing to. Raises RuntimeError between sessions."""
+    layout = torrent.layout
+    assert layout is not None
+    has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+    touched = {each["piece_index"] for each in torrent.handle.get_download_queue()}
+    touched.update(piece for piece, is_there in enumerate(has) if is_there)
+    return {index for index in indexes if touched.isdisjoint(pieces_of(layout, index))}
 
 
 def _folders(torrent: Torrent) -> list[str]:

@@ -94,7 +94,11 @@ class Records:
 
     async def remove(self, infohashes: Iterable[str], deletions: Sequence[Deletion] = ()) -> None:
         """Forget torrents, and keep which files are to be deleted for them. Raises StoreError."""
-        await self._store.remove(list(infohashes), list(deletions))
+        gone = list(infohashes)
+        await self._store.remove(gone, list(deletions))
+        if deletions and not self._left.keys().isdisjoint(gone):
+            self._left = {name: files for name, files in self._left.items() if name not in gone}
+            await self._store.set_setting("left", msgspec.json.encode(self._left))
 
     async def leave(self, left: Mapping[str, disk.Left]) -> None:
         """Keep which files stay of torrents that are removed, for when these are added again. Raises StoreError."""
@@ -164,7 +168,7 @@ class Records:
         ]
         await self._store.put_resumes([(torrent.record.infohash, answer) for torrent, _, answer in saved])
         for torrent, mark, _ in saved:
-            torrent.was_saved(mark)
+            torrent.was_saved(() if torrent.is_checking or torrent.is_verifying else mark)
         for torrent, answer in zip(here, answers, strict=True):
             if isinstance(answer, BaseException) and self.has(torrent) and not torrent.is_between_sessions:
                 raise answer

@@ -155,7 +155,6 @@ class Torrent(TorrentView):
 
     def was_saved(self, mark: tuple[int, ...]) -> None:
         """Note that it was saved as it was when `kept` was this."""
-        mark = () if self.is_checking or self.is_verifying else mark
         self.saved = Saved(mark, time.monotonic(), self.saved.puts)
 
     # What libtorrent is to do
@@ -188,7 +187,6 @@ class Torrent(TorrentView):
         """Have libtorrent check which pieces are there; it goes on while the torrent is stopped."""
         self.happened(Event.VERIFY_BEGUN)
         self.handle.force_recheck()
-        self.update(self.handle.status())  # it may have been paused for the check a moment ago
 
     def check_again(self) -> None:
         """Have it checked because a file is too short."""

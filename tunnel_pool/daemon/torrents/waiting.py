@@ -10,13 +10,30 @@ from tunnel_pool.daemon.storage.store import StoreError
 class Waiting:
     """Holds a future for each question to libtorrent; its alerts answer them."""
 
-    __slots__ = ("_reading", "_resuming", "moved", "renamed")
+    __slots__ = ("_arrival", "_reading", "_resuming", "moved", "renamed")
 
     def __init__(self) -> None:
         self.moved: asyncio.Future[str] | None = None
         self.renamed: asyncio.Future[None] | None = None
+        self._arrival: asyncio.Event | None = None  # set once its files have their places; None where none is awaited
         self._resuming: deque[asyncio.Future[bytes]] = deque()  # who waits for resume data, in order
         self._reading: dict[int, set[asyncio.Future[bytes]]] = {}  # who waits for a piece's bytes
+
+    def expect_arrival(self) -> None:
+        """Have others wait from now on until the torrent's files, which are just known, have their places."""
+        if self._arrival is None:
+            self._arrival = asyncio.Event()
+
+    def arrived(self) -> None:
+        """Let those go on: the files have their places, or can't have them."""
+        if self._arrival is not None:
+            self._arrival.set()
+            self._arrival = None
+
+    async def arrival(self) -> None:
+        """Wait for the files' places where these are on their way."""
+        if self._arrival is not None:
+            await self._arrival.wait()
 
     def move(self) -> "asyncio.Future[str]":
         """Return the future of a move of the files, or of its error (OSError)."""
