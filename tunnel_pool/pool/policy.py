@@ -8,7 +8,9 @@ WAITING --spawn--> STARTING --created--> RUNNING <--drain, resume--> DRAINING
    |                  +-- ended, and told to stop or drained ---> STOPPED
    +--> FAILED: it says that it cannot start, or MAX_START_FAILURES starts failed,
                     before a child of the slot ever was RUNNING
-A STOPPED slot of a pool that goes on is WAITING again when it is opened anew.
+After a child that dies by itself, its slot is WAITING as after one that has ended. A slot that waits is STOPPED at once
+when the pool is, and FAILED when all slots are given up. A STOPPED or FAILED slot of a pool that goes on is WAITING
+again when it is opened anew.
 """
 
 from collections.abc import Iterable, Mapping

@@ -98,7 +98,7 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
             continue
         if orders.may_meet:
             assert one.turn is Activity.RUNNING
-            assert not any((one.why, seen.is_moving, seen.takes_over))
+            assert not any((one.why, seen.is_bound_elsewhere, seen.takes_over))
         if orders.runs and not orders.checks_only:
             assert orders.may_meet
         if one.why and one.check is Check.NONE:
@@ -114,7 +114,7 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
         ([], {"has_way": False, "is_checking": True}, True, False, State.CHECKING),
         ([], {"takes_over": True}, False, False, State.DOWNLOADING),
         ([], {"takes_over": True, "is_checking": True}, True, True, State.CHECKING),
-        ([], {"is_moving": True}, False, False, State.MOVING),
+        ([], {"is_bound_elsewhere": True}, False, False, State.MOVING),
         ([], {"is_settling": True}, True, False, State.MOVING),
         ([Event.FAILED], {}, False, False, State.FAILED),
         ([Event.FAILED, Event.FORGIVEN], {}, True, False, State.DOWNLOADING),

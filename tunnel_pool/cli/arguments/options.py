@@ -1,4 +1,4 @@
-"""Every option once: its name, type, default and help."""
+"""The options that several commands have, each once: its name, type, default and help."""
 
 import argparse
 import ipaddress

@@ -1,8 +1,12 @@
 """The life of a torrent: what happens to it, what state it is in then, and what libtorrent is to do with it. Pure.
 
-A torrent is in three states at a time: of its place, of its trouble and of its check. `Life.happened` leads from one to
-the next as TABLE says; what TABLE says nothing of leaves a state as it is. IMPOSSIBLE are the events that would use a
-handle that no session knows, or would break off a move of the files.
+A torrent is in three states at a time: of its place, of its trouble and of its check. `Life.happened` leads from each
+to the next as TABLE says; an event that TABLE does not name leaves a state as it is. IMPOSSIBLE are the events that
+would use a handle that no session knows, or would break off a move of the files.
+
+Beside them stands the torrent's turn: what queue, limits and disks let it do (rules/queue.py decides it each second,
+and a disk without room ends it at once). What libtorrent is to do follows from all of these (`Life.orders`), and so
+does the one word that clients show (`Life.state`).
 
     place     in session        taken out        -> between sessions
     place     between sessions  handed over      -> in session
@@ -55,7 +59,7 @@ class Trouble(Enum):
     NONE = "none"
     FAILED_FOR_NOW = "failed for now"  # it is tried again by itself
     FAILED = "failed"  # its owner has to do something
-    MISSING = "missing"  # its files are gone: it goes on when they are back
+    MISSING = "missing"  # its files are gone: it goes on when they are back, or when its owner has it verified
 
 
 class Check(Enum):
@@ -74,7 +78,7 @@ class Event(Enum):
     MOVE_ENDED = "move ended"
     VERIFY_BEGUN = "verify begun"
     VERIFIED = "verified"
-    FAILED = "failed"
+    FAILED = "failed"  # something that was asked for could not be done
     HALTED = "halted"  # libtorrent has stopped it for an error
     FAILED_FOR_NOW = "failed for now"  # libtorrent has, and it is tried again
     ROOM_RAN_OUT = "room ran out"
@@ -115,7 +119,7 @@ TABLE: dict[tuple[Part, Event], Part] = {
     (Check.VERIFYING, Event.FAILED_FOR_NOW): Check.NONE,
     (Check.VERIFYING, Event.ROOM_RAN_OUT): Check.NONE,
 }
-"""Which state follows which by what, and so where each torrent can get to."""
+"""The state that follows a state after an event."""
 
 IMPOSSIBLE = frozenset(
     {
@@ -151,8 +155,8 @@ class Facts(NamedTuple):
     now_s: float
     is_checking: bool  # as libtorrent does at the beginning, too
     is_finished: bool
-    is_moving: bool  # whether its files go to another folder
-    is_settling: bool  # whether they go where they belong, having become known: a matter of a moment
+    is_bound_elsewhere: bool  # whether its record names another folder, to which its files go: also before and after
+    is_settling: bool  # whether its files, just known, go where they belong, which takes a moment
     takes_over: bool  # whether files that were there have yet to be found to be its own
     has_way: bool  # whether peers can be reached
 
@@ -207,7 +211,7 @@ class Life:
         """Return what libtorrent is to do; None while no session has the torrent, so that nothing can be done."""
         if self.place is Place.BETWEEN_SESSIONS:
             return None
-        is_free = self.trouble is Trouble.NONE and not facts.is_moving and facts.now_s >= self.held_until_s
+        is_free = self.trouble is Trouble.NONE and not facts.is_bound_elsewhere and facts.now_s >= self.held_until_s
         may_check = self.turn is Activity.RUNNING and is_free
         may_meet = may_check and not facts.takes_over
         is_verifying = self.check is Check.VERIFYING
@@ -218,7 +222,7 @@ class Life:
         """Return the first of the states that holds."""
         if self.trouble is not Trouble.NONE:
             return State.MISSING if self.trouble is Trouble.MISSING else State.FAILED
-        if facts.is_moving or facts.is_settling:
+        if facts.is_bound_elsewhere or facts.is_settling:
             return State.MOVING
         if self.check is Check.VERIFYING or (facts.is_checking and self.turn is Activity.RUNNING):
             return State.CHECKING

@@ -147,7 +147,7 @@ class Library:
     ) -> lt.torrent_handle:
         """Give the torrent to the session of this lane. Raises RuntimeError.
 
-        Of one whose files are gone, libtorrent believes what it is said to have, and so keeps it in mind.
+        Where its files are gone, libtorrent does not look for them: it keeps in mind which pieces were there.
         """
         parameters.save_path = record.folder
         if parameters.ti is None and record.name:

@@ -93,7 +93,8 @@ class Paths:
         """Return whether other torrents have some of these files, too, which this one is to have in a folder.
 
         Raises RequestError where one of them would be in the way of another torrent's; with `may_share`, files of one
-        size may be those of both. Of two that have not come there yet, the one that was added first may.
+        size may be those of both. Where neither of two torrents has its files there yet, the one that was added first
+        is let in.
         """
         await self.learn([folder])
         real = self._real[folder]
@@ -119,7 +120,7 @@ class Paths:
         return [torrents[each] for each in sorted(near - {infohash}) if each in torrents]
 
     def _entries_of(self, torrent: Torrent, *, comes_home: bool = False) -> list[Entry]:
-        """Return a torrent's files by their whole paths; `comes_home` says to name those of its final folder, too."""
+        """Return a torrent's files by their whole paths; with `comes_home`, those of its final folder, too."""
         named = _folders(torrent) if comes_home else filter(None, (torrent.record.folder, torrent.record.moving_to))
         folders = [self._real.get(folder, folder) for folder in named]
         return [Entry(os.path.join(folder, name), size) for name, size in entries_of(torrent) for folder in folders]

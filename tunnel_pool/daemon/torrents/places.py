@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Places:
-    """Stops torrents whose files are gone, and starts them when they are back: call `look` every second.
+    """Tells torrents that their files are gone, so that they stand still, or back: call `look` every second.
 
     libtorrent would download such a torrent anew, to a folder that it creates: on another disk than the torrent's own
     when that is not mounted.

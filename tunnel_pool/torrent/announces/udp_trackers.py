@@ -7,9 +7,10 @@
 
 A tracker takes a connection id only from the address that it gave it to. libtorrent keeps one for a minute, and uses it
 in all sessions of the process (udp_tracker_connection.cpp, m_connection_cache): in those of other lanes, and in the
-plain one, at our own address. There, an id that was given over a circuit would tell the tracker who we are, and the
-other way round. So libtorrent never sees an id that a tracker gave over a circuit, but one made here, which stands for
-it over this circuit alone; in the place of any other that libtorrent sends, the tracker is asked for a new one.
+plain session, which asks from our own address. An id that was given over a circuit would tell the tracker there who we
+are, and the other way round. So libtorrent never sees an id that a tracker gave over a circuit, but one made here,
+which stands for it over this circuit alone; in the place of any other that libtorrent sends, the tracker is asked for a
+new one.
 """
 
 import struct
