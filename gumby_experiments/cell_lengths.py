@@ -1,4 +1,4 @@
-"""What the lengths of cells tell a relay of its place in a circuit, and what it would help to draw them. Pure.
+"""Measures what the lengths of cells tell a relay of its place in a circuit, and how far drawn ones would help. Pure.
 
 Each layer of encryption adds 24 bytes, and nothing pads: of three hops, the first sees a message with three layers.
 Each circuit could draw how many layers' worth its packets are smaller, so that one length belongs to several places.

@@ -1,4 +1,4 @@
-"""What an experiment is: a TOML file beside its scenario."""
+"""An experiment is a TOML file beside its scenario."""
 
 import itertools
 import random

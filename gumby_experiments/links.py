@@ -1,4 +1,4 @@
-"""Where nodes are: on loopback addresses, or behind links in network namespaces of their own."""
+"""Gives nodes their place: on loopback addresses, or behind links in network namespaces of their own."""
 
 import asyncio
 import contextlib

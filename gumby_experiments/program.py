@@ -1,4 +1,4 @@
-"""What the programs with tunnels that run as nodes have in common: options, the loop, one line when they fail."""
+"""Shared parts of the programs with tunnels that run as nodes: options, the loop, one line when they fail."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""How far a download is over time, and how fast: from what the one who downloads saw, by its own clock. Pure."""
+"""Follows a download's progress and speed over time, by what the one who downloads saw, by its own clock. Pure."""
 
 from collections.abc import Iterable
 from typing import Any

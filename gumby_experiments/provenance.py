@@ -1,4 +1,4 @@
-"""Where figures come from: what ran, on what, when, and how it was asked for."""
+"""Records where figures come from: what ran, on what, when, and how it was asked for."""
 
 import os
 import platform

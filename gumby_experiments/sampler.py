@@ -1,4 +1,4 @@
-"""What each process of a run uses, once a second."""
+"""Samples once a second what each process of a run uses."""
 
 import asyncio
 import time

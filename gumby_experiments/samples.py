@@ -1,4 +1,4 @@
-"""What is measured of each process every second: the columns of that table, their units and meanings. Pure."""
+"""The table of what is measured of each process every second: its columns, their units and meanings. Pure."""
 
 MAIN, WORKER = "main", "worker"
 COLUMNS = {

@@ -1,4 +1,4 @@
-"""How methods are marked as verbs of scenarios, and how the verb of a line is found."""
+"""Marks methods as verbs of scenarios, and finds the verb of a line."""
 
 import importlib
 import inspect

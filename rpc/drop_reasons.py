@@ -1,4 +1,4 @@
-"""Why datagrams, messages and requests are dropped or refused: the names that they are counted under. Pure.
+"""Reasons why datagrams, messages and requests are dropped or refused: the names that they are counted under. Pure.
 
 They are the same in both engines (packet_engine/src/counters.rs has those of the native one), in RPC_SYNC, in logs and
 in metrics.

@@ -1,4 +1,4 @@
-"""What the main process and its template (child/template.py) say: messages over a SOCK_SEQPACKET socket. Pure.
+"""Messages between the main process and its template (child/template.py), over a SOCK_SEQPACKET socket. Pure.
 
 From the template READY, once; then for each FORK, which has the descriptors of a
 child with it (SCM_RIGHTS, tunnel_pool.rpc.descriptors.ALL in order), a reply: int32, big endian,

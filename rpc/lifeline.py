@@ -1,4 +1,4 @@
-"""What a child does first: end with the process that started it, however that ends, and keep nothing else of it."""
+"""Ends a child with the process that started it, however that ends, and keeps nothing else of it in the child."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""What RPC_SYNC carries: the changed fields of a child's circuits and candidates. Pure.
+"""The contents of RPC_SYNC: the changed fields of a child's circuits and candidates. Pure.
 
 `SyncEncoder` (child) compares a snapshot with the last one it sent;
 `SyncState` (main) applies the frames and says what changed. Both are pure.

@@ -1,4 +1,4 @@
-"""What a SOCKS5 server's associations are handed to, so that their datagrams need not pass through it."""
+"""Carriers take a SOCKS5 server's associations over, so that the datagrams need not pass through the server."""
 
 import socket
 from collections import Counter

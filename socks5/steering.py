@@ -1,4 +1,4 @@
-"""Which of several sockets on one port a client's datagram goes to: by its destination. Pure.
+"""Steers a client's datagrams to one of several sockets on one port, by their destination. Pure.
 
 The header of RFC 1928 section 7 is hashed to one of 256 buckets, so that a
 remote peer always meets the same child. A classic BPF program attached to the

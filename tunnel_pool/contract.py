@@ -1,4 +1,4 @@
-"""What callers of a TunnelCommunity rely on, written down.
+"""The contract of a TunnelCommunity with its callers.
 
 Two classes keep it: tunnel_pool.overlay.community.LocalTunnelCommunity in one process, and
 tunnel_pool.pooled.community.PooledTunnelCommunity over children. tests/whole/test_contract.py

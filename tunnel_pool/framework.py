@@ -1,4 +1,4 @@
-"""Who does the I/O of the main process: Twisted, where its reactor runs, else the asyncio loop alone.
+"""Chooses what does the I/O of the main process: Twisted, where its reactor runs, else the asyncio loop alone.
 
 Our own commands run Twisted (runner.py). A program that embeds the pool need not have it. Who starts the children is in
 pool/launchers.py.

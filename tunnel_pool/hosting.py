@@ -1,4 +1,4 @@
-"""What a program needs to know that embeds the pool, as Tribler does.
+"""The door for programs that embed the pool, as Tribler does.
 
 Children are this same executable again. A program that runs in a Python of its own need do nothing: its children are
 `python -m tunnel_pool --child`. A frozen one (PyInstaller and the like) has only itself to start, with an argument that

@@ -1,1 +1,1 @@
-"""What tables say, in words: a module for each experiment that has more to say than its figures."""
+"""Words for what tables say: a module for each experiment that has more to say than its figures."""

@@ -1,4 +1,4 @@
-"""What the simulated clients' tables say in words."""
+"""Puts the simulated clients' tables into words."""
 
 from collections.abc import Iterator
 

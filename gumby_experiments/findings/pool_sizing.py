@@ -1,4 +1,4 @@
-"""Where a pool saturates, and where a datagram's time goes."""
+"""Says where a pool saturates, and where a datagram's time goes."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Which format is short, which is cheap, and whether simple formulas say what a message costs."""
+"""Says which format is short, which is cheap, and whether simple formulas say what a message costs."""
 
 from collections.abc import Iterator
 

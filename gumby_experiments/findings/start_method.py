@@ -1,4 +1,4 @@
-"""Which start method is smaller, and which is sooner at work."""
+"""Says which start method is smaller, and which is sooner at work."""
 
 from collections.abc import Iterator
 

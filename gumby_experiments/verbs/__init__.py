@@ -1,1 +1,1 @@
-"""What scenarios can ask for: classes whose methods are verbs."""
+"""The verbs of scenarios: methods of these classes."""

@@ -1,4 +1,4 @@
-"""What floods cost a node: eight live circuits through an exit of two children, by themselves and beside each flood.
+"""Measures what floods cost a node: eight live circuits through an exit of two children, alone and beside each flood.
 
 handshakes: CREATE, each with a valid key and another circuit id, from 64 addresses
 garbage:    random bytes

@@ -1,4 +1,4 @@
-"""What it costs to seed many hidden torrents that nobody downloads, and how soon any of them answers."""
+"""Measures what it costs to seed many hidden torrents that nobody downloads, and how soon any of them answers."""
 
 import asyncio
 import base64

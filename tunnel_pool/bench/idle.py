@@ -1,4 +1,4 @@
-"""What a pool costs that has nothing to do: memory per child, CPU, and how soon it has circuits, by start method."""
+"""Measures what an idle pool costs: memory per child, CPU, and how soon it has circuits, by start method."""
 
 import asyncio
 import os

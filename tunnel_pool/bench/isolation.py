@@ -1,4 +1,4 @@
-"""What it costs that idle torrents are isolated: memory, threads, CPU, circuits and what these send, by `--isolate`."""
+"""Measures what isolating idle torrents costs: memory, threads, CPU, circuits and what these send, by `--isolate`."""
 
 import asyncio
 import os

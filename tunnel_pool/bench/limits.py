@@ -1,4 +1,4 @@
-"""How well a node's limits hold: an exit of several children, and eight greedy circuits through it.
+"""Measures how well a node's limits hold: an exit of several children, and eight greedy circuits through it.
 
 An originator of ours in this process sends over each circuit to a socket of
 its own, half as much again as the limit allows in all. The latency below the

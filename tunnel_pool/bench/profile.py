@@ -1,4 +1,4 @@
-"""Where the native engine's time goes, by perf: shares of one node's CPU, drawn.
+"""Draws where the native engine's time goes, by perf: shares of one node's CPU.
 
 python -m tunnel_pool.bench.profile --output docs/engine-profile.svg
 

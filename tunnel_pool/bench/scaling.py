@@ -1,4 +1,4 @@
-"""What a relay of several children at one port does: cells a second, by children and by circuits.
+"""Measures a relay of several children at one port: cells a second, by children and by circuits.
 
     originator -> [node] -> exit -> sockets that nobody reads
 

@@ -1,4 +1,4 @@
-"""How soon a player has what it seeks, in a file that downloads over one hop meanwhile."""
+"""Measures how soon a player has what it seeks, in a file that downloads over one hop meanwhile."""
 
 import random
 import tempfile

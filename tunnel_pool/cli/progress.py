@@ -1,4 +1,4 @@
-"""What a person sees on stderr while a download runs."""
+"""Shows a download's progress on stderr, to a person."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What demo and download both report of a run."""
+"""The report of a run, by demo and download alike."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Where to cut a program: its data flow weighed, and the minimum s-t cut of it (docs/CUT.md)."""
+"""Finds where to cut a program: by the minimum s-t cut of its weighed data flow (docs/CUT.md)."""

@@ -1,4 +1,4 @@
-"""What a program is made of: a TOML file that says which code belongs to which component."""
+"""Reads the TOML file that says which code of a program belongs to which component."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the daemon's clients are told when it does not do what they ask for."""
+"""Refusals: the daemon's clients are told them when it does not do what they ask for."""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""What the daemon keeps of a torrent beside libtorrent's resume data. Pure."""
+"""The record of a torrent: the daemon keeps it beside libtorrent's resume data. Pure."""
 
 import secrets
 from enum import IntEnum, StrEnum

@@ -1,4 +1,4 @@
-"""What a client names to have a torrent added. Each raises RequestError."""
+"""Reads what a client names to have a torrent added. Each function raises RequestError."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""What Deluge keeps: state/torrents.state, torrents.fastresume and *.torrent (deluge/core/torrentmanager.py)."""
+"""Reads what Deluge keeps: state/torrents.state, torrents.fastresume and *.torrent (deluge/core/torrentmanager.py)."""
 
 import contextlib
 import io

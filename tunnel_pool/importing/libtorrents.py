@@ -1,4 +1,4 @@
-"""What programs on libtorrent keep of a torrent: its resume data, beside the torrent file."""
+"""Reads what programs on libtorrent keep of a torrent: its resume data, beside the torrent file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What qBittorrent keeps: BT_backup/*.torrent and *.fastresume, or torrents.db (its src/base/bittorrent).
+"""Reads what qBittorrent keeps: BT_backup/*.torrent and *.fastresume, or torrents.db (its src/base/bittorrent).
 
 See bencoderesumedatastorage.cpp and dbresumedatastorage.cpp there.
 """

@@ -1,4 +1,4 @@
-"""What rTorrent keeps in its session folder: *.torrent, *.torrent.rtorrent and *.torrent.libtorrent_resume.
+"""Reads what rTorrent keeps in its session folder: *.torrent, *.torrent.rtorrent and *.torrent.libtorrent_resume.
 
 See rtorrent's src/core/download_store.cc and libtorrent's (rakshasa's) src/torrent/utils/resume.cc.
 """

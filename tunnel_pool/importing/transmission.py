@@ -1,4 +1,4 @@
-"""What Transmission keeps: torrents/*.torrent and resume/*.resume (libtransmission/resume.cc)."""
+"""Reads what Transmission keeps: torrents/*.torrent and resume/*.resume (libtransmission/resume.cc)."""
 
 import os
 from collections.abc import Iterator

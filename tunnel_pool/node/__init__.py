@@ -1,1 +1,1 @@
-"""What an operator configures and watches: limits, the exit's policy, metrics."""
+"""A node in its operator's hands: limits, the exit's policy, metrics."""

@@ -1,4 +1,4 @@
-"""What may leave from an exit, in words. Pure."""
+"""Puts into words what may leave from an exit. Pure."""
 
 from tunnel_pool.node.config import PROTOCOL_NAMES, Exit
 from tunnel_pool.overlay.ground.exit_rules import ExitRules, Protocol

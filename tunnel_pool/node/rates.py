@@ -1,4 +1,4 @@
-"""Which limits hold now: the file's, its schedule's, and none but zero once the month's quota is spent. Pure."""
+"""Decides which limits hold now: the file's, its schedule's, or zero once the month's quota is spent. Pure."""
 
 import datetime
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a running node is asked: a Unix socket in its state, for who may read that, and a port for Prometheus."""
+"""Answers questions to a running node: at a Unix socket in its state, and at a port for Prometheus."""
 
 import contextlib
 import json

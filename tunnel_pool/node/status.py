@@ -1,4 +1,4 @@
-"""What a node is doing, as plain data: for `node status`, for the metrics and for the log. No addresses in it."""
+"""The status of a node as plain data: for `node status`, for the metrics and for the log. No addresses in it."""
 
 import time
 from collections.abc import Sequence

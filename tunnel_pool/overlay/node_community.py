@@ -1,4 +1,4 @@
-"""What every process of a node is to other nodes: it meets them, and serves their hidden swarms as a meeting point."""
+"""Meets other nodes, and serves their hidden swarms as a meeting point, in every process of a node."""
 
 import asyncio
 import time

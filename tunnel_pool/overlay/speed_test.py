@@ -1,4 +1,4 @@
-"""How fast a circuit is: test requests to its end, a window of them at a time (py-ipv8's send_test_request)."""
+"""Measures a circuit's speed by test requests to its end, a window of them at a time (py-ipv8's send_test_request)."""
 
 import asyncio
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Which engine `--engine auto` runs here, in one line."""
+"""Prints in one line which engine `--engine auto` runs here."""
 
 from tunnel_pool.packet_engine import EngineChoice, choose
 

@@ -1,4 +1,4 @@
-"""How to run this same executable again, and with which descriptors."""
+"""Runs this same executable again, with descriptors of its own."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Who starts the children: Twisted, where its reactor runs, else the asyncio loop alone."""
+"""Chooses what starts the children: Twisted, where its reactor runs, else the asyncio loop alone."""
 
 from tunnel_pool.framework import has_reactor
 from tunnel_pool.pool.launching import Launcher

@@ -1,4 +1,4 @@
-"""What a process of ours writes on stdout and stderr becomes our log, line by line."""
+"""Takes what a process of ours writes on stdout and stderr into our log, line by line."""
 
 import logging
 

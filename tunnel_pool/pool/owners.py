@@ -1,4 +1,4 @@
-"""Which child takes part in which hidden swarm: one at a time. Pure."""
+"""Decides which child takes part in which hidden swarm: one at a time. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""When to spawn, question, stop and replace children. Pure: events and times in, commands out.
+"""Decides when to spawn, question, stop and replace children. Pure: events and times in, commands out.
 
 WAITING --spawn--> STARTING --created--> RUNNING <--drain, resume--> DRAINING
    ^                  |                     |                           |

@@ -1,4 +1,4 @@
-"""How many children there should be. Pure: what they carry and the time in, what to do out.
+"""Decides how many children there should be. Pure: what they carry and the time in, what to do out.
 
 The pool grows by one when its children have been short of CPU, or full of circuits, for
 GROW_AFTER_S, and shrinks by one when the rest would have been enough for SHRINK_AFTER_S.

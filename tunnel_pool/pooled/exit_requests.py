@@ -1,4 +1,4 @@
-"""What libtorrent would ask past the tunnels, asked by a child: HTTP trackers, and where named DHT nodes are."""
+"""Has a child ask what libtorrent would ask past the tunnels: HTTP trackers, and where named DHT nodes are."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Which child gets a client's new stream. Pure."""
+"""Decides which child gets a client's new stream. Pure."""
 
 import random
 from collections import Counter, deque

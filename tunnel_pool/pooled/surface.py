@@ -1,4 +1,4 @@
-"""How PooledTunnelCommunity offers each name of py-ipv8's HiddenTunnelCommunity, or why it does not.
+"""Says how PooledTunnelCommunity offers each name of py-ipv8's HiddenTunnelCommunity, or why it does not.
 
 docs/SURFACE.md is this table (`python -m tunnel_pool.pooled.surface`); tests/whole/test_surface.py
 reads the class and fails when a name is missing here, or is not as it says.

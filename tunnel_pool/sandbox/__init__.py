@@ -1,4 +1,4 @@
-"""What a process or thread of ours may do no more: namespaces, seccomp filters, Landlock rules (Linux).
+"""Takes rights from processes and threads of ours: namespaces, seccomp filters, Landlock rules (Linux).
 
 Nothing here needs a privilege, or a library beside libc. Imports `steering` for its BPF assembler.
 """

@@ -1,4 +1,4 @@
-"""Which user is at the other end of a TCP connection on this machine.
+"""Finds out which user is at the other end of a TCP connection on this machine.
 
 The kernel is asked for one connection by sock_diag(7) (linux/inet_diag.h). A request, integers in the machine's byte
 order unless marked as big endian:

@@ -1,4 +1,4 @@
-"""Which of a node's children a cell goes to: by its circuit id. Pure.
+"""Steers cells to a node's children, by their circuit ids. Pure.
 
 A cell is prefix (22), 0, circuit id (4), flags, message (py-ipv8 crypto.py);
 every other datagram is the main process', socket 0. The last byte of the id

@@ -1,4 +1,4 @@
-"""Where the parts of a message of py-ipv8's overlays, and of a cell, are (py-ipv8 community.py, payload.py). Pure.
+"""The layout of a message of py-ipv8's overlays, and of a cell (py-ipv8 community.py, payload.py). Pure.
 
 A message:  prefix (22), message id (1), payload
 A cell:     prefix (22), 0 (1), circuit id (4), plain text (1), relay early (1), message id and payload, encrypted

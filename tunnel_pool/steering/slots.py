@@ -1,4 +1,4 @@
-"""Which socket of a group is whose: the programs of steering/bpf.py return these indexes. Pure."""
+"""Gives each socket of a group its owner: the programs of steering/bpf.py return these indexes. Pure."""
 
 OWN_SOCKET = 0  # that of the process that opened the group
 

@@ -1,1 +1,1 @@
-"""What any long-running program needs: logs, errors, files, clocks, state, and the service manager."""
+"""Parts that any long-running program needs: logs, errors, files, clocks, state, and the service manager."""

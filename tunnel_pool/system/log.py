@@ -1,4 +1,4 @@
-"""How the program logs: one line an event, on stderr, in the journal's way where that reads it, or in a file."""
+"""The program's log: one line an event, on stderr, in the journal's way where that reads it, or in a file."""
 
 import logging
 import os

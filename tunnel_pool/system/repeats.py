@@ -1,4 +1,4 @@
-"""Which log lines repeat each other: a few of them are written, and the others are counted. Pure."""
+"""Finds log lines that repeat each other: a few of them are written, and the others are counted. Pure."""
 
 import re
 from dataclasses import dataclass

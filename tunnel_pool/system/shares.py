@@ -1,4 +1,4 @@
-"""Who may have how many of a server's connections. Pure.
+"""Shares out a server's connections. Pure.
 
 The owner always gets in: others have a share of the connections, and each of them a smaller one. Where somebody has
 all of a share, the connection that has been idle for longest makes room.

@@ -1,4 +1,4 @@
-"""What a unit of Type=notify wants to hear (sd_notify(3))."""
+"""Tells systemd what a unit of Type=notify wants to hear (sd_notify(3))."""
 
 import contextlib
 import os

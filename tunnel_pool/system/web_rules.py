@@ -1,4 +1,4 @@
-"""What browsers may be answered, whoever's page asks: rules for each HTTP server of ours. Pure.
+"""Decides what browsers may be answered, whoever's page asks: rules for each HTTP server of ours. Pure.
 
 A program that is no browser sends none of these headers and is not meant here: the password, or the user at the other
 end of the connection, keeps strangers out. A browser runs the pages of strangers with its user's rights.

@@ -1,4 +1,4 @@
-"""What of a torrent an anonymous libtorrent session may be given. Pure.
+"""Decides what of a torrent an anonymous libtorrent session may be given. Pure.
 
 libtorrent reaches some of what a torrent names past the proxy: a WebTorrent tracker (`ws://`, `wss://`) by
 the system's resolver, a STUN server and plain TCP, the DHT nodes of a torrent by the system's resolver. So

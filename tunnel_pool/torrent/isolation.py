@@ -1,4 +1,4 @@
-"""Which torrents may be seen to be one user's: those of one isolation group share a libtorrent session. Pure.
+"""Decides which torrents may be seen to be one user's: those of one isolation group share a libtorrent session. Pure.
 
 A libtorrent session has one id in BitTorrent's DHT, and all that it sends goes over the circuits of its lane. So
 torrents in different groups have sessions, circuits, tracker circuits and look-ups of their own.

@@ -1,4 +1,4 @@
-"""Which announces wait for a tracker's answer when a session or a torrent ends. Pure: the time is an argument.
+"""Knows which announces wait for a tracker's answer when a session or a torrent ends. Pure: the time is an argument.
 
 libtorrent says of each announce that it is sent, and of each that it has an answer or failed. Of a torrent that was
 removed meanwhile it says the first alone (2.1.1): such an announce counts as over once its time-out has passed.

@@ -1,4 +1,4 @@
-"""What the libtorrent sessions of a command and of the daemon have in common."""
+"""The shared part of the libtorrent sessions of a command and of the daemon."""
 
 import asyncio
 import ipaddress

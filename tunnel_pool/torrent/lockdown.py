@@ -1,4 +1,4 @@
-"""Whether anonymous sessions are kept in a network without a way out (sandbox/lockdown.py), as the user says."""
+"""Keeps anonymous sessions in a network without a way out (sandbox/lockdown.py), where the user says so."""
 
 import logging
 from enum import Enum

@@ -1,4 +1,4 @@
-"""What a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
+"""Reads what a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
 
 import re
 import stat

@@ -1,4 +1,4 @@
-"""What keeps circuits from exits, in words that a user can act on."""
+"""Says what keeps circuits from exits, in words that a user can act on."""
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT
 

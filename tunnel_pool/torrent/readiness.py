@@ -1,4 +1,4 @@
-"""When peers can be reached: libtorrent has had its association, and there are circuits to spread them over. Pure.
+"""Tells when peers can be reached: libtorrent has its association, and there are circuits to spread them over. Pure.
 
 Pure: the time is an argument.
 """

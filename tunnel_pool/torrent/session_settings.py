@@ -1,4 +1,4 @@
-"""How libtorrent is set up, so that nothing leaves outside the tunnels."""
+"""Sets libtorrent up so that nothing leaves outside the tunnels."""
 
 from enum import Enum
 from typing import Any

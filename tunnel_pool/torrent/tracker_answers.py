@@ -1,4 +1,4 @@
-"""What an HTTP tracker answered, written anew for libtorrent (BEP 3, 7, 23 and 48). Pure.
+"""Writes what an HTTP tracker answered anew for libtorrent (BEP 3, 7, 23 and 48). Pure.
 
 libtorrent has a name among a tracker's peers looked up by the system's resolver, past the proxy. So it gets a
 response that was made here: known keys alone, peers as addresses alone, in the compact form.

@@ -1,1 +1,1 @@
-"""What benchmarks run and measure with: contenders, loads, processes and reports."""
+"""The harness of benchmarks: contenders, loads, processes and reports."""

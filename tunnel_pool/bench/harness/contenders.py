@@ -1,4 +1,4 @@
-"""Who is measured: our engines, and the peers that are on PyPI, each at its defaults and at its best."""
+"""The contenders of benchmarks: our engines, and the peers that are on PyPI, each at its defaults and at its best."""
 
 import sys
 from dataclasses import dataclass

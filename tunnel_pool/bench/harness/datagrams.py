@@ -1,4 +1,4 @@
-"""What the benches send: datagrams of one size, in trains that the kernel cuts (UDP_SEGMENT, udp(7))."""
+"""The load of benchmarks: datagrams of one size, in trains that the kernel cuts (UDP_SEGMENT, udp(7))."""
 
 import socket
 import struct

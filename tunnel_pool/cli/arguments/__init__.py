@@ -1,1 +1,1 @@
-"""What the commands are told: options, where their values come from, and the parser."""
+"""The arguments of the commands: options, where their values come from, and the parser."""

@@ -1,4 +1,4 @@
-"""Where a daemon's RPC is, and the password to it."""
+"""The options that say where a daemon's RPC is, and give the password to it."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What there is of feeds, articles and rules: kept in the store, and changed by their owner."""
+"""The book of feeds, articles and rules: their owner changes them, and the store keeps them."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Which articles a rule takes, as qBittorrent's rules do (its rss_autodownloadrule.cpp). Pure.
+"""Decides which articles a rule takes, as qBittorrent's rules do (its rss_autodownloadrule.cpp). Pure.
 
 Titles are strangers', and patterns the owner's: one that takes too long on a title is given up for this round.
 """

@@ -1,4 +1,4 @@
-"""What is kept of feeds: their addresses, their articles, and the rules by which torrents are added. Pure."""
+"""The records of feeds: their addresses, their articles, and the rules by which torrents are added. Pure."""
 
 import uuid
 from typing import Annotated

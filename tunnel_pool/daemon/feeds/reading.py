@@ -1,4 +1,4 @@
-"""What a feed says: RSS 2.0 with what trackers add to it (ezRSS, Torznab), and Atom. Pure.
+"""Reads feeds: RSS 2.0 with what trackers add to it (ezRSS, Torznab), and Atom. Pure.
 
 A feed is a stranger's. XML with a document type is refused, as its entities and attributes could grow to any size;
 texts are cut.

@@ -1,4 +1,4 @@
-"""Which feeds may be worked at now. Pure: the time is an argument.
+"""Decides which feeds may be worked at now. Pure: the time is an argument.
 
 A server that takes its time would hold up the feeds of others: those that were slow the last time share a part of the
 places.

@@ -1,4 +1,4 @@
-"""Which URLs lead to this machine or to its own network, where nobody else hears who asks. Pure.
+"""Tells which URLs lead to this machine or to its own network, where nobody else hears who asks. Pure.
 
 Names are not looked up: the owner's resolver would hear them, and whoever answers could name any address.
 """

@@ -1,4 +1,4 @@
-"""What of the web may be asked, such as a feed and the torrents that it names, and which way. Pure.
+"""Decides which URLs may be asked for, such as a feed's and those that it names, and which way. Pure.
 
 Through the tunnels: HTTPS alone, as an exit could read, and change, what comes by HTTP. Directly: only what the owner
 has named on this machine or its own network, such as Prowlarr or Jackett; a feed from elsewhere can't lead there.

@@ -1,1 +1,1 @@
-"""What decides about torrents. Pure: records, settings and the time in, what to do out."""
+"""Rules that decide about torrents. Pure: records, settings and the time in, what to do out."""

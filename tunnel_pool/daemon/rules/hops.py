@@ -1,4 +1,4 @@
-"""Which hop count an added torrent gets: no way in may lose what its owner asked for. Pure."""
+"""Decides which hop count an added torrent gets: no way in may lose what its owner asked for. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping

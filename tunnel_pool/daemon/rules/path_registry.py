@@ -1,4 +1,4 @@
-"""Which torrents have files at, above or below a path. Pure."""
+"""Finds the torrents that have files at, above or below a path. Pure."""
 
 from collections.abc import Iterable
 

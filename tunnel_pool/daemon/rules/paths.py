@@ -1,4 +1,4 @@
-"""Which paths the files of a torrent have in its folder. Pure.
+"""Chooses the paths of a torrent's files in its folder. Pure.
 
 libtorrent changes names so that every file system can hold them: of two that differ in case alone, one gets a number
 (`resolve_duplicate_filenames` in its src/torrent_info.cpp); a name ends at 240 bytes, and marks that turn the direction

@@ -1,4 +1,4 @@
-"""Which torrents may run: the queue, the limits of seeding, room on the disk. Pure."""
+"""Decides which torrents may run: the queue, the limits of seeding, room on the disk. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

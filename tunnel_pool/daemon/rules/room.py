@@ -1,4 +1,4 @@
-"""Which downloads may write to a disk, so that a part of it stays free. Pure."""
+"""Decides which downloads may write to a disk, so that a part of it stays free. Pure."""
 
 from collections.abc import Container, Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Which files of a torrent are wanted, and which of their pieces can't be trusted after a kill. Pure.
+"""Tells which files of a torrent are wanted, and which of their pieces can't be trusted after a kill. Pure.
 
 libtorrent keeps in a file of its own (`.INFOHASH.parts`) what pieces of wanted files hold of files that nobody wants.
 When such a file is wanted, libtorrent moves these bytes into it. Whoever ends the process in between leaves a file of

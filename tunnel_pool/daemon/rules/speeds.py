@@ -1,4 +1,4 @@
-"""How fast a torrent's bytes go, both ways. Pure."""
+"""Measures how fast a torrent's bytes go, both ways. Pure."""
 
 from collections import deque
 

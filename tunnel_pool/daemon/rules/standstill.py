@@ -1,4 +1,4 @@
-"""When a download that stands still is helped, and how. Pure."""
+"""Decides when a download that stands still is helped, and how. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,4 +1,4 @@
-"""Who may ask the daemon: the password, and how often it may be guessed. Pure."""
+"""Decides who may ask the daemon: by the password, and how often it may be guessed. Pure."""
 
 import base64
 import hmac

@@ -1,4 +1,4 @@
-"""Which clients of qBittorrent's API are logged in, by their cookies. Pure."""
+"""Knows by their cookies which clients of qBittorrent's API are logged in. Pure."""
 
 import secrets
 

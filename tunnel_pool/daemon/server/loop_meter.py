@@ -1,4 +1,4 @@
-"""How late the event loop is: the delay of a timer of 100 ms, as a histogram."""
+"""Measures how late the event loop is: the delay of a timer of 100 ms, as a histogram."""
 
 import asyncio
 from bisect import bisect_left

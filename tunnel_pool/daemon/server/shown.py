@@ -1,4 +1,4 @@
-"""What all interfaces show of a torrent in the same way."""
+"""Figures of a torrent that all interfaces show in the same way."""
 
 import libtorrent as lt
 

@@ -1,1 +1,1 @@
-"""What the daemon keeps: records, settings and resume data in SQLite, and torrents' files on disks."""
+"""The daemon's storage: records, settings and resume data in SQLite, and torrents' files on disks."""

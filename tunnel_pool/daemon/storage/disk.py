@@ -1,4 +1,4 @@
-"""What the daemon does with files itself: free space, files that are given up, moves that were cut short."""
+"""The daemon's own work on files: free space, files that are given up, moves that were cut short."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Whether the files of a torrent are where it left them: told by their sizes, which is quick."""
+"""Tells by their sizes, which is quick, whether the files of a torrent are where it left them."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence

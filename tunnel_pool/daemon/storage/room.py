@@ -1,4 +1,4 @@
-"""How much room there is on the disks that torrents are downloaded to."""
+"""Looks how much room there is on the disks that torrents are downloaded to."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What holds for all torrents, and may be changed while the daemon runs (Transmission's session-set). Pure."""
+"""Settings for all torrents, which may be changed while the daemon runs (Transmission's session-set). Pure."""
 
 import datetime
 import logging

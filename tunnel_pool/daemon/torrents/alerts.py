@@ -1,4 +1,4 @@
-"""What libtorrent tells of the daemon's torrents."""
+"""Acts on what libtorrent tells of the daemon's torrents."""
 
 import asyncio
 import errno

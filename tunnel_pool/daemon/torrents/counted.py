@@ -1,4 +1,4 @@
-"""What a torrent has moved in all, also where libtorrent counts from 0 again. Pure."""
+"""Counts what a torrent has moved in all, also where libtorrent counts from 0 again. Pure."""
 
 from tunnel_pool.daemon.torrents.seen import StatusSummary
 from tunnel_pool.torrent.announces.account import Totals

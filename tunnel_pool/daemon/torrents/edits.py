@@ -1,4 +1,4 @@
-"""What the owner of torrents can ask for: each face turns its words into these, and `Changes.apply` makes them.
+"""Edits: all that the owner of torrents can ask for. Each face turns its words into these; `Changes.apply` makes them.
 
 An edit that depends on what there is (a label is added to others, a tracker taken out) is a function: it is called when
 nobody else changes anything.

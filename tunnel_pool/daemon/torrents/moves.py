@@ -1,4 +1,4 @@
-"""Where files of torrents are, and how they get elsewhere. Once a method returns, its change survives `kill -9`."""
+"""Places files of torrents, and moves them. Once a method returns, its change survives `kill -9`."""
 
 import asyncio
 import contextlib

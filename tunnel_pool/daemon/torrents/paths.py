@@ -1,4 +1,4 @@
-"""Who owns which path: no torrent writes to a file that is another's, or that was there and is nobody's.
+"""Knows which torrent owns which path: none writes to a file that is another's, or that was there and is nobody's.
 
 A file that is there already when a torrent comes is refused where it can't be the torrent's. Where its size fits, the
 torrent takes it over: nothing is downloaded until libtorrent has checked what is there, and found some of it right.

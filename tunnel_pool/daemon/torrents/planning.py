@@ -1,4 +1,4 @@
-"""What edits make of a torrent's record."""
+"""Plans what edits make of a torrent's record."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

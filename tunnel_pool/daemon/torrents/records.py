@@ -1,4 +1,4 @@
-"""What is kept of the torrents: each change is on the disk before it holds."""
+"""Keeps the torrents' records and resume data: each change is on the disk before it holds."""
 
 import asyncio
 import contextlib

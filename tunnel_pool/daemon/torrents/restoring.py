@@ -1,4 +1,4 @@
-"""What was kept of the torrents, and what stands in for that which can't be read of one."""
+"""Restores the torrents that were kept, with a stand-in for each that can't be read."""
 
 import time
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What each torrent does now: every second, what the queue, the limits, the disks and the circuits ask for."""
+"""Has each torrent do, every second, what the queue, the limits, the disks and the circuits ask for."""
 
 import asyncio
 import datetime

@@ -1,4 +1,4 @@
-"""What was last heard of a torrent: of libtorrent's status what decides and is shown, and what trackers answered."""
+"""The last news of a torrent: those parts of libtorrent's status that decide or are shown, and trackers' answers."""
 
 from typing import NamedTuple
 

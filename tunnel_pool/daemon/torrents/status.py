@@ -1,4 +1,4 @@
-"""What libtorrent said of a torrent last, what follows from that, and what it says of the torrent's peers."""
+"""libtorrent's last word on a torrent and on its peers, and what follows from that."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

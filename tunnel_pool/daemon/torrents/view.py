@@ -1,4 +1,4 @@
-"""What is known of a torrent: its record, its libtorrent handle, and what was last heard of it."""
+"""A torrent as others see it: its record, its libtorrent handle, and what was last heard of it."""
 
 import math
 import time

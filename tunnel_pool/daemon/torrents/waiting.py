@@ -1,4 +1,4 @@
-"""Who waits for libtorrent's answers about a torrent."""
+"""Futures of those who wait for libtorrent's answers about a torrent."""
 
 import asyncio
 from collections import deque

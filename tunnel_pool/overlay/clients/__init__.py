@@ -1,1 +1,1 @@
-"""Whose datagrams a circuit carries: lanes, associations, and the circuit of each destination."""
+"""The clients whose datagrams circuits carry: lanes, associations, and the circuit of each destination."""

@@ -1,4 +1,4 @@
-"""Which circuits have fallen silent: they are in use, and nothing comes back any more. Pure.
+"""Finds circuits that have fallen silent: they are in use, and nothing comes back any more. Pure.
 
 py-ipv8 removes a circuit 20 to 25 s after the last cell came (community.py, do_remove). That suits idle circuits. One
 that brought much until just now, or over which something is sent, is asked by a ping whether its end is there, after

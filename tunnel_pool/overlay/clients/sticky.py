@@ -1,4 +1,4 @@
-"""Which circuit carries a destination's datagrams. Its twin is packet_engine/src/sticky.rs. Pure."""
+"""Chooses the circuit that carries a destination's datagrams. Its twin is packet_engine/src/sticky.rs. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

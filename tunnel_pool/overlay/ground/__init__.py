@@ -1,1 +1,1 @@
-"""What all rooms of the overlay build on, and which builds on none of them."""
+"""The ground of the overlay: all of its rooms build on these modules, which build on none of them."""

@@ -1,4 +1,4 @@
-"""How many of others' circuits a node takes part in. Pure: what is asked, what there is, and the time."""
+"""Decides how many of others' circuits a node takes part in. Pure: by what is asked, what there is, and the time."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a TunnelCommunity needs to start, and the limits of its settings."""
+"""The configuration of a TunnelCommunity, and the limits of its settings."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Which addresses an exit may send to. Pure."""
+"""Tells which addresses an exit may send to. Pure."""
 
 import ipaddress
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What an operator lets out of an exit: protocols, networks, ports, and how many destinations a circuit may have.
+"""An operator's rules of what leaves an exit: protocols, networks, ports, and how many destinations a circuit may have.
 
 Beside the network's own rules (overlay/serving/exit_socket.py). The native engine's twin is packet_engine/src/rules.rs;
 both give a refusal the same name, under which it is counted.

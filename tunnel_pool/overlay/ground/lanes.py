@@ -1,4 +1,4 @@
-"""Which circuits serve the same clients: those of one hop count and one isolation group.
+"""Lanes: circuits of one hop count and one isolation group serve the same clients.
 
 Clients that are isolated from each other share no circuit, so that nobody at a circuit's end sees that they
 are one user's. Group 0 is that of everybody who does not ask for another; py-ipv8 knows no other.

@@ -1,4 +1,4 @@
-"""Which addresses are likely in one hand: those of one network, or of one autonomous system. Pure."""
+"""Tells which addresses are likely in one hand: those of one network, or of one autonomous system. Pure."""
 
 import ipaddress
 from collections.abc import Callable

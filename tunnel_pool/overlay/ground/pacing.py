@@ -1,4 +1,4 @@
-"""How often things are done: delays after failures, what happened of late, the newest entries, a token bucket. Pure."""
+"""Paces what is done: delays after failures, what happened of late, the newest entries, a token bucket. Pure."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar

@@ -1,4 +1,4 @@
-"""Which node becomes which hop of a circuit. Pure: what is random comes from the caller's generator.
+"""Decides which node becomes which hop of a circuit. Pure: what is random comes from the caller's generator.
 
 All hops are chosen by the originator, from the candidates that it knows itself: a hop that names the next one
 would be the whole circuit. No two hops have a key, an address or a network (overlay/ground/networks.py) in common

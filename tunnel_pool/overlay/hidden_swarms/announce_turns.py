@@ -1,4 +1,4 @@
-"""Whose turn it is to be announced in the DHT: the new ones, then those that were announced longest ago. Pure."""
+"""Takes turns at announcing keys in the DHT: the new ones, then those that were announced longest ago. Pure."""
 
 import heapq
 import itertools

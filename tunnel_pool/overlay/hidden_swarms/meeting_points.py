@@ -1,4 +1,4 @@
-"""What a node does for others' hidden swarms: it is an introduction point and a rendezvous point for them.
+"""Serves others' hidden swarms, as an introduction point and as a rendezvous point.
 
 The protocol is py-ipv8's (messaging/anonymization/hidden_services.py). py-ipv8 introduces only the first circuit that
 names a seeder's key, and does not limit requests; this class keeps several circuits for a key, and limits requests.

@@ -1,1 +1,1 @@
-"""Which nodes become the hops of a circuit."""
+"""Paths: the choice of the nodes that become a circuit's hops."""

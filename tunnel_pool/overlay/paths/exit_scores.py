@@ -1,4 +1,4 @@
-"""How well exits have served of late, so that those which answer are chosen more often. Pure: the time is an argument.
+"""Scores how well exits have served of late: those which answer are chosen more often. Pure: the time is an argument.
 
 Only circuits of one hop count: nobody stands between there. On longer ones a relay could drop what goes to some exits,
 and lead us to its own. A score goes half of the way to 1 when a circuit has brought something, and half of the way to 0

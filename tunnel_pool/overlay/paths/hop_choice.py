@@ -1,4 +1,4 @@
-"""Which peer becomes which hop of a circuit; path.py says who may follow whom."""
+"""Chooses the peers that become a circuit's hops; path.py says who may follow whom."""
 
 import random
 import time

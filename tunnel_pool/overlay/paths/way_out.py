@@ -1,4 +1,4 @@
-"""When circuits to exits make a detour: one hop more than was asked for, as there is no way out otherwise. Pure.
+"""Decides when circuits to exits make a detour: a hop more than was asked for, where there is no other way out. Pure.
 
 A client may know no exit, or its provider may drop what goes to all that it knows. Relays tell which exits they know,
 in CREATED and EXTENDED (py-ipv8 community.py, join_circuit). Such an exit has a key and nothing else, and is reached

@@ -1,4 +1,4 @@
-"""How many exits and how many others a node wants to know. Pure.
+"""Decides how many exits and how many others a node wants to know. Pure.
 
 After Tribler's GoldenRatioStrategy (src/tribler/core/tunnel/discovery.py).
 """

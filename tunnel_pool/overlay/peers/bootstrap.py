@@ -1,4 +1,4 @@
-"""Where a node that knows nobody starts: addresses it is told of, or py-ipv8's own."""
+"""The start of a node that knows nobody: addresses it is told of, or py-ipv8's own."""
 
 import random
 import time

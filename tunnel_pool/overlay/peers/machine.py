@@ -1,4 +1,4 @@
-"""What this machine is known by."""
+"""The addresses that this machine is known by."""
 
 import ipaddress
 

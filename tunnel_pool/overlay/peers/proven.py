@@ -1,4 +1,4 @@
-"""Which sources of packets are really there, and how much each may be sent. Pure: the time is an argument.
+"""Knows which sources of packets are really there, and how much each may be sent. Pure: the time is an argument.
 
 Anybody can send a packet in somebody else's name. Who answers a question of ours at an address hears what is
 sent there; until then, nobody is sent more than came in its name.

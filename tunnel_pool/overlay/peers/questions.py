@@ -1,4 +1,4 @@
-"""Which introduction requests of ours wait for an answer, and who may be asked next. Pure.
+"""Knows which of our introduction requests wait for an answer, and who may be asked next. Pure.
 
 Whoever receives an introduction request from a node that it does not know asks that node in turn. Two nodes that
 never get to know each other would ask each other without end. So an address is asked at most once in `PAUSE_S`

@@ -1,1 +1,1 @@
-"""What a circuit is asked for beside datagrams: HTTP requests, nodes of BitTorrent's DHT, speed tests."""
+"""Requests over circuits beside datagrams: HTTP requests, nodes of BitTorrent's DHT, speed tests."""

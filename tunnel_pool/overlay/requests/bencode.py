@@ -1,4 +1,4 @@
-"""Whether bytes are one bencoded value (BEP 3). Pure; nothing is built."""
+"""Tells whether bytes are one bencoded value (BEP 3). Pure; nothing is built."""
 
 _END, _LIST, _DICTIONARY, _INTEGER, _COLON = b"e", b"l", b"d", b"i", b":"
 MAX_DEPTH = 64

@@ -1,4 +1,4 @@
-"""Where a node of BitTorrent's DHT is that is known by name: asked through an exit, which resolves it.
+"""Finds nodes of BitTorrent's DHT that are known by name: through an exit, which resolves it.
 
 libtorrent would look the name up itself, past the tunnels. So a ping (BEP 5)
 leaves an exit for the name, and whoever answers it is the node.

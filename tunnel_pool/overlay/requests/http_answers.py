@@ -1,4 +1,4 @@
-"""What a tracker answers over HTTP: taken apart, and told from everything else. Pure; h11 reads it. Pure."""
+"""Takes a tracker's answer over HTTP apart, and tells it from everything else; h11 reads it. Pure."""
 
 import gzip
 import io

@@ -1,1 +1,1 @@
-"""What a node does for others: circuits that it joins, what it lets out as an exit, and how fast."""
+"""Serving others: the circuits that a node joins, what it lets out as an exit, and how fast."""

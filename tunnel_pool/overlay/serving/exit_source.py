@@ -1,4 +1,4 @@
-"""Where an exit's traffic leaves from: an address, ports and a device, for datagrams and connections alike."""
+"""The source of an exit's traffic: an address, ports and a device, for datagrams and connections alike."""
 
 import asyncio
 import errno

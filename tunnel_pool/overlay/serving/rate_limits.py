@@ -1,4 +1,4 @@
-"""How fast a node's bytes may go, as its operator says. Pure."""
+"""The rates at which a node's bytes may go, as its operator says. Pure."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a node does for others: whose circuits it joins, what it lets out, and what it carried."""
+"""Serves others: joins their circuits, lets out what may leave, and counts what it carried."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What an exit does for others at a time: so much for a circuit, for a previous hop, and for all. Pure.
+"""Shares out what an exit does for others at a time: so much for a circuit, for a previous hop, and for all. Pure.
 
 A new circuit costs nothing, so that a bound by circuit alone is none.
 """

@@ -1,4 +1,4 @@
-"""Which strangers reach a circuit that ends here: none until it has asked to be found. Pure.
+"""Decides which strangers reach a circuit that ends here: none until it has asked to be found. Pure.
 
 It asks trackers and DHT nodes, and so many datagrams of strangers a second come in from then on. The native engine's
 twin is packet_engine/src/strangers.rs.

@@ -1,4 +1,4 @@
-"""Which circuit a lane's questions take, and when it is replaced. Pure.
+"""Chooses the circuit that a lane's questions take, and when it is replaced. Pure.
 
 A circuit ends after a time, or when it has carried much (py-ipv8's max_time and max_traffic): trackers are told of
 another one before.

@@ -1,4 +1,4 @@
-"""What HTTP trackers are told (BEP 3), beside what libtorrent tells them. Pure."""
+"""Adds to what libtorrent tells HTTP trackers (BEP 3). Pure."""
 
 import re
 from urllib.parse import unquote_to_bytes

@@ -1,4 +1,4 @@
-"""Which of libtorrent's datagrams are questions to trackers and DHT nodes. Pure.
+"""Tells which of libtorrent's datagrams are questions to trackers and DHT nodes. Pure.
 
 All questions of a lane take one circuit, so that trackers and DHT nodes see one address, at which others find us.
 """

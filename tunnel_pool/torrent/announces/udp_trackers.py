@@ -1,4 +1,4 @@
-"""What UDP trackers are told (BEP 15), beside what libtorrent tells them. Pure.
+"""Adds to what libtorrent tells UDP trackers (BEP 15). Pure.
 
     announce:  connection id (8) | action 1 (4) | transaction id (4) | infohash (20) | peer id (20) | downloaded (8)
                | left (8) | uploaded (8) | event (4) | IP address (4) | key (4) | peers wanted (4) | port (2)

@@ -1,4 +1,4 @@
-"""What has happened between two looks. Pure."""
+"""Tells what has happened between two looks. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple

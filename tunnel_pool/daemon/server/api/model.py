@@ -1,4 +1,4 @@
-"""What the API answers and takes; the OpenAPI document is made of these. Pure.
+"""The bodies of the API's answers and requests; the OpenAPI document is made of these. Pure.
 
 Times are seconds since the epoch, rates bytes a second, infohashes in hex.
 """

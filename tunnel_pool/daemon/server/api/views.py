@@ -1,4 +1,4 @@
-"""What there is, as the API shows it."""
+"""Shows torrents, circuits and the pool as the API's answers."""
 
 import hashlib
 from functools import cache

@@ -1,4 +1,4 @@
-"""What qBittorrent's clients ask of the program itself, its transfers and its changes."""
+"""Answers what qBittorrent's clients ask of the program itself, its transfers and its changes."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""What has changed since a client last asked: the answers of qBittorrent's sync/maindata. Pure."""
+"""Tells what has changed since a client last asked: the answers of qBittorrent's sync/maindata. Pure."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What qBittorrent's clients change of torrents."""
+"""Makes the changes that qBittorrent's clients ask for of torrents."""
 
 from tunnel_pool.daemon.errors import ConflictError, RequestError
 from tunnel_pool.daemon.record import NORMAL, LimitMode

@@ -1,4 +1,4 @@
-"""What qBittorrent's clients change of categories and tags."""
+"""Makes the changes that qBittorrent's clients ask for of categories and tags."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Which torrents torrents/info lists, and in which order (qBittorrent's torrentscontroller.cpp, infoAction). Pure."""
+"""Chooses the torrents of torrents/info, and their order (qBittorrent's torrentscontroller.cpp, infoAction). Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

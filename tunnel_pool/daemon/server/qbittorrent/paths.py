@@ -1,4 +1,4 @@
-"""Where qBittorrent's API is, and the cookie by which its clients are known."""
+"""The paths of qBittorrent's API, and the cookie by which its clients are known."""
 
 from aiohttp import web
 

@@ -1,4 +1,4 @@
-"""What qBittorrent's clients ask of torrents without changing any."""
+"""Answers what qBittorrent's clients ask of torrents without changing any."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What session-get shows and session-set changes (Transmission's docs/rpc-spec.md 4.1)."""
+"""The settings that session-get shows and session-set changes (Transmission's docs/rpc-spec.md 4.1)."""
 
 import hashlib
 import shutil
