@@ -75,21 +75,23 @@ class Faces:
         await self._rpc.call(method, {"ids": [self._infohash], **arguments})
 
     async def qbittorrent(self, call, **words):
-        client = Client(host=f"http://{self._here.address}", FORCE_SCHEME_FROM_HOST=True)
-        await asyncio.to_thread(lambda: getattr(client, f"torrents_{call}")(torrent_hashes=self._infohash, **words))
+        await self._qbittorrent(call, torrent_hashes=self._infohash, **words)
 
     async def qbittorrent_one(self, call, **words):
+        await self._qbittorrent(call, torrent_hash=self._infohash, **words)
+
+    async def _qbittorrent(self, call, **words):
         client = Client(host=f"http://{self._here.address}", FORCE_SCHEME_FROM_HOST=True)
-        await asyncio.to_thread(lambda: getattr(client, f"torrents_{call}")(torrent_hash=self._infohash, **words))
+        await asyncio.to_thread(lambda: getattr(client, f"torrents_{call}")(**words))
 
     async def api(self, **body):
-        url = f"http://{self._here.address}/api/torrents/{self._infohash}"
-        async with self._http.patch(url, json=body) as response:
-            assert response.status == 200, await response.text()
+        await self._patch("torrents", body)
 
     async def tribler(self, **body):
-        url = f"http://{self._here.address}/api/downloads/{self._infohash}"
-        async with self._http.patch(url, json=body) as response:
+        await self._patch("downloads", body)
+
+    async def _patch(self, kind, body):
+        async with self._http.patch(f"http://{self._here.address}/api/{kind}/{self._infohash}", json=body) as response:
             assert response.status == 200, await response.text()
 
 

@@ -163,8 +163,7 @@ class Clients:
             ("PATCH", one, {"labels": [rng.choice(("x", "y"))]}),
             ("DELETE", f"{one}?files={rng.choice(('true', 'false'))}", None),
         ])  # fmt: skip
-        async with self.http.request(method, f"http://{self.address}{path}", json=body) as answer:
-            await answer.read()
+        await self._request(method, path, body)
 
     async def tribler(self):
         world, rng = self.world, self.world.rng
@@ -175,6 +174,9 @@ class Clients:
             ("PATCH", one, {"state": rng.choice(("resume", "recheck", "stop"))}),
             ("DELETE", one, {"remove_data": rng.random() < 0.5}),
         ])  # fmt: skip
+        await self._request(method, path, body)
+
+    async def _request(self, method, path, body):
         async with self.http.request(method, f"http://{self.address}{path}", json=body) as answer:
             await answer.read()
 
