@@ -1,7 +1,10 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.commands import ROOT
 from tests.worlds.feeding import mutations, outcome
 from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.messages import ReplyCode, join_udp_request, reply, split_udp_request
@@ -46,3 +49,11 @@ def test_reply_layout():
 @given(mutations(st.sampled_from(ADDRESSES).map(lambda address: join_udp_request(address, b"payload"))))
 def test_only_the_declared_error_escapes(data):
     outcome(lambda: split_udp_request(data), Socks5Error)
+
+
+def test_the_engine_has_the_same_replies_under_the_same_names():
+    """It needs none for a request that is no CONNECT to an address: such a one never reaches it."""
+    code = (ROOT / "tunnel_pool" / "packet_engine" / "src" / "streams" / "opening.rs").read_text()
+    found = re.findall(r"^    (\w+) = (\d+),$", code.partition("enum Reply {")[2].partition("\n}")[0], re.MULTILINE)
+    theirs = {re.sub(r"(?<!^)([A-Z])", r"_\1", name).upper(): int(number) for name, number in found}
+    assert theirs == {each.name: each for each in ReplyCode if each < ReplyCode.COMMAND_NOT_SUPPORTED}

@@ -47,9 +47,9 @@ async def test_a_torrent_comes_to_the_folder_for_incomplete_ones_and_goes_to_its
             assert shown["download_dir"] == str(tmp_path / "own")
         await until(lambda: torrent.record.folder == str(tmp_path / "own"))
         assert (tmp_path / "own" / "t" / "a").stat().st_size == 300_000
-        assert not list(aside.rglob("*"))
         assert torrent.record.folder_when_done == ""
         await until(lambda: told)
+        assert not list(aside.rglob("*"))
         assert told == [(str(tmp_path / "own"), ["t"])]  # nobody was told before it was there
 
 

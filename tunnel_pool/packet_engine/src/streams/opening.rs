@@ -30,26 +30,26 @@ pub enum Reply {
     NotAllowed = 2,
     NetworkUnreachable = 3,
     HostUnreachable = 4,
-    Refused = 5,
-    /// "TTL expired"; the connection was not answered in time.
-    TimedOut = 6,
+    ConnectionRefused = 5,
+    /// The connection was not answered in time.
+    TtlExpired = 6,
 }
 
 impl Reply {
     /// What a code of the other end means; an unknown one is a failure.
     pub fn of(code: u8) -> Self {
-        use Reply::{HostUnreachable, NetworkUnreachable, NotAllowed, Refused, Succeeded, TimedOut};
-        let known = [Succeeded, NotAllowed, NetworkUnreachable, HostUnreachable, Refused, TimedOut];
+        use Reply::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotAllowed, Succeeded, TtlExpired};
+        let known = [Succeeded, NotAllowed, NetworkUnreachable, HostUnreachable, ConnectionRefused, TtlExpired];
         known.into_iter().find(|reply| *reply as u8 == code).unwrap_or(Reply::GeneralFailure)
     }
 
     /// Why a connection by TCP failed.
     pub fn why(error: &io::Error) -> Self {
         match error.kind() {
-            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Reply::Refused,
+            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Reply::ConnectionRefused,
             ErrorKind::NetworkUnreachable => Reply::NetworkUnreachable,
             ErrorKind::HostUnreachable => Reply::HostUnreachable,
-            ErrorKind::TimedOut => Reply::TimedOut,
+            ErrorKind::TimedOut => Reply::TtlExpired,
             ErrorKind::PermissionDenied => Reply::NotAllowed,
             _ => Reply::GeneralFailure,
         }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn an_unknown_code_is_a_failure() {
         assert_eq!(Reply::of(0), Reply::Succeeded);
-        assert_eq!(Reply::of(5), Reply::Refused);
+        assert_eq!(Reply::of(5), Reply::ConnectionRefused);
         assert_eq!(Reply::of(77), Reply::GeneralFailure);
     }
 

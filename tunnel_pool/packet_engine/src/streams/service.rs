@@ -334,7 +334,7 @@ impl Service {
         for number in late {
             core.counters.count(DropReason::StreamTimedOut);
             match self.entries.get(&number) {
-                Some(Entry::Opening(_)) => self.refuse(core, number, Reply::TimedOut),
+                Some(Entry::Opening(_)) => self.refuse(core, number, Reply::TtlExpired),
                 _ => self.end(core, number, true),
             }
         }
