@@ -111,12 +111,14 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         infohash = infohash_of(parameters)
         if infohash in self._by_infohash:
             return infohash
-        is_resumed = False
+        is_resumed = is_own = False
         if seed:
             parameters.flags |= lt.torrent_flags.seed_mode
-        elif (saved := self._resumed(infohash, parameters, save_dir)) is not None:
-            parameters, is_resumed = saved, True
-        takes_over = not (seed or is_resumed) and _take_over(parameters, save_dir)
+        else:
+            saved, is_own = self._resumed(infohash, parameters, save_dir)
+            if saved is not None:
+                parameters, is_resumed = saved, True
+        takes_over = not (seed or is_own) and _take_over(parameters, save_dir)
         parameters.save_path = str(save_dir)
         if left_out := strip(parameters, self._rules):
             logger.warning("%s", left_out_trackers(left_out, self._rules))
@@ -231,24 +233,27 @@ class TorrentSession(LibtorrentSession[_Torrent]):
 
     def _resumed(
         self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path
-    ) -> lt.add_torrent_params | None:
-        """Return the saved state, with what was given, if it is of this torrent in this folder; else None."""
+    ) -> tuple[lt.add_torrent_params | None, bool]:
+        """Return the saved state, with what was given, and whether there is one of this torrent in this folder.
+
+        It is None where there is none, and where files have changed since, so that all of them are checked.
+        """
         path = self._resume_path(infohash)
         try:
             saved = lt.read_resume_data(path.read_bytes())
         except FileNotFoundError:
-            return None
+            return None, False
         except (OSError, RuntimeError) as error:
             logger.warning("Resume data of a torrent is unusable, its files are checked instead: %s", error)
-            return None
+            return None, False
         if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
-            return None
+            return None, False
         if _is_complete(saved) and not _files_are_whole(saved, save_dir):
             logger.warning("Files of a complete torrent have changed: they are checked and mended")
-            return None
+            return None, True
         saved.trackers = [*{*saved.trackers, *parameters.trackers}]
         saved.peers = [*{*saved.peers, *parameters.peers}]
-        return saved
+        return saved, True
 
     def _request_save(self, torrent: _Torrent, flags: int) -> None:
         if not torrent.saving and torrent.handle.is_valid():

@@ -405,23 +405,23 @@ async def test_a_file_at_the_place_of_one_that_is_not_wanted_is_not_the_torrents
         assert place.read_bytes() == b"the owner's"
 
 
-async def test_what_is_in_the_way_of_a_move_that_was_cut_short_is_not_deleted(tmp_path, state):
-    there = tmp_path / "there"
-    torrent = torrent_of("t", contents(["a"], 20_000), folder=tmp_path / "own")
+async def test_a_file_that_was_wanted_once_stays_the_torrents(tmp_path, state):
+    """Also where no piece of it is whole: it goes with the torrent, or is known when that is added again."""
+    files, place = contents(["a", "b"], 20_000), tmp_path / "own" / "t" / "b"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
         added = await add(here, torrent, tmp_path / "own")
-        await until(lambda: added.is_finished)
-        async with here.library.records.changing:
-            await here.library.records.put_with_resume(added, moving_to=str(there))
-    (there / "t").mkdir(parents=True)
-    (there / "t" / "a").write_bytes(b"the owner's")
-    async with daemon_here(state) as here:
-        (added,) = here.library.torrents.values()
-        assert "can't be ended" in added.error
+        place.parent.mkdir(parents=True)
+        place.write_bytes(files["b"][:10_000])
+        await here.changes.apply([added], Select(lambda torrent: [4, 0]))
+        assert added.record.once_wanted == [0, 1]
+        await here.changes.apply([added], Remove())
+        added = await add(here, torrent, tmp_path / "own")
+        assert not added.record.taking_over
+        await here.changes.apply([added], Select(lambda torrent: [4, 0]))
         await here.changes.apply([added], Remove(delete_files=True))
         await here.changes.removals.ended()
-    assert (there / "t" / "a").read_bytes() == b"the owner's"
-    assert not (tmp_path / "own" / "t" / "a").exists()
+        assert not place.exists()
 
 
 def test_a_file_that_is_newer_than_it_says_is_not_one_that_was_left(tmp_path):

@@ -13,7 +13,7 @@ from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.paths import entries_of, untouched_files
+from tunnel_pool.daemon.torrents.paths import entries_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry, pieces_of
 from tunnel_pool.torrent.takeover import size_of
@@ -104,8 +104,7 @@ def torrent_files(torrent: Torrent) -> list[Deletion]:
     others = _never_written(torrent)
     names = [torrent.file_path(index) for index in torrent.file_indexes() if index not in others]
     names.append(disk.parts_name(torrent.status.info_hashes))
-    # Where a move was cut short, and could not be ended, what is in its way is somebody else's.
-    folders = [torrent.record.folder, *([torrent.record.moving_to] if torrent.is_moving else [])]
+    folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
     found = [file for folder in folders for file in disk.files_in(folder, names)]
     own = torrent.record.folder
     if not torrent.record.folder_when_done:
@@ -115,23 +114,16 @@ def torrent_files(torrent: Torrent) -> list[Deletion]:
 
 
 def _never_written(torrent: Torrent) -> set[int]:
-    """Return the files that are not wanted, and that the torrent has not written: what is there is somebody else's.
-
-    What libtorrent has of the pieces at both ends of such a file is elsewhere, unless the file was wanted before.
-    """
-    unwanted = {index for index in torrent.file_indexes() if not torrent.is_wanted(index)}
-    if not unwanted or torrent.is_between_sessions:
-        return unwanted
-    layout = torrent.layout
+    """Return the files that were never wanted: what is there is somebody else's, unless the torrent has it whole."""
+    never = {index for index in torrent.file_indexes() if not torrent.is_wanted(index)} - {*torrent.record.once_wanted}
+    if not never or torrent.is_between_sessions:
+        return never
+    layout, folder = torrent.layout, torrent.record.folder
     assert layout is not None
-    there = set(unwanted) - untouched_files(torrent, unwanted)
     has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
-    folder = torrent.record.folder
-    for index in list(there):
-        pieces = pieces_of(layout, index)
-        is_whole = all(piece < len(has) and has[piece] for piece in pieces)
-        has_inner = any(piece < len(has) and has[piece] for piece in pieces[1:-1])
-        size = size_of(os.path.join(folder, torrent.file_path(index)))
-        if not (has_inner or (is_whole and size == layout.file_size(index))):
-            there.discard(index)
-    return unwanted - there
+
+    def is_there(index: int) -> bool:
+        is_whole = all(piece < len(has) and has[piece] for piece in pieces_of(layout, index))
+        return is_whole and size_of(os.path.join(folder, torrent.file_path(index))) == layout.file_size(index)
+
+    return {index for index in never if not is_there(index)}
