@@ -267,9 +267,13 @@ class TorrentView:
 
     @property
     def left_bytes(self) -> int:
-        """Return what is missing of what is wanted; libtorrent counts a piece as done before its hash is checked."""
+        """Return what is missing of what is wanted; libtorrent counts a piece as done before its hash is checked.
+
+        A byte is missing until its files are where clients look for them, too.
+        """
         left = max(0, self.summary.total_wanted - self.summary.total_wanted_done)
-        return left if self.is_finished else max(left, min(1, self.summary.total_wanted))
+        is_there = self.is_finished and not self.record.is_incoming
+        return left if is_there else max(left, min(1, self.summary.total_wanted))
 
     def priority(self, index: int) -> int:
         """Return libtorrent's priority of a file."""
