@@ -16,7 +16,6 @@ from tests.worlds.network import until
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
-from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.torrents import incomplete
 from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Remove, Rename, Run, Select, Verify
 from tunnel_pool.torrent.entries import Entry
@@ -384,76 +383,11 @@ async def test_files_that_come_while_a_torrent_is_removed_are_its_own(tmp_path, 
         assert not (await add(here, torrent, tmp_path / "own")).record.taking_over
 
 
-@pytest.mark.parametrize("delete", [False, True])
-async def test_a_file_at_the_place_of_one_that_is_not_wanted_is_not_the_torrents(delete, seeder, tmp_path, state):
-    """Also where the torrent has the piece in which the file begins."""
-    files, place = contents(["a", "b"], 20_000), tmp_path / "own" / "t" / "b"
-    torrent = torrent_of("t", files, folder=seeder.folder)
-    seeder.start(read_metainfo(torrent))
-    async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own", file_priorities=[4, 0])
-        added.handle.connect_peer(seeder.address)
-        await until(lambda: added.is_finished)
-        place.write_bytes(b"the owner's")
-        await here.changes.apply([added], Remove(delete_files=delete))
-        await here.changes.removals.ended()
-        assert place.read_bytes() == b"the owner's"
-        assert (tmp_path / "own" / "t" / "a").exists() is not delete
-        added = await add(here, torrent, tmp_path / "own")
-        assert added.record.taking_over
-        await until(lambda: "t/b is there already" in added.error)
-        assert place.read_bytes() == b"the owner's"
-
-
-async def test_a_file_that_was_wanted_once_stays_the_torrents(tmp_path, state):
-    """Also where no piece of it is whole: it goes with the torrent, or is known when that is added again."""
-    files, place = contents(["a", "b"], 20_000), tmp_path / "own" / "t" / "b"
-    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
-    async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own")
-        place.parent.mkdir(parents=True)
-        place.write_bytes(files["b"][:10_000])
-        await here.changes.apply([added], Select(lambda torrent: [4, 0]))
-        assert added.record.once_wanted == [0, 1]
-        await here.changes.apply([added], Remove())
-        added = await add(here, torrent, tmp_path / "own")
-        assert not added.record.taking_over
-        await here.changes.apply([added], Select(lambda torrent: [4, 0]))
-        await here.changes.apply([added], Remove(delete_files=True))
-        await here.changes.removals.ended()
-        assert not place.exists()
-
-
-def test_a_file_that_is_newer_than_it_says_is_not_one_that_was_left(tmp_path):
-    """Archives set a file's mtime back, and its inode may be that of a file that is gone."""
-    place = Entry(str(tmp_path / "a"), 10)
-    (tmp_path / "a").write_bytes(b"the torrent's")
-    left = disk.left_at([place])
-    assert disk.are_left([place], left)
-    assert not disk.are_left([place], left._replace(at_s=left.at_s - 100))
-    os.utime(tmp_path / "a", (left.at_s - 1000, left.at_s - 1000))
-    assert not disk.are_left([place], left._replace(at_s=left.at_s - 100))
-
-
 async def test_a_stopped_torrent_that_waits_for_its_check_is_not_saved_again_and_again(tmp_path, state):
     torrent = torrent_of("t", contents(["a"], 20_000), folder=tmp_path / "own")
     async with daemon_here(state) as here:
         added = await add(here, torrent, tmp_path / "own", stopped=True)
         assert added.saved.mark == added.summary.kept
-
-
-async def test_what_a_torrent_has_left_is_forgotten_with_its_files(tmp_path, state):
-    torrent = torrent_of("t", contents(["a"], 20_000), folder=tmp_path / "own")
-    async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own")
-        await until(lambda: added.is_finished)
-        await here.changes.apply([added], Remove())
-        await here.changes.removals.ended()
-        assert here.library.records.left_by(added.record.infohash) is not None
-        added = await add(here, torrent, tmp_path / "own")
-        await here.changes.apply([added], Remove(delete_files=True))
-        await here.changes.removals.ended()
-        assert here.library.records.left_by(added.record.infohash) is None
 
 
 async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_path, state):

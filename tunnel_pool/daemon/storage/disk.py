@@ -96,9 +96,8 @@ def are_left(places: Iterable[Entry], left: Left) -> bool:
 
 
 def _is_left(found: os.stat_result, left: Left) -> bool:
-    """Return whether a file is one of those: a new file may have the inode of one that is gone, and any mtime."""
-    changed_s = max(found.st_mtime, found.st_ctime)
-    return (found.st_dev, found.st_ino) in left.files and changed_s <= left.at_s + CLOSED_WITHIN_S
+    """Return whether a file is one of those: a new file may have the inode of one that is gone."""
+    return (found.st_dev, found.st_ino) in left.files and found.st_mtime <= left.at_s + CLOSED_WITHIN_S
 
 
 def _found_at(places: Iterable[Entry]) -> Iterator[os.stat_result]:

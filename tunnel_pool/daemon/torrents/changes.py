@@ -258,12 +258,7 @@ class Changes:
         wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
         if wanted and not torrent.record.taking_over:  # else all that is there is looked at, before any of it is used
             await self._library.paths.check_wanted(torrent, wanted)
-        were_wanted = {index for index in range(files) if torrent.is_wanted(index)}
-        return {
-            "file_priorities": priorities,
-            "exporting": sorted({*torrent.record.exporting, *wanted}),
-            "once_wanted": sorted({*torrent.record.once_wanted, *were_wanted}),
-        }
+        return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
 
     def _fields_of_start(self, torrent: Torrent, edit: Run) -> dict[str, object]:
         """Return what is kept of a start. As in Transmission, one that has given all is then wanted to give more."""

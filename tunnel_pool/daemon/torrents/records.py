@@ -94,11 +94,7 @@ class Records:
 
     async def remove(self, infohashes: Iterable[str], deletions: Sequence[Deletion] = ()) -> None:
         """Forget torrents, and keep which files are to be deleted for them. Raises StoreError."""
-        gone = list(infohashes)
-        await self._store.remove(gone, list(deletions))
-        if deletions and not self._left.keys().isdisjoint(gone):
-            self._left = {name: files for name, files in self._left.items() if name not in gone}
-            await self._store.set_setting("left", msgspec.json.encode(self._left))
+        await self._store.remove(list(infohashes), list(deletions))
 
     async def leave(self, left: Mapping[str, disk.Left]) -> None:
         """Keep which files stay of torrents that are removed, for when these are added again. Raises StoreError."""

@@ -7,16 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import libtorrent as lt
-
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.paths import entries_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.entries import Entry, pieces_of
-from tunnel_pool.torrent.takeover import size_of
+from tunnel_pool.torrent.entries import Entry
 
 
 class _Places(NamedTuple):
@@ -101,8 +98,7 @@ def _places_of(torrents: Iterable[Torrent]) -> dict[str, _Places]:
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:
     """Return the torrent's files, in its folder and in the folder that it is being moved to."""
-    others = _never_written(torrent)
-    names = [torrent.file_path(index) for index in torrent.file_indexes() if index not in others]
+    names = [torrent.file_path(index) for index in torrent.file_indexes()]
     names.append(disk.parts_name(torrent.status.info_hashes))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
     found = [file for folder in folders for file in disk.files_in(folder, names)]
@@ -111,19 +107,3 @@ def torrent_files(torrent: Torrent) -> list[Deletion]:
         return found
     # Of an incomplete torrent, its own folder goes as well.
     return [Deletion(file.path, os.path.dirname(own)) if file.root == own else file for file in found]
-
-
-def _never_written(torrent: Torrent) -> set[int]:
-    """Return the files that were never wanted: what is there is somebody else's, unless the torrent has it whole."""
-    never = {index for index in torrent.file_indexes() if not torrent.is_wanted(index)} - {*torrent.record.once_wanted}
-    if not never or torrent.is_between_sessions:
-        return never
-    layout, folder = torrent.layout, torrent.record.folder
-    assert layout is not None
-    has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
-
-    def is_there(index: int) -> bool:
-        is_whole = all(piece < len(has) and has[piece] for piece in pieces_of(layout, index))
-        return is_whole and size_of(os.path.join(folder, torrent.file_path(index))) == layout.file_size(index)
-
-    return {index for index in never if not is_there(index)}
