@@ -74,7 +74,7 @@ async def test_a_torrent_whose_way_home_is_blocked_goes_on_seeding_and_goes_home
 
 
 async def test_who_changes_a_torrent_whose_files_just_get_their_places_waits_for_that(seeder, tmp_path, monkeypatch):
-    """Its files were known a moment ago: nobody is told that it is being moved."""
+    """Nobody is told that a torrent is being moved whose files were known a moment ago."""
     held = []
     answer = AlertReader._storage_moved_alert
     monkeypatch.setattr(AlertReader, "_storage_moved_alert", lambda *told: held.append(told))
@@ -110,7 +110,7 @@ async def test_nobody_waits_for_files_that_have_no_place(seeder, tmp_path):
 
 
 async def test_a_torrent_that_is_being_moved_is_given_no_other_place(tmp_path, monkeypatch):
-    """Its move would never end: libtorrent would answer the later one alone."""
+    """Else its move would never end, as libtorrent answers the later one alone."""
     held = []
     content = make_torrent(tmp_path / "here", "t", SIZES)
     async with daemon_here(tmp_path) as here:

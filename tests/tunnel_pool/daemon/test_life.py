@@ -16,7 +16,7 @@ from tunnel_pool.daemon.rules.life import (
     Check,
     Event,
     Facts,
-    ImpossibleEvent,
+    ImpossibleEventError,
     Life,
     Place,
     State,
@@ -44,7 +44,11 @@ def after(states, event):
 
 
 def test_the_picture_in_the_docstring_is_the_table():
-    assert life.picture() in life.__doc__
+    rows = ((type(before).__name__.lower(), before, event, after) for (before, event), after in TABLE.items())
+    picture = "\n".join(
+        f"    {kind:9} {before.value:17} {event.value:16} -> {after.value}" for kind, before, event, after in rows
+    )
+    assert picture in life.__doc__
 
 
 def test_there_is_a_way_out_of_each_state_that_can_be_reached():
@@ -84,7 +88,7 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
                 one.happened(event, "why", again_s=50.0)
             else:
                 one.happened(event, "why")
-        except ImpossibleEvent:
+        except ImpossibleEventError:
             assert (before[0], event) in IMPOSSIBLE
             assert states_of(one) == before
         orders = one.orders(seen)

@@ -391,7 +391,7 @@ async def test_a_stopped_torrent_that_waits_for_its_check_is_not_saved_again_and
 
 
 async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_path, state):
-    """No piece of them need be whole, as nobody else can have made them."""
+    """They are its own also where no piece is whole, as nobody else can have made them."""
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.record import LimitMode, Record
+from tunnel_pool.daemon.record import INCOMING, LimitMode, Record
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, moved, plan, reached_limits
 from tunnel_pool.daemon.rules.room import NOT_TOLD, Budget
@@ -138,6 +138,9 @@ def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, want
     record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
     torrent = Torrent(Count(), record, Lane(1), None, SimpleNamespace(**told))
     assert (torrent.progress, torrent.left_bytes) == (progress, left)
+    incoming = msgspec.structs.replace(record, folder=f"/own/.ab{INCOMING}", folder_when_done="/own")
+    arriving = Torrent(Count(), incoming, Lane(1), None, SimpleNamespace(**told))
+    assert arriving.left_bytes == max(left, min(1, wanted))  # its files are not where they are looked for
 
 
 def status_of(uploaded, downloaded=0, failed=0):

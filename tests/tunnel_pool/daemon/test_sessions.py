@@ -67,7 +67,7 @@ async def test_the_plain_session_ends_after_its_last_torrent(tmp_path, monkeypat
 
 
 async def test_the_plain_session_waits_for_a_torrent_that_is_just_leaving_it(tmp_path, monkeypatch):
-    """Its trackers hear of the end first; the session was to end with the torrent before it."""
+    """The session was to end with another torrent, while the trackers of this one still hear of its end."""
     node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)
     plain = SessionOptions(plain_listen=HostPort(unused_host(), 0))
     monkeypatch.setattr(daemon_sessions, "PLAIN_LINGERS_S", 0.1)

@@ -40,7 +40,7 @@ does the one word that clients show (`Life.state`).
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from tunnel_pool.daemon.rules.queue import Activity
 
@@ -88,9 +88,10 @@ class Event(Enum):
     FOUND = "found"
 
 
-Part = Place | Trouble | Check
+AnyState = Place | Trouble | Check
+S = TypeVar("S", Place, Trouble, Check)
 
-TABLE: dict[tuple[Part, Event], Part] = {
+TABLE: dict[tuple[AnyState, Event], AnyState] = {
     (Place.IN_SESSION, Event.TAKEN_OUT): Place.BETWEEN_SESSIONS,
     (Place.BETWEEN_SESSIONS, Event.HANDED_OVER): Place.IN_SESSION,
     (Place.IN_SESSION, Event.MOVE_BEGUN): Place.MOVING,
@@ -169,7 +170,11 @@ class Orders(NamedTuple):
     may_meet: bool
 
 
-class ImpossibleEvent(Exception):  # noqa: N818
+def _after(state: S, event: Event) -> S:
+    return cast(S, TABLE.get((state, event), state))
+
+
+class ImpossibleEventError(Exception):
     """Tells of an event that can't happen to a torrent where it is."""
 
 
@@ -188,13 +193,15 @@ class Life:
     def happened(self, event: Event, why: str = "", again_s: float = math.inf) -> None:
         """Go to the states that the event leads to; `why` tells of trouble, `again_s` when it is over.
 
-        Raises ImpossibleEvent, and changes nothing then.
+        Raises ImpossibleEventError, and changes nothing then.
         """
         if (self.place, event) in IMPOSSIBLE:
-            raise ImpossibleEvent(f"{event.value}, while the torrent is {self.place.value}")
-        self.place = TABLE.get((self.place, event), self.place)  # type: ignore[assignment]
-        self.trouble = TABLE.get((self.trouble, event), self.trouble)  # type: ignore[assignment]
-        self.check = TABLE.get((self.check, event), self.check)  # type: ignore[assignment]
+            raise ImpossibleEventError(f"{event.value}, while the torrent is {self.place.value}")
+        self.place, self.trouble, self.check = (
+            _after(self.place, event),
+            _after(self.trouble, event),
+            _after(self.check, event),
+        )
         if event is Event.ROOM_RAN_OUT:
             self.turn = Activity.NO_ROOM
         self.why = "" if self.trouble is Trouble.NONE else why or self.why
@@ -229,11 +236,3 @@ class Life:
         if self.turn is not Activity.RUNNING:
             return _WAITING[self.turn]
         return State.SEEDING if facts.is_finished else State.DOWNLOADING
-
-
-def picture() -> str:
-    """Return TABLE as the docstring above draws it."""
-    rows = ((type(before).__name__.lower(), before, event, after) for (before, event), after in TABLE.items())
-    return "\n".join(
-        f"    {kind:9} {before.value:17} {event.value:16} -> {after.value}" for kind, before, event, after in rows
-    )

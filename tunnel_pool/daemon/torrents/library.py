@@ -138,6 +138,7 @@ class Library:
     def leave_lane(self, lane: Lane, record: Record) -> None:
         """Note that a torrent has left this lane, whose session ends with its last torrent."""
         if lane.hops == PLAIN:
+            # By lane: a record has its new hop count while the torrent is still leaving the session.
             self.sessions.close_plain_later(lambda: all(each.lane.hops != PLAIN for each in self.torrents.values()))
         elif self.isolator.leave(lane, record.infohash):
             self.background.spawn(self.sessions.close(lane))

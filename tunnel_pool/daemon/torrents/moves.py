@@ -118,11 +118,9 @@ class Moves:
             if path != given[index]:
                 await rename_file(torrent, index, path)
         torrent.update(torrent.handle.status())
-        entries = entries_of(torrent)
-        does_share = await paths.check(record, record.folder_when_done, entries, may_share=True)
-        is_any_there, is_own = await paths.take_over(record.infohash, record.folder_when_done, entries)
+        found = await self._look(torrent, record.folder_when_done)
         paths.note(torrent)
-        return is_any_there or does_share, is_own and not does_share
+        return found
 
     async def bring_home(self, torrent: Torrent) -> None:
         """Move a torrent to its own folder; a move that fails is tried again. Raises RequestError and StoreError."""
@@ -159,7 +157,8 @@ class Moves:
             # Its files go there once they are known.
             await self._library.records.put_with_resume(torrent, folder_when_done=folder)
         elif not edit.with_files or torrent.record.taking_over:  # which has nothing of its own to move
-            await self._look_in(torrent, folder, is_own=await self._is_own(torrent, folder))
+            _, is_own = await self._look(torrent, folder)  # once more: another edit may have taken its time
+            await self._look_in(torrent, folder, is_own=is_own)
         elif folder != torrent.record.folder:
             await self._begin_move(torrent, folder, is_tried_again=False)
 
@@ -197,17 +196,21 @@ class Moves:
         library.tell_done(torrent)
         library.scheduler.tick()
 
-    async def _is_own(self, torrent: Torrent, folder: str) -> bool:
-        """Return whether all that is there of it in a folder was left there by it. Raises RequestError."""
+    async def _look(self, torrent: Torrent, folder: str) -> tuple[bool, bool]:
+        """Return whether any of a torrent's files is in a folder, and whether all of these were left there by it.
+
+        Those that another torrent has, too, count as there. Raises RequestError.
+        """
         entries, paths = entries_of(torrent), self._library.paths
         does_share = await paths.check(torrent.record, folder, entries, may_share=True)
-        return (await paths.take_over(torrent.record.infohash, folder, entries))[1] and not does_share
+        is_any_there, is_own = await paths.take_over(torrent.record.infohash, folder, entries)
+        return is_any_there or does_share, is_own and not does_share
 
     async def _check_look(self, torrent: Torrent, folder: str) -> None:
         """Raises RequestError."""
         if torrent.summary.total_done and not await asyncio.to_thread(_is_any_there, torrent, folder):
             raise RequestError(f"none of its files is in {folder}: it stays where it is")
-        await self._is_own(torrent, folder)
+        await self._look(torrent, folder)
 
     async def _look_in(
         self, torrent: Torrent, folder: str, *, leaves_nothing: bool = False, is_own: bool = False

@@ -16,7 +16,7 @@ from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, Sto
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 RESUME_TIMEOUT_S = 10.0
-MOST_LEFT = 10_000  # files of removed torrents that are remembered, and such torrents
+MOST_LEFT_IN_ALL = 10_000  # files of removed torrents that are remembered, and such torrents
 
 
 class Records:
@@ -197,9 +197,9 @@ class Records:
 
 
 def _newest(left: Mapping[str, disk.Left]) -> Sequence[tuple[str, disk.Left]]:
-    """Return those that were removed last, as far as MOST_LEFT goes."""
+    """Return those that were removed last, as far as MOST_LEFT_IN_ALL goes."""
     newest: list[tuple[str, disk.Left]] = []
-    room = MOST_LEFT
+    room = MOST_LEFT_IN_ALL
     for infohash in reversed(list(left)):
         room -= 1 + len(left[infohash].files)
         if room < 0:

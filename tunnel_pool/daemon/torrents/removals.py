@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from tunnel_pool.daemon.storage import disk
@@ -77,23 +76,27 @@ class Removals:
     async def _leave(self, places: Mapping[str, _Places]) -> None:
         """Keep which files stay of torrents that are removed, by infohash. Raises StoreError."""
         records = self._library.records
-        if places:
-            before = {infohash: records.left_by(infohash) for infohash in places}
-            look = {infohash: partial(disk.left_at, *where, before[infohash]) for infohash, where in places.items()}
-            await records.leave(await asyncio.to_thread(lambda: {infohash: each() for infohash, each in look.items()}))
+        if not places:
+            return
+        before = {infohash: records.left_by(infohash) for infohash in places}
+        await records.leave(await asyncio.to_thread(_look, places, before))
+
+
+def _look(places: Mapping[str, _Places], before: Mapping[str, disk.Left | None]) -> dict[str, disk.Left]:
+    """Return which files are at the places of torrents now, beside those that they had left there before."""
+    return {infohash: disk.left_at(own, home, before[infohash]) for infohash, (own, home) in places.items()}
 
 
 def _places_of(torrents: Iterable[Torrent]) -> dict[str, _Places]:
     """Return where files of torrents can be, without those that may be others'."""
-    return {
-        torrent.record.infohash: _Places(
-            [Entry(file.path, 0) for file in torrent_files(torrent)],
-            [Entry(os.path.join(home, path), 0) for path, _ in entries_of(torrent)] if home else [],
-        )
-        for torrent in torrents
-        if torrent.layout is not None and not torrent.record.taking_over
-        for home in [torrent.record.folder_when_done]
-    }
+    found = {}
+    for torrent in torrents:
+        if torrent.layout is not None and not torrent.record.taking_over:
+            home = torrent.record.folder_when_done
+            own = [Entry(file.path, 0) for file in torrent_files(torrent)]
+            theirs = entries_of(torrent) if home else []
+            found[torrent.record.infohash] = _Places(own, [Entry(os.path.join(home, path), 0) for path, _ in theirs])
+    return found
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:

@@ -12,10 +12,7 @@ from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.life import Event, Orders
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.torrents.counted import Counted
-from tunnel_pool.daemon.torrents.seen import (
-    Announced,
-    Saved,
-)
+from tunnel_pool.daemon.torrents.seen import Announced, Saved
 from tunnel_pool.daemon.torrents.status import Seen
 from tunnel_pool.daemon.torrents.view import NO_ROLE, Allowed, TorrentView
 from tunnel_pool.overlay.ground.lanes import Lane
@@ -25,7 +22,7 @@ CAUTIOUS_BYTES_PER_S = 256_000
 
 @dataclass(slots=True)
 class Torrent(TorrentView):
-    """Its fields change by its own methods alone: what a client may see of a change is counted in each of them."""
+    """Holds a torrent at work: its own methods alone change its fields, and count what a client may see of a change."""
 
     def __post_init__(self, first: lt.torrent_status) -> None:
         self.active_s = time.monotonic()
@@ -39,7 +36,7 @@ class Torrent(TorrentView):
         self._note_change()
 
     def happened(self, event: Event, why: str = "", again_s: float = math.inf) -> None:
-        """Go on with its life (rules/life.py). Raises ImpossibleEvent."""
+        """Go on with its life (rules/life.py). Raises ImpossibleEventError."""
         self.life.happened(event, why, again_s)
         self._note_change()
 
@@ -59,12 +56,13 @@ class Torrent(TorrentView):
 
     def update(self, status: lt.torrent_status) -> bool:
         """Take libtorrent's new status of it; return whether anything in it that decides or is shown has changed."""
-        before = self.seen
-        self.seen = Seen.of(status, time.monotonic(), before, self.record.infohash)
-        if self.summary == before.summary:
+        before = self.summary
+        seen = Seen.of(status, time.monotonic(), self.seen, self.record.infohash)
+        if seen.summary == before:
+            self.seen = seen
             return False
-        self._see(self.seen)
-        if self.summary.payload_bytes != before.summary.payload_bytes:
+        self._see(seen)
+        if seen.summary.payload_bytes != before.payload_bytes:
             self.active_s = self.changed_s
         return True
 

@@ -16,13 +16,7 @@ from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.rules.speeds import Speeds
 from tunnel_pool.daemon.rules.standstill import Standstill
 from tunnel_pool.daemon.torrents.counted import Counted
-from tunnel_pool.daemon.torrents.seen import (
-    NEVER_SAVED,
-    Announced,
-    Count,
-    Saved,
-    StatusSummary,
-)
+from tunnel_pool.daemon.torrents.seen import NEVER_SAVED, Announced, Count, Saved, StatusSummary
 from tunnel_pool.daemon.torrents.status import PeerInfos, Seen, hashes_of
 from tunnel_pool.daemon.torrents.waiting import Waiting
 from tunnel_pool.overlay.ground.lanes import Lane
