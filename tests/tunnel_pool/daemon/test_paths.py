@@ -390,6 +390,26 @@ async def test_a_stopped_torrent_that_waits_for_its_check_is_not_saved_again_and
         assert added.saved.mark == added.summary.kept
 
 
+async def test_a_file_that_is_wanted_again_is_the_torrents_where_it_was_there_before(tmp_path, state):
+    """After a restart, libtorrent knows nothing more of a file of which no piece is whole."""
+    files, place = contents(["a", "b", "c"], 20_000), tmp_path / "own" / "t"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own")
+        place.mkdir(parents=True)
+        (place / "b").write_bytes(files["b"][:10_000])
+        await here.changes.apply([added], Select(lambda torrent: [4, 0, 0]))
+        assert added.record.written == [1]
+    (place / "c").write_bytes(b"the owner's")
+    async with daemon_here(state) as here:
+        (added,) = here.library.torrents.values()
+        with pytest.raises(RequestError, match="a file of that name is there already"):
+            await here.changes.apply([added], Select(lambda torrent: [4, 4, 4]))
+        await here.changes.apply([added], Select(lambda torrent: [4, 4, 0]))
+        assert added.record.written == []
+        assert (place / "c").read_bytes() == b"the owner's"
+
+
 async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_path, state):
     """They are its own also where no piece is whole, as nobody else can have made them."""
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"

@@ -256,9 +256,17 @@ class Changes:
         priorities = edit.priorities(torrent)
         files = torrent.layout.num_files() if torrent.layout is not None else 0
         wanted = newly_wanted(torrent.record.file_priorities, priorities, files)
-        if wanted and not torrent.record.taking_over:  # else all that is there is looked at, before any of it is used
-            await self._library.paths.check_wanted(torrent, wanted)
-        return {"file_priorities": priorities, "exporting": sorted({*torrent.record.exporting, *wanted})}
+        record, paths = torrent.record, self._library.paths
+        written = {*record.written}
+        if not record.taking_over:  # else all that is there is looked at, before any of it is used
+            if new := {*wanted} - written:
+                await paths.check_wanted(torrent, new)
+            written.update(await paths.given_up(torrent, priorities))
+        return {
+            "file_priorities": priorities,
+            "exporting": sorted({*record.exporting, *wanted}),
+            "written": sorted(written - {*wanted}),
+        }
 
     def _fields_of_start(self, torrent: Torrent, edit: Run) -> dict[str, object]:
         """Return what is kept of a start. As in Transmission, one that has given all is then wanted to give more."""

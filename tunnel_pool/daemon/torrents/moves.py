@@ -223,7 +223,7 @@ class Moves:
         takes_over = torrent.info is not None and not is_own
         home = torrent.record.folder_when_done
         # Kept first: what libtorrent writes there from now on is its own, also after `kill -9`.
-        await records.put(torrent, folder=folder, folder_when_done="", taking_over=takes_over)
+        await records.put(torrent, folder=folder, folder_when_done="", taking_over=takes_over, written=[])
         moved = torrent.waiting.move()
         torrent.handle.pause()
         torrent.handle.move_storage(folder, lt.move_flags_t.reset_save_path)

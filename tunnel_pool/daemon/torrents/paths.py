@@ -7,15 +7,16 @@ torrent takes it over: nothing is downloaded until libtorrent has checked what i
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.record import Record
+from tunnel_pool.daemon.record import UNWANTED, Record
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import final_paths, first_clash, is_inside, renames, spellings_of
+from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.torrent import Torrent
@@ -134,6 +135,16 @@ class Paths:
             is_any_there, is_own = await self.take_over(record.infohash, record.folder, missing)
             if is_any_there and not is_own:
                 raise RequestError("a file of that name is there already: move it away first")
+
+    async def given_up(self, torrent: Torrent, priorities: Sequence[int]) -> list[int]:
+        """Return the files that these priorities want no longer, and that are there: the torrent has written them."""
+        if torrent.layout is None:
+            return []
+        indexes = [i for i in torrent.file_indexes() if torrent.is_wanted(i) and priority_of(priorities, i) == UNWANTED]
+        places = [os.path.join(torrent.record.folder, torrent.file_path(index)) for index in indexes]
+        return await asyncio.to_thread(
+            lambda: [index for index, place in zip(indexes, places, strict=True) if os.path.lexists(place)]
+        )
 
     async def take_over(self, infohash: str, folder: str, entries: Iterable[Entry]) -> tuple[bool, bool]:
         """Return whether any of these files is there, and whether all that are were left there by the torrent.
