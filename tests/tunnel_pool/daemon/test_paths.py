@@ -390,6 +390,20 @@ async def test_a_stopped_torrent_that_waits_for_its_check_is_not_saved_again_and
         assert added.saved.mark == added.summary.kept
 
 
+async def test_a_torrent_knows_the_files_that_it_has_left_before_it_was_elsewhere(tmp_path, state):
+    """It may have been added and removed in several folders since."""
+    files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        place.parent.mkdir(parents=True)
+        place.write_bytes(files["a"][:10_000])
+        await here.changes.apply([added], Remove())
+        for folder, edit in (("other", Remove()), ("another", Remove(delete_files=True))):
+            await here.changes.apply([await add(here, torrent, tmp_path / folder)], edit)
+        assert not (await add(here, torrent, tmp_path / "own")).record.taking_over
+
+
 async def test_a_file_that_is_wanted_again_is_the_torrents_where_it_was_there_before(tmp_path, state):
     """After a restart, libtorrent knows nothing more of a file of which no piece is whole."""
     files, place = contents(["a", "b", "c"], 20_000), tmp_path / "own" / "t"

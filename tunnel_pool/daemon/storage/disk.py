@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import libtorrent as lt
 
@@ -77,27 +76,26 @@ def is_case_sensitive(folder: str) -> bool:
         return True  # nothing is written where nothing can be
 
 
-class Left(NamedTuple):
-    """The files that a torrent has left: when (since the epoch), and which they are."""
-
-    at_s: float
-    files: frozenset[Identity]
+Left = dict[str, float]
+"""The files that a torrent has left: by device and inode, when it was seen there last (since the epoch)."""
 
 
-def left_at(places: Iterable[Entry], others: Iterable[Entry] = (), before: Left | None = None) -> Left:
-    """Return which files are at these places now, and of those at `others` which were left `before`; none is empty."""
-    found = [*_found_at(places), *(each for each in _found_at(others) if before is not None and _is_left(each, before))]
-    return Left(time.time(), frozenset([(each.st_dev, each.st_ino) for each in found][:MOST_LEFT]))
+def left_at(places: Iterable[Entry], before: Left) -> Left:
+    """Return which files a torrent leaves: those that are at these places now, and others that it had left before."""
+    now_s = time.time()
+    found = {_key_of(each): now_s for each in _found_at(places)}
+    kept = {**{key: at_s for key, at_s in before.items() if key not in found}, **found}
+    return dict(list(kept.items())[-MOST_LEFT:])
 
 
 def are_left(places: Iterable[Entry], left: Left) -> bool:
-    """Return whether all files at these places are those."""
-    return all(_is_left(found, left) for found in _found_at(places))
+    """Return whether all files at these places are those: a new file may have the inode of one that is gone."""
+    never_s = float("-inf")
+    return all(found.st_mtime <= left.get(_key_of(found), never_s) + CLOSED_WITHIN_S for found in _found_at(places))
 
 
-def _is_left(found: os.stat_result, left: Left) -> bool:
-    """Return whether a file is one of those: a new file may have the inode of one that is gone."""
-    return (found.st_dev, found.st_ino) in left.files and found.st_mtime <= left.at_s + CLOSED_WITHIN_S
+def _key_of(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def _found_at(places: Iterable[Entry]) -> Iterator[os.stat_result]:

@@ -158,8 +158,7 @@ class Paths:
                 f"{in_the_way} is there already, and is no file of this torrent: move it away, or choose another folder"
             )
         left = self._records.left_by(infohash)
-        is_own = left is not None and await asyncio.to_thread(disk.are_left, places, left)
-        return is_any_there, is_own
+        return is_any_there, bool(left) and await asyncio.to_thread(disk.are_left, places, left)
 
     # When what was there has been checked
 

@@ -102,8 +102,9 @@ class Records:
         self._left = dict(_newest(kept))
         await self._store.set_setting("left", msgspec.json.encode(self._left))
 
-    def left_by(self, infohash: str) -> disk.Left | None:
-        return self._left.get(infohash)
+    def left_by(self, infohash: str) -> disk.Left:
+        """Return the files that torrents of this infohash have left."""
+        return self._left.get(infohash, {})
 
     async def deletions(self) -> list[Deletion]:
         """Return the files that are still to be deleted. Raises StoreError."""
@@ -201,7 +202,7 @@ def _newest(left: Mapping[str, disk.Left]) -> Sequence[tuple[str, disk.Left]]:
     newest: list[tuple[str, disk.Left]] = []
     room = MOST_LEFT_IN_ALL
     for infohash in reversed(list(left)):
-        room -= 1 + len(left[infohash].files)
+        room -= 1 + len(left[infohash])
         if room < 0:
             break
         newest.append((infohash, left[infohash]))

@@ -4,22 +4,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.paths import entries_of
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry
-
-
-class _Places(NamedTuple):
-    """Says where a torrent's files can be."""
-
-    own: list[Entry]
-    home: list[Entry]  # where they were to go: only what it has left there before is its own
 
 
 class Removals:
@@ -62,7 +53,7 @@ class Removals:
         return disk.without(own, kept)
 
     async def _let_go(
-        self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion], left: Mapping[str, _Places]
+        self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion], left: Mapping[str, list[Entry]]
     ) -> None:
         """Once libtorrent has closed the files, delete those that are to go, and note those that stay."""
         if removals:
@@ -73,7 +64,7 @@ class Removals:
         with contextlib.suppress(StoreError):  # what was there before is known
             await self._leave(left)
 
-    async def _leave(self, places: Mapping[str, _Places]) -> None:
+    async def _leave(self, places: Mapping[str, list[Entry]]) -> None:
         """Keep which files stay of torrents that are removed, by infohash. Raises StoreError."""
         records = self._library.records
         if not places:
@@ -82,21 +73,17 @@ class Removals:
         await records.leave(await asyncio.to_thread(_look, places, before))
 
 
-def _look(places: Mapping[str, _Places], before: Mapping[str, disk.Left | None]) -> dict[str, disk.Left]:
-    """Return which files are at the places of torrents now, beside those that they had left there before."""
-    return {infohash: disk.left_at(own, home, before[infohash]) for infohash, (own, home) in places.items()}
+def _look(places: Mapping[str, list[Entry]], before: Mapping[str, disk.Left]) -> dict[str, disk.Left]:
+    return {infohash: disk.left_at(entries, before[infohash]) for infohash, entries in places.items()}
 
 
-def _places_of(torrents: Iterable[Torrent]) -> dict[str, _Places]:
+def _places_of(torrents: Iterable[Torrent]) -> dict[str, list[Entry]]:
     """Return where files of torrents can be, without those that may be others'."""
-    found = {}
-    for torrent in torrents:
-        if torrent.layout is not None and not torrent.record.taking_over:
-            home = torrent.record.folder_when_done
-            own = [Entry(file.path, 0) for file in torrent_files(torrent)]
-            theirs = entries_of(torrent) if home else []
-            found[torrent.record.infohash] = _Places(own, [Entry(os.path.join(home, path), 0) for path, _ in theirs])
-    return found
+    return {
+        torrent.record.infohash: [Entry(file.path, 0) for file in torrent_files(torrent)]
+        for torrent in torrents
+        if not torrent.record.taking_over
+    }
 
 
 def torrent_files(torrent: Torrent) -> list[Deletion]:
