@@ -19,6 +19,7 @@ FILES = {"a.bin": 1_500_000, "sub/b.bin": 900_000, "c.txt": 100}
 FIELDS = [
     "hash_string", "download_dir", "status", "labels", "percent_done", "error", "error_string", "wanted",
 ]  # fmt: skip
+AT_REST_WITHIN_S = 60.0
 
 
 class Seeder:
@@ -138,12 +139,14 @@ class Owner:
     @staticmethod
     async def _at_rest(rpc):
         """Return the torrents once none of their files is checked, which is shown in place of what else they do."""
-        async with asyncio.timeout(60):
-            while True:
-                torrents = (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]
-                if not any(torrent["status"] in (1, 2) for torrent in torrents):
-                    return torrents
-                await asyncio.sleep(0.1)
+        deadline_s = time.monotonic() + AT_REST_WITHIN_S
+        while True:
+            torrents = (await rpc.call("torrent_get", {"fields": FIELDS}))["torrents"]
+            checked = [torrent for torrent in torrents if torrent["status"] in (1, 2)]
+            if not checked:
+                return torrents
+            assert time.monotonic() < deadline_s, checked
+            await asyncio.sleep(0.1)
 
     async def check(self, rpc, may_move=False):
         """Check that each torrent is in a possible state; with `may_move`, a move need not be complete yet.

@@ -14,6 +14,7 @@ from tests.worlds.feeding import outcome
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import INCOMING, LimitMode, Record
 from tunnel_pool.daemon.rules.hops import HopRules, checked_hops, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import Activity, QueueLimits, View, moved, plan, reached_limits
 from tunnel_pool.daemon.rules.room import NOT_TOLD, Budget
 from tunnel_pool.daemon.server.guard import (
@@ -22,7 +23,7 @@ from tunnel_pool.daemon.server.guard import (
     may_listen,
 )
 from tunnel_pool.daemon.server.transmission.arguments import priorities_of
-from tunnel_pool.daemon.server.transmission.fields import FIELDS
+from tunnel_pool.daemon.server.transmission.fields import CHECKING, DOWNLOADING, FIELDS
 from tunnel_pool.daemon.server.transmission.names import camel, kebab, snake
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.counted import Counted
@@ -151,6 +152,19 @@ def status_of(uploaded, downloaded=0, failed=0):
     }
     told |= {"total_payload_upload": uploaded, "total_payload_download": downloaded, "total_failed_bytes": failed}
     return SimpleNamespace(**told, is_finished=True)
+
+
+@pytest.mark.parametrize("event", [Event.FAILED, Event.FAILED_FOR_NOW, Event.LOST])
+def test_a_torrent_that_failed_before_it_was_checked_is_not_said_to_be_checked_for_ever(event):
+    status = status_of(0)
+    status.state, status.has_metadata = lt.torrent_status.checking_files, True
+    record = Record(infohash="", number=1, hops=1, name="", folder="", position=0, added_s=0.0)
+    torrent = Torrent(Count(), record, Lane(1), None, status)
+    torrent.plan(Activity.RUNNING)
+    assert FIELDS["status"](torrent) == CHECKING
+    torrent.happened(event, "no room")
+    assert FIELDS["status"](torrent) == DOWNLOADING
+    assert FIELDS["error_string"](torrent) == "no room"
 
 
 def test_what_a_torrent_moved_is_counted_on_when_libtorrent_begins_from_0():

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import libtorrent as lt
 
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
+from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, eta_s, magnet_link, name_in_folder, ratio, total_bytes
 from tunnel_pool.daemon.server.transmission import trackers
@@ -20,7 +21,7 @@ WARNING, LOCAL_ERROR = 1, 3  # a tracker's warning, by which clients show a torr
 
 
 def status_of(torrent: TorrentView) -> int:
-    if torrent.is_verifying or (torrent.is_checking and torrent.activity is Activity.RUNNING):
+    if torrent.state is State.CHECKING:
         return CHECKING
     if torrent.activity is Activity.STOPPED:
         return STOPPED
