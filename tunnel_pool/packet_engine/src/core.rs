@@ -4,7 +4,7 @@
 //! the main process into `stream`. The rules are py-ipv8's (crypto.py, PythonCryptoEndpoint).
 
 use std::collections::{HashMap, HashSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::cell::{
 };
 use crate::clients::Lane;
 use crate::counters::{Counters, DropReason};
-use crate::ends::{number_of_end, END_PORT, SECRET_BYTES};
+use crate::ends::{address_of_end, number_of_end, END_PORT, SECRET_BYTES};
 use crate::gate::Gate;
 use crate::handshakes::Handshakes;
 use crate::keys::{Direction, SessionKeys, COUNTER_BYTES};
@@ -131,6 +131,18 @@ fn seal_all<'a>(
 ) -> Result<Range<usize>, DropReason> {
     for (keys, direction) in layers.rev() {
         message = keys.seal(direction, slot, message).ok_or(DropReason::CellTooLarge)?;
+    }
+    Ok(message)
+}
+
+/// Open the layers of a cell of a circuit of ours, and return where its message lies.
+fn open_layers(circuit: &Circuit, datagram: &mut [u8]) -> Result<Range<usize>, DropReason> {
+    if circuit.layers.is_empty() {
+        return Err(DropReason::CellNotDecrypted);
+    }
+    let mut message = MESSAGE_AT..datagram.len();
+    for (keys, direction) in circuit_layers(circuit) {
+        message = keys.open(direction.opposite(), datagram, message)?;
     }
     Ok(message)
 }
@@ -378,6 +390,7 @@ impl Core {
 
     // Our circuits
 
+    /// Open a cell of a circuit of ours, and hand on what is in it.
     fn circuit_cell_received(
         &mut self,
         from: SocketAddr,
@@ -386,26 +399,11 @@ impl Core {
         place: usize,
     ) -> Result<(), DropReason> {
         let circuit = self.routes.circuits.get(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        if circuit.layers.is_empty() {
-            return Err(DropReason::CellNotDecrypted);
-        }
-        let received_bytes = datagram.len();
-        let mut message = MESSAGE_AT..received_bytes;
-        for keys in &circuit.layers {
-            message = keys.open(Direction::Backward, datagram, message)?;
-        }
-        if let Some((keys, outwards)) = &circuit.end_to_end {
-            let inwards = match outwards {
-                Direction::Forward => Direction::Backward,
-                Direction::Backward => Direction::Forward,
-            };
-            message = keys.open(inwards, datagram, message)?;
-        }
-        let text = datagram.get(message.clone()).ok_or(DropReason::CellNotDecrypted)?;
-        let id = *text.first().ok_or(DropReason::CellNotDecrypted)?;
+        let message = open_layers(circuit, datagram)?;
+        let id = *datagram.get(message.start).ok_or(DropReason::CellNotDecrypted)?;
         check_relay_early(&self.settings, header, id)?;
         circuit.stats.active(self.now_ms);
-        circuit.stats.received(received_bytes);
+        circuit.stats.received(datagram.len());
         if id != DATA_ID && id != STREAM_ID {
             return self.cell_for_python(from, header, datagram, &message);
         }
@@ -416,15 +414,43 @@ impl Core {
             return Err(DropReason::CircuitNotReady);
         }
         if id == STREAM_ID {
-            let largest_message = circuit.serves_streams().then_some(circuit.largest_message);
-            self.gate.pay(Cost::inwards(Class::Own, header.circuit_id, 0, received_bytes))?;
-            let is_known = self.quic.received(LinkId::ours(header.circuit_id), text, largest_message, self.now);
-            return is_known.then_some(()).ok_or(DropReason::StreamMalformed);
+            self.stream_message_received(header.circuit_id, datagram, message)
+        } else {
+            self.data_message_received(from, header, datagram, message, place)
         }
+    }
+
+    /// Give a message of a stream to the streams of our circuit.
+    fn stream_message_received(
+        &mut self,
+        circuit_id: u32,
+        datagram: &[u8],
+        message: Range<usize>,
+    ) -> Result<(), DropReason> {
+        let circuit = self.routes.circuits.get(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        let largest_message = circuit.serves_streams().then_some(circuit.largest_message);
+        self.gate.pay(Cost::inwards(Class::Own, circuit_id, 0, datagram.len()))?;
+        let text = datagram.get(message).ok_or(DropReason::CellNotDecrypted)?;
+        let is_known = self.quic.received(LinkId::ours(circuit_id), text, largest_message, self.now);
+        is_known.then_some(()).ok_or(DropReason::StreamMalformed)
+    }
+
+    /// Give a data message of our circuit to whom it is for: a client of this process, py-ipv8, or the main process.
+    fn data_message_received(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        message: Range<usize>,
+        place: usize,
+    ) -> Result<(), DropReason> {
+        let circuit = self.routes.circuits.get(&header.circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        let received_bytes = datagram.len();
+        let text = datagram.get(message.clone()).ok_or(DropReason::CellNotDecrypted)?;
         let data = cell::parse_data(text).map_err(|_| DropReason::CellDataMalformed)?;
         let payload = text.get(data.payload.clone()).ok_or(DropReason::CellDataMalformed)?;
         let origin = match circuit.purpose {
-            Purpose::EndToEnd => self.other_end(header.circuit_id),
+            Purpose::EndToEnd => address_of_end(circuit.known_as),
             // An exit that gives itself out for the other end of a circuit of ours.
             _ if number_of_end(data.origin).is_some() => return Err(DropReason::CircuitForeignSource),
             _ => data.origin,
@@ -458,8 +484,7 @@ impl Core {
 
     /// The address that stands for the other end of a circuit.
     fn other_end(&self, circuit_id: u32) -> Destination<'static> {
-        let known_as = self.routes.circuits.get(&circuit_id).map_or(0, |circuit| circuit.known_as);
-        Destination::Ip(SocketAddr::from((Ipv4Addr::from(known_as), END_PORT)))
+        address_of_end(self.routes.circuits.get(&circuit_id).map_or(0, |circuit| circuit.known_as))
     }
 
     /// Queue a frame for the main process.

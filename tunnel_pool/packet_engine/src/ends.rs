@@ -3,7 +3,7 @@
 //!
 //! Which child an address leads to is a secret of each lane, so that no peer can tell (socks5/steering.py, EndSteering).
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use ring::hmac;
 
@@ -26,6 +26,11 @@ pub fn number_of_end(address: Destination<'_>) -> Option<u32> {
         Destination::Ip(SocketAddr::V4(address)) if address.port() == END_PORT => Some(u32::from(*address.ip())),
         _ => None,
     }
+}
+
+/// The address that a number is known by.
+pub fn address_of_end(number: u32) -> Destination<'static> {
+    Destination::Ip(SocketAddr::from((Ipv4Addr::from(number), END_PORT)))
 }
 
 /// How addresses lead to the children of a lane.

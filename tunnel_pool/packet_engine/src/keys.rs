@@ -33,6 +33,16 @@ pub enum Direction {
     Backward,
 }
 
+impl Direction {
+    /// The direction of what comes back.
+    pub fn opposite(self) -> Self {
+        match self {
+            Direction::Forward => Direction::Backward,
+            Direction::Backward => Direction::Forward,
+        }
+    }
+}
+
 /// Key, salt and last counter of one direction, as py-ipv8 derived them.
 pub struct HalfParts<'a> {
     pub key: &'a [u8],
