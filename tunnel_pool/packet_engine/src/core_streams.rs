@@ -18,6 +18,7 @@ use crate::outbox::Egress;
 use crate::routes::{Circuit, Purpose, Routes};
 use crate::rules::{ENCRYPTED_TCP, HTTPS, TCP};
 use crate::shaper::Cost;
+use crate::streams::error::StreamError;
 use crate::streams::inspection;
 use crate::streams::opening::Wish;
 use crate::streams::parts::Message;
@@ -123,14 +124,14 @@ impl Core {
     }
 
     /// What the other end of a circuit of ours may open streams for.
-    pub fn guests_of(&self, link: LinkId) -> Result<Wish, DropReason> {
-        let circuit = self.routes.circuits.get(&link.circuit_id).ok_or(DropReason::UnknownCircuit)?;
+    pub fn guests_of(&self, link: LinkId) -> Result<Wish, StreamError> {
+        let circuit = self.routes.circuits.get(&link.circuit_id).ok_or(StreamError::Gone)?;
         if circuit.serves_streams() {
             Ok(Wish::Connect)
         } else if circuit.purpose == Purpose::Data && self.routes.is_announced(link.circuit_id) {
             Ok(Wish::Call)
         } else {
-            Err(DropReason::StreamNotOffered)
+            Err(StreamError::Forbidden(DropReason::StreamNotOffered))
         }
     }
 
@@ -276,11 +277,11 @@ impl Core {
     }
 
     /// Whether the other end of a circuit may have our client connect to it; it is counted then.
-    pub fn may_have_guest(&mut self, circuit_id: u32, wish: Wish) -> Result<(), DropReason> {
+    pub fn may_have_guest(&mut self, circuit_id: u32, wish: Wish) -> Result<(), StreamError> {
         let per_s = if wish == Wish::Call { CALLED_PER_S } else { GUESTS_PER_S };
-        let circuit = self.routes.circuits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
+        let circuit = self.routes.circuits.get_mut(&circuit_id).ok_or(StreamError::Gone)?;
         if !circuit.guests.permits(self.gate.now_ns) {
-            return Err(DropReason::StreamTooFast);
+            return Err(StreamError::TooMuchNow(DropReason::StreamTooFast));
         }
         circuit.guests.take(1, per_s, GUESTS_BURST_NS, self.gate.now_ns);
         Ok(())
@@ -354,32 +355,41 @@ impl Core {
     }
 
     /// Whether an exit looks up this name for a stream; it is counted then.
-    pub fn may_resolve(&mut self, circuit_id: u32, name: &str, port: u16) -> Result<(), DropReason> {
-        inspection::may_connect(self.exit_protocols(), port)?;
-        self.rules.stream_name(name, port)?;
-        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        exit.dials.may_ask(self.gate.now_ns)
+    pub fn may_resolve(&mut self, circuit_id: u32, name: &str, port: u16) -> Result<(), StreamError> {
+        inspection::may_connect(self.exit_protocols(), port)
+            .and_then(|()| self.rules.stream_name(name, port))
+            .map_err(StreamError::Forbidden)?;
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(StreamError::Gone)?;
+        exit.dials.may_ask(self.gate.now_ns).map_err(StreamError::TooMuchNow)
     }
 
     /// Whether an exit connects to an address, and to which.
-    pub fn may_dial(&mut self, circuit_id: u32, to: SocketAddr, by_name: bool) -> Result<SocketAddr, DropReason> {
-        let protocols = self.exit_protocols();
+    pub fn may_dial(&mut self, circuit_id: u32, to: SocketAddr, by_name: bool) -> Result<SocketAddr, StreamError> {
+        let to = self.permitted(to, by_name).map_err(StreamError::Forbidden)?;
+        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(StreamError::Gone)?;
+        let now_ns = self.gate.now_ns;
+        exit.dials
+            .may_dial(to.ip(), now_ns)
+            .and_then(|()| self.all_dials.may_dial(exit.previous_hop.ip(), to.ip(), now_ns))
+            .and_then(|()| exit.contacts.may_send(&self.rules, to, now_ns))
+            .map_err(StreamError::TooMuchNow)?;
+        exit.stats.active(self.now_ms);
+        Ok(to)
+    }
+
+    /// The address as it is connected to, if the exit's policy and rules let streams go there at all.
+    fn permitted(&self, to: SocketAddr, by_name: bool) -> Result<SocketAddr, DropReason> {
         let policy = &self.settings.policy;
         if !policy.offers() {
             return Err(DropReason::ExitNotOffered);
         }
-        inspection::may_connect(protocols, to.port())?;
+        inspection::may_connect(self.exit_protocols(), to.port())?;
         policy.destination(to)?;
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         self.rules.destination(to)?;
         if !by_name {
             self.rules.stream_name("", to.port())?;
         }
-        let exit = self.routes.exits.get_mut(&circuit_id).ok_or(DropReason::UnknownCircuit)?;
-        exit.dials.may_dial(to.ip(), self.gate.now_ns)?;
-        self.all_dials.may_dial(exit.previous_hop.ip(), to.ip(), self.gate.now_ns)?;
-        exit.contacts.may_send(&self.rules, to, self.gate.now_ns)?;
-        exit.stats.active(self.now_ms);
         Ok(to)
     }
 

@@ -11,15 +11,16 @@ use crate::core::{Core, Event as Notice};
 use crate::counters::DropReason;
 use crate::streams::bridge::{Asked, Bridge};
 use crate::streams::entries::{turn_away, Client, Entry, Opening, Step, Watch};
+use crate::streams::error::StreamError;
 use crate::streams::inspection::{self, Inspection, Verdict, HASH_AT, HASH_BYTES};
 use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::StreamKey;
 use crate::streams::service::Service;
 
 /// What the beginning of a handshake says; None while too little of it is there.
-fn infohash_of(bytes: &[u8]) -> Result<Option<[u8; HASH_BYTES]>, DropReason> {
+fn infohash_of(bytes: &[u8]) -> Result<Option<[u8; HASH_BYTES]>, StreamError> {
     match inspection::is_bittorrent(bytes) {
-        Verdict::Refused => Err(DropReason::StreamContentRefused),
+        Verdict::Refused => Err(StreamError::Forbidden(DropReason::StreamContentRefused)),
         Verdict::Undecided => Ok(None),
         Verdict::Passes => Ok(bytes.get(HASH_AT..).and_then(<[u8]>::first_chunk).copied()),
     }
@@ -40,9 +41,9 @@ impl Service {
                 core.guest_waits(circuit_id, known_as);
                 core.events.push(Notice::Guest { circuit_id, known_as, infohash });
             }
-            Err(reason) => {
-                core.counters.count(reason);
-                self.refuse(core, number, Reply::GeneralFailure);
+            Err(error) => {
+                let _ = error.counted(&core.counters);
+                self.answer(core, number, Reply::GeneralFailure); // who has called does not learn why
             }
         }
     }
@@ -53,7 +54,7 @@ impl Service {
         let numbers: Vec<u32> =
             self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(number, _)| *number).collect();
         for number in numbers {
-            self.refuse(core, number, Reply::GeneralFailure);
+            self.answer(core, number, Reply::GeneralFailure);
         }
     }
 
@@ -66,7 +67,7 @@ impl Service {
         });
         match guest.map(|(number, _)| *number) {
             Some(number) => self.join_guest(core, watch, client, number),
-            None if core.link_that_serves(*lane, end) => turn_away(client.socket, Reply::HostUnreachable),
+            None if core.link_that_serves(*lane, end) => turn_away(client.socket, StreamError::NoGuest.reply()),
             None => return Some(client),
         }
         None
@@ -121,23 +122,23 @@ impl Entry {
 
 impl Opening {
     /// What this guest is known as, and the torrent that he asks for if he has called; None while too little has come.
-    fn guest(&mut self, core: &mut Core) -> Result<Option<Known>, DropReason> {
+    fn guest(&mut self, core: &mut Core) -> Result<Option<Known>, StreamError> {
         let StreamKey { link, .. } = self.key;
         let wish = core.guests_of(link)?;
-        let request = opening::parse_request(wish, &self.bytes).map_err(|_| DropReason::StreamMalformed)?;
+        let request = opening::parse_request(wish, &self.bytes).map_err(|_| StreamError::Malformed)?;
         let Some((from, request_bytes)) = request else { return Ok(None) };
         self.request_bytes = request_bytes;
         if wish == Wish::Connect {
             core.may_have_guest(link.circuit_id, wish)?;
-            let circuit = core.routes.circuits.get(&link.circuit_id).ok_or(DropReason::UnknownCircuit)?;
+            let circuit = core.routes.circuits.get(&link.circuit_id).ok_or(StreamError::Gone)?;
             return Ok(Some((circuit.known_as, None)));
         }
-        let Destination::Ip(from) = from else { return Err(DropReason::StreamMalformed) };
+        let Destination::Ip(from) = from else { return Err(StreamError::Malformed) };
         let Some(infohash) = infohash_of(self.bytes.get(request_bytes..).unwrap_or_default())? else {
             return Ok(None);
         };
         core.may_have_guest(link.circuit_id, wish)?;
-        let known_as = core.guest_number(link.circuit_id, from.ip()).ok_or(DropReason::StreamTooMany)?;
+        let known_as = core.guest_number(link.circuit_id, from.ip()).ok_or(StreamError::TooMany)?;
         Ok(Some((known_as, Some(infohash))))
     }
 }

@@ -6,8 +6,6 @@
 //! back:            reply code (RFC 1928, 6), then what the other end sends, if the code is 0
 //! ```
 
-use std::io::{self, ErrorKind};
-
 use crate::address::{self, Destination, Malformed, MAX_ADDRESS_BYTES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,18 +39,6 @@ impl Reply {
         use Reply::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotAllowed, Succeeded, TtlExpired};
         let known = [Succeeded, NotAllowed, NetworkUnreachable, HostUnreachable, ConnectionRefused, TtlExpired];
         known.into_iter().find(|reply| *reply as u8 == code).unwrap_or(Reply::GeneralFailure)
-    }
-
-    /// Why a connection by TCP failed.
-    pub fn why(error: &io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Reply::ConnectionRefused,
-            ErrorKind::NetworkUnreachable => Reply::NetworkUnreachable,
-            ErrorKind::HostUnreachable => Reply::HostUnreachable,
-            ErrorKind::TimedOut => Reply::TtlExpired,
-            ErrorKind::PermissionDenied => Reply::NotAllowed,
-            _ => Reply::GeneralFailure,
-        }
     }
 
     /// The reply that a SOCKS5 client gets; the address in it tells nothing.

@@ -15,6 +15,7 @@ use crate::counters::DropReason;
 use crate::exit_from::ExitFrom;
 use crate::streams::bridge::{Asked, Bridge, Turn, SCRATCH_BYTES};
 use crate::streams::entries::{turn_away, Client, Door, Entry, Opening, Step, Watch, MAX_CONNECTIONS, MAX_EARLY_BYTES};
+use crate::streams::error::StreamError;
 use crate::streams::inspection::Inspection;
 use crate::streams::opening::{self, Reply, Wish};
 use crate::streams::quic::{Event, LinkId, Read, StreamKey, Write};
@@ -101,8 +102,7 @@ impl Service {
     /// Lead a SOCKS5 client's connection through a circuit of its lane to its destination.
     pub fn open(&mut self, core: &mut Core, watch: &impl Watch, client: Client) {
         if self.entries.len() >= MAX_CONNECTIONS {
-            core.counters.count(DropReason::StreamTooMany);
-            turn_away(client.socket, Reply::GeneralFailure);
+            turn_away(client.socket, StreamError::TooMany.counted(&core.counters));
             return;
         }
         let now = core.now;
@@ -118,8 +118,7 @@ impl Service {
             if core.may_get_link(*lane, destination) {
                 self.add(Entry::Waiting(client, since));
             } else {
-                core.counters.count(DropReason::StreamNoCircuit);
-                turn_away(client.socket, Reply::NetworkUnreachable);
+                turn_away(client.socket, StreamError::NoCircuit.counted(&core.counters));
             }
             return;
         };
@@ -303,7 +302,7 @@ impl Service {
                     (bridge.key, Some(bridge.into_socket()))
                 }
                 Some(Entry::Waiting(client, _)) => {
-                    turn_away(client.socket, Reply::NetworkUnreachable);
+                    turn_away(client.socket, StreamError::NoCircuit.reply());
                     return;
                 }
                 _ => return, // a caller has nothing but its socket
@@ -332,9 +331,9 @@ impl Service {
         });
         let late: Vec<u32> = late.map(|(number, _)| *number).collect();
         for number in late {
-            core.counters.count(DropReason::StreamTimedOut);
+            let reply = StreamError::TimedOut.counted(&core.counters);
             match self.entries.get(&number) {
-                Some(Entry::Opening(_)) => self.refuse(core, number, Reply::TtlExpired),
+                Some(Entry::Opening(_)) => self.answer(core, number, reply),
                 _ => self.end(core, number, true),
             }
         }
@@ -354,8 +353,7 @@ impl Service {
         // A guest waits for a client, whose connection is another one.
         let most = if key.link.is_ours { MAX_CONNECTIONS / 2 } else { MAX_CONNECTIONS };
         if self.entries.len() > most || is_greedy {
-            core.counters.count(DropReason::StreamTooMany);
-            self.refuse(core, number, Reply::GeneralFailure);
+            self.refuse(core, number, StreamError::TooMany);
             return;
         }
         self.read_request(core, watch, number);
@@ -383,10 +381,7 @@ impl Service {
         }
         match opening::parse_request(Wish::Connect, &opening.bytes) {
             Ok(None) => {}
-            Err(_) => {
-                core.counters.count(DropReason::StreamMalformed);
-                self.refuse(core, number, Reply::GeneralFailure);
-            }
+            Err(_) => self.refuse(core, number, StreamError::Malformed),
             Ok(Some((destination, request_bytes))) => {
                 opening.request_bytes = request_bytes;
                 let link = opening.key.link;
@@ -397,10 +392,7 @@ impl Service {
                         opening.step = Step::Resolving { port };
                         match core.may_resolve(link.circuit_id, &name, port) {
                             Ok(()) => core.events.push(Notice::Resolve { number, name, circuit_id: link.circuit_id }),
-                            Err(reason) => {
-                                core.counters.count(reason);
-                                self.refuse(core, number, reply_to(reason));
-                            }
+                            Err(error) => self.refuse(core, number, error),
                         }
                     }
                 }
@@ -415,7 +407,7 @@ impl Service {
         };
         match ip.map(|ip| SocketAddr::new(ip, *port)) {
             Some(to) => self.dial_out(core, watch, number, to, true),
-            None => self.refuse(core, number, Reply::HostUnreachable),
+            None => self.refuse(core, number, StreamError::NoSuchName),
         }
     }
 
@@ -424,11 +416,11 @@ impl Service {
         let Some(Entry::Opening(opening)) = self.entries.get(&number) else { return };
         match core.may_dial(opening.key.link.circuit_id, to, by_name) {
             Ok(to) => self.dial(core, watch, number, to),
-            Err(reason) => {
-                core.counters.count(reason);
+            Err(error) => {
+                let reply = error.counted(&core.counters);
                 // Whether a name is unknown or leads where nothing may go would map a network that we are in.
-                let is_forbidden = by_name && reply_to(reason) == Reply::NotAllowed;
-                self.refuse(core, number, if is_forbidden { Reply::HostUnreachable } else { reply_to(reason) });
+                let is_unknown = by_name && matches!(error, StreamError::Forbidden(_));
+                self.answer(core, number, if is_unknown { StreamError::NoSuchName.reply() } else { reply });
             }
         }
     }
@@ -447,7 +439,7 @@ impl Service {
             Ok(socket) => opening.step = Step::Connecting { socket, to },
             Err(error) => {
                 core.dial_judged(link, to.ip(), false);
-                self.refuse(core, number, Reply::why(&error));
+                self.refuse(core, number, error.into());
             }
         }
     }
@@ -466,7 +458,7 @@ impl Service {
             Err(error) => Some(error),
         };
         if let Some(error) = error {
-            self.refuse(core, number, Reply::why(&error));
+            self.refuse(core, number, error.into());
             return;
         }
         core.dial_succeeded(link, to);
@@ -481,8 +473,14 @@ impl Service {
         self.turn(core, number);
     }
 
-    /// Tell the client why there is no connection, and forget it.
-    pub(super) fn refuse(&mut self, core: &mut Core, number: u32, reply: Reply) {
+    /// Count why there is no connection, tell the client, and forget it.
+    fn refuse(&mut self, core: &mut Core, number: u32, error: StreamError) {
+        let reply = error.counted(&core.counters);
+        self.answer(core, number, reply);
+    }
+
+    /// Tell the client that there is no connection, and forget it.
+    pub(super) fn answer(&mut self, core: &mut Core, number: u32, reply: Reply) {
         if let Some(opening) = self.take_opening(core, number) {
             self.by_key.remove(&opening.key);
             core.stream_ended(opening.key.link);
@@ -516,20 +514,5 @@ fn connect(from: &ExitFrom, turn: u64, to: SocketAddr) -> io::Result<TcpStream> 
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket.into()),
-    }
-}
-
-/// What an exit answers that refuses a stream: by its rules, or because it is too much just now.
-fn reply_to(reason: DropReason) -> Reply {
-    use DropReason::{
-        ExitNewDestinationsTooFast, ExitTooManyDestinations, ExitUnanswered, StreamFailedTooOften, StreamTooFast,
-    };
-    match reason {
-        ExitNewDestinationsTooFast
-        | ExitTooManyDestinations
-        | ExitUnanswered
-        | StreamFailedTooOften
-        | StreamTooFast => Reply::GeneralFailure,
-        _ => Reply::NotAllowed,
     }
 }
