@@ -16,7 +16,7 @@ from tunnel_pool.child.data_path import DataPath, open_data_path
 from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
 from tunnel_pool.child.snapshot import take_snapshot
 from tunnel_pool.overlay.community import LocalTunnelCommunity
-from tunnel_pool.overlay.config_messages import admission_of, config_of, exit_rules_of
+from tunnel_pool.overlay.config_messages import admission_of, config_of
 from tunnel_pool.overlay.ground.config import (
     COMMUNITY_ID_BYTES,
     INFOHASH_BYTES,
@@ -24,6 +24,7 @@ from tunnel_pool.overlay.ground.config import (
     slot_of,
 )
 from tunnel_pool.overlay.ground.end_to_end import use_secret
+from tunnel_pool.overlay.ground.exit_rules import ExitRules
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.ground.messages import address_message, address_of, peer_of
 from tunnel_pool.overlay.ground.networks import use_as_numbers
@@ -213,7 +214,7 @@ class ChildHost:
         return pb.Drained()
 
     async def _on_set_exit_rules(self, message: pb.SetExitRules) -> pb.ExitRulesSet:
-        self._created().set_exit_rules(exit_rules_of(message.rules))
+        self._created().set_exit_rules(ExitRules.unpack(message.rules))
         return pb.ExitRulesSet()
 
     async def _on_set_admission(self, message: pb.SetAdmission) -> pb.AdmissionSet:

@@ -188,6 +188,8 @@ class Create(google.protobuf.message.Message):
     """auto (or absent), native, python"""
     shared_port: builtins.bool
     """the tunnel socket came over the sockets descriptor, as number 0"""
+    exit_rules: builtins.bytes
+    """overlay/ground/exit_rules.py, ExitRules.pack; absent: none"""
     end_to_end_secret: builtins.bytes
     """overlay/ground/end_to_end.py"""
     requires_diversity: builtins.bool
@@ -224,10 +226,6 @@ class Create(google.protobuf.message.Message):
 
     @property
     def wan(self) -> Global___Address: ...
-    @property
-    def exit_rules(self) -> Global___ExitRules:
-        """absent: none"""
-
     def __init__(
         self,
         *,
@@ -253,90 +251,19 @@ class Create(google.protobuf.message.Message):
         buckets: collections.abc.Iterable[builtins.int] | None = ...,
         lan: Global___Address | None = ...,
         wan: Global___Address | None = ...,
-        exit_rules: Global___ExitRules | None = ...,
+        exit_rules: builtins.bytes = ...,
         end_to_end_secret: builtins.bytes = ...,
         requires_diversity: builtins.bool = ...,
         offered_together: builtins.int = ...,
         as_numbers: builtins.bool = ...,
         limited: builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "exit_rules", b"exit_rules", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "lan", b"lan", "listen", b"listen", "wan", b"wan"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["admission", b"admission", "allow_private", b"allow_private", "as_numbers", b"as_numbers", "bootstrap", b"bootstrap", "bootstrap_default", b"bootstrap_default", "buckets", b"buckets", "community_id", b"community_id", "device", b"device", "end_to_end_secret", b"end_to_end_secret", "engine", b"engine", "exit_first_port", b"exit_first_port", "exit_host", b"exit_host", "exit_last_port", b"exit_last_port", "exit_rules", b"exit_rules", "known_peers", b"known_peers", "lan", b"lan", "limited", b"limited", "listen", b"listen", "log_level", b"log_level", "member_key", b"member_key", "offered_together", b"offered_together", "peer_flags", b"peer_flags", "requires_diversity", b"requires_diversity", "shared_port", b"shared_port", "sibling_keys", b"sibling_keys", "slot", b"slot", "sync_interval_s", b"sync_interval_s", "wan", b"wan"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Create: typing_extensions.TypeAlias = Create
-
-@typing.final
-class ExitRules(google.protobuf.message.Message):
-    """What leaves from an exit (overlay/ground/exit_rules.py); absent, and 0 for a number, is no rule
-    where nothing else is said.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    PROTOCOLS_FIELD_NUMBER: builtins.int
-    DENIED_FIELD_NUMBER: builtins.int
-    ALLOWED_FIELD_NUMBER: builtins.int
-    DENIED_PORTS_FIELD_NUMBER: builtins.int
-    ALLOWED_PORTS_FIELD_NUMBER: builtins.int
-    MAX_DESTINATIONS_FIELD_NUMBER: builtins.int
-    MAX_UNANSWERED_FIELD_NUMBER: builtins.int
-    NEW_PER_S_FIELD_NUMBER: builtins.int
-    HTTPS_NAMES_FIELD_NUMBER: builtins.int
-    INBOUND_PER_S_FIELD_NUMBER: builtins.int
-    protocols: builtins.int
-    denied: builtins.bytes
-    """ranges of addresses, first and last of 16 bytes each"""
-    allowed: builtins.bytes
-    denied_ports: builtins.bytes
-    """ranges of ports, first and last of 2 bytes each"""
-    allowed_ports: builtins.bytes
-    max_destinations: builtins.int
-    max_unanswered: builtins.int
-    new_per_s: builtins.int
-    inbound_per_s: builtins.int
-    """datagrams of strangers to a circuit; absent: none reach it"""
-    @property
-    def https_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """where TLS may go; none: anywhere"""
-
-    def __init__(
-        self,
-        *,
-        protocols: builtins.int | None = ...,
-        denied: builtins.bytes = ...,
-        allowed: builtins.bytes | None = ...,
-        denied_ports: builtins.bytes = ...,
-        allowed_ports: builtins.bytes | None = ...,
-        max_destinations: builtins.int = ...,
-        max_unanswered: builtins.int = ...,
-        new_per_s: builtins.int = ...,
-        https_names: collections.abc.Iterable[builtins.str] | None = ...,
-        inbound_per_s: builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_inbound_per_s", b"_inbound_per_s", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "inbound_per_s", b"inbound_per_s", "protocols", b"protocols"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed", "_allowed_ports", b"_allowed_ports", "_inbound_per_s", b"_inbound_per_s", "_protocols", b"_protocols", "allowed", b"allowed", "allowed_ports", b"allowed_ports", "denied", b"denied", "denied_ports", b"denied_ports", "https_names", b"https_names", "inbound_per_s", b"inbound_per_s", "max_destinations", b"max_destinations", "max_unanswered", b"max_unanswered", "new_per_s", b"new_per_s", "protocols", b"protocols"]
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__allowed: typing_extensions.TypeAlias = typing.Literal["allowed"]
-    _WhichOneofArgType__allowed: typing_extensions.TypeAlias = typing.Literal["_allowed", b"_allowed"]
-    _WhichOneofReturnType__allowed_ports: typing_extensions.TypeAlias = typing.Literal["allowed_ports"]
-    _WhichOneofArgType__allowed_ports: typing_extensions.TypeAlias = typing.Literal["_allowed_ports", b"_allowed_ports"]
-    _WhichOneofReturnType__inbound_per_s: typing_extensions.TypeAlias = typing.Literal["inbound_per_s"]
-    _WhichOneofArgType__inbound_per_s: typing_extensions.TypeAlias = typing.Literal["_inbound_per_s", b"_inbound_per_s"]
-    _WhichOneofReturnType__protocols: typing_extensions.TypeAlias = typing.Literal["protocols"]
-    _WhichOneofArgType__protocols: typing_extensions.TypeAlias = typing.Literal["_protocols", b"_protocols"]
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed_ports) -> _WhichOneofReturnType__allowed_ports | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__inbound_per_s) -> _WhichOneofReturnType__inbound_per_s | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocols) -> _WhichOneofReturnType__protocols | None: ...
-
-Global___ExitRules: typing_extensions.TypeAlias = ExitRules
 
 @typing.final
 class Admission(google.protobuf.message.Message):
@@ -405,15 +332,13 @@ class SetExitRules(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RULES_FIELD_NUMBER: builtins.int
-    @property
-    def rules(self) -> Global___ExitRules: ...
+    rules: builtins.bytes
+    """overlay/ground/exit_rules.py, ExitRules.pack"""
     def __init__(
         self,
         *,
-        rules: Global___ExitRules | None = ...,
+        rules: builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["rules", b"rules"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["rules", b"rules"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 

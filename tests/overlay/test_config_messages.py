@@ -10,8 +10,6 @@ from tunnel_pool.overlay.config_messages import (
     admission_of,
     config_message,
     config_of,
-    exit_rules_message,
-    exit_rules_of,
 )
 from tunnel_pool.overlay.ground.admission import Admission
 from tunnel_pool.overlay.ground.config import ExitFrom, HostPort, OverlayConfig
@@ -41,6 +39,7 @@ RULES = st.builds(
     max_unanswered=COUNTS,
     inbound_per_s=st.none() | COUNTS,
     new_per_s=COUNTS,
+    https_names=st.none() | st.lists(st.from_regex(r"[a-z0-9.-]+", fullmatch=True), max_size=3).map(tuple),
 )
 TOLD = {
     "slot": st.integers(0, 255),
@@ -79,7 +78,7 @@ def test_a_configuration_comes_whole(config):
 @given(RULES, ADMISSIONS)
 @settings(deadline=None)
 def test_rules_and_admission_come_whole(rules, admission):
-    assert exit_rules_of(over_the_wire(exit_rules_message(rules))) == rules
+    assert ExitRules.unpack(rules.pack()) == rules
     assert admission_of(over_the_wire(admission_message(admission))) == admission
 
 

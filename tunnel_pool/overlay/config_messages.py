@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from tunnel_pool.overlay.ground.admission import Admission
 from tunnel_pool.overlay.ground.config import ExitFrom, HostPort, OverlayConfig
-from tunnel_pool.overlay.ground.exit_rules import ADDRESS_BYTES, PORT_BYTES, ExitRules, Protocol, Ranges
+from tunnel_pool.overlay.ground.exit_rules import NO_RULES, ExitRules
 from tunnel_pool.overlay.ground.messages import address_message
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.rpc import control_pb2 as pb
@@ -31,7 +31,7 @@ def config_message(config: OverlayConfig) -> pb.Create:
         requires_diversity=config.requires_diversity,
         offered_together=config.offered_together,
         engine=config.engine.value,
-        exit_rules=exit_rules_message(config.exit_rules),
+        exit_rules=config.exit_rules.pack(),
         device=config.device,
         exit_host=config.exit_from.host,
         exit_first_port=config.exit_from.ports[0],
@@ -52,7 +52,7 @@ def config_of(message: pb.Create) -> OverlayConfig:
         siblings=frozenset(message.sibling_keys),
         known_peers=_places(message.known_peers),
         allow_private=message.allow_private,
-        exit_rules=exit_rules_of(message.exit_rules),
+        exit_rules=ExitRules.unpack(message.exit_rules) if message.exit_rules else NO_RULES,
         device=message.device,
         exit_from=ExitFrom(message.exit_host, (message.exit_first_port, message.exit_last_port)),
         admission=admission_of(message.admission),
@@ -78,41 +78,4 @@ def admission_of(message: pb.Admission) -> Admission:
         message.handshakes_per_s,
         message.handshakes_per_source_per_s,
         message.closed,
-    )
-
-
-def exit_rules_message(rules: ExitRules) -> pb.ExitRules:
-    message = pb.ExitRules(
-        denied=rules.denied.pack(ADDRESS_BYTES),
-        denied_ports=rules.denied_ports.pack(PORT_BYTES),
-        max_destinations=rules.max_destinations,
-        max_unanswered=rules.max_unanswered,
-        new_per_s=rules.new_per_s,
-        inbound_per_s=rules.inbound_per_s,
-        https_names=rules.https_names or (),
-    )
-    if rules.protocols is not None:
-        message.protocols = int(rules.protocols)
-    if rules.allowed is not None:
-        message.allowed = rules.allowed.pack(ADDRESS_BYTES)
-    if rules.allowed_ports is not None:
-        message.allowed_ports = rules.allowed_ports.pack(PORT_BYTES)
-    return message
-
-
-def exit_rules_of(message: pb.ExitRules) -> ExitRules:
-    def unpacked(name: str, size: int) -> Ranges | None:
-        return Ranges.unpack(getattr(message, name), size) if message.HasField(name) else None  # type: ignore[arg-type]
-
-    return ExitRules(
-        protocols=Protocol(message.protocols) if message.HasField("protocols") else None,
-        denied=Ranges.unpack(message.denied, ADDRESS_BYTES),
-        allowed=unpacked("allowed", ADDRESS_BYTES),
-        denied_ports=Ranges.unpack(message.denied_ports, PORT_BYTES),
-        allowed_ports=unpacked("allowed_ports", PORT_BYTES),
-        max_destinations=message.max_destinations,
-        max_unanswered=message.max_unanswered,
-        new_per_s=message.new_per_s,
-        inbound_per_s=message.inbound_per_s if message.HasField("inbound_per_s") else None,
-        https_names=tuple(message.https_names) or None,
     )

@@ -47,23 +47,6 @@ class Settings:
         end_secret: bytes,
     ) -> None: ...
 
-class ExitRules:
-    """What overlay/ground/exit_rules.py packs. Raises ValueError."""
-
-    def __init__(
-        self,
-        protocols: int | None,
-        denied: bytes,
-        allowed: bytes | None,
-        denied_ports: bytes,
-        allowed_ports: bytes | None,
-        max_destinations: int,
-        max_unanswered: int,
-        new_per_s: int,
-        inbound_per_s: int | None,
-        https_names: list[str] | None = None,
-    ) -> None: ...
-
 class Engine:
     """A thread that owns a duplicate of the bound UDP `socket`. Raises OSError, ValueError.
 
@@ -86,7 +69,9 @@ class Engine:
         """Readable when `take_events` has something."""
 
     def configure(self, settings: Settings) -> None: ...
-    def set_exit_rules(self, rules: ExitRules) -> None: ...
+    def set_exit_rules(self, packed: bytes) -> None:
+        """Apply what ExitRules.pack makes (overlay/ground/exit_rules.py). Raises ValueError."""
+
     def set_handshakes(self, per_s: int, per_source_per_s: int) -> None:
         """So many CREATE and EXTEND are handed on at most, in all and of an IP address; 0: any number."""
 
@@ -183,6 +168,5 @@ def exit_refusal(
     peer_flags: int,
     own_messages: bool,
     allow_private: bool,
-    rules: ExitRules | None = None,
 ) -> str | None:
     """Why an exit with this policy would not let the datagram out: the counter's name, None when it would."""

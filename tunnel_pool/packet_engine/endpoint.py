@@ -22,7 +22,7 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.interfaces.endpoint import Endpoint, EndpointListener
 from ipv8.messaging.interfaces.udp.endpoint import EndpointClosedException, UDPv4Address
 
-from tunnel_pool.packet_engine._native import Engine, ExitRules, Settings, Stats
+from tunnel_pool.packet_engine._native import Engine, Settings, Stats
 from tunnel_pool.packet_engine.boundary import GuardedDelivery
 from tunnel_pool.packet_engine.routes import HeldKeys, KeyRing, RouteTable
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -31,22 +31,6 @@ EVENTS_PER_WAKE_UP = 64  # then the loop's other work has its turn
 NOWHERE = ("0.0.0.0", 0)  # noqa: S104 - no address, as py-ipv8 writes it
 
 logger = logging.getLogger(__name__)
-
-
-def packed_rules(rules: Any) -> ExitRules:
-    """Return the rules as the engine takes them: addresses of 16 bytes, ports of 2."""
-    return ExitRules(
-        None if rules.protocols is None else int(rules.protocols) & 0xFF,
-        rules.denied.pack(16),
-        None if rules.allowed is None else rules.allowed.pack(16),
-        rules.denied_ports.pack(2),
-        None if rules.allowed_ports is None else rules.allowed_ports.pack(2),
-        rules.max_destinations,
-        rules.max_unanswered,
-        rules.new_per_s,
-        rules.inbound_per_s,
-        None if rules.https_names is None else list(rules.https_names),
-    )
 
 
 class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
@@ -161,7 +145,7 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
 
     def set_exit_rules(self, rules: Any) -> None:
         """Apply the rules of overlay/ground/exit_rules.py in the engine."""
-        self.engine.set_exit_rules(packed_rules(rules))
+        self.engine.set_exit_rules(rules.pack())
 
     # The tables
 

@@ -24,7 +24,7 @@ from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
 
 from tunnel_pool.overlay.community import LocalTunnelSettings
-from tunnel_pool.overlay.config_messages import admission_message, config_message, exit_rules_message
+from tunnel_pool.overlay.config_messages import admission_message, config_message
 from tunnel_pool.overlay.discovery import MAX_PEERS
 from tunnel_pool.overlay.ground.admission import Admission
 from tunnel_pool.overlay.ground.config import NOWHERE, HostPort, OverlayConfig, slot_of
@@ -197,7 +197,7 @@ class PooledTunnelCommunity(
     def set_exit_rules(self, rules: ExitRules) -> None:
         """Apply these rules from now on, in children that are yet to come, too."""
         self._config = replace(self._config, exit_rules=rules)
-        self._tell_all("set_exit_rules", pb.SetExitRules(rules=exit_rules_message(rules)))
+        self._tell_all("set_exit_rules", pb.SetExitRules(rules=rules.pack()))
 
     def set_admission(self, admission: Admission) -> None:
         """Apply this admission from now on, for the node as a whole."""
@@ -228,7 +228,7 @@ class PooledTunnelCommunity(
     def child_ready(self, slot: int) -> None:
         logger.info("Child %d is ready", slot)
         # The child has missed the changes that were sent to all while it started.
-        self.pool.tell(slot, "set_exit_rules", pb.SetExitRules(rules=exit_rules_message(self._config.exit_rules)))
+        self.pool.tell(slot, "set_exit_rules", pb.SetExitRules(rules=self._config.exit_rules.pack()))
         self._share_admission(newcomer=slot)
         self.pool.tell(slot, "rate_exits", self._ratings())
         if self.port is not None:

@@ -28,7 +28,7 @@ from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.overlay.serving.resolver import MAX_RESOLVING
 from tunnel_pool.overlay.serving.serving import MAX_TEST_BYTES
-from tunnel_pool.packet_engine import is_built
+from tunnel_pool.packet_engine import EngineChoice
 
 NOWHERE = ("0.0.0.0", 0)
 DHT = b"d1:qe"
@@ -372,12 +372,16 @@ def test_contacts_of_one_that_answered_have_no_bound():
     assert contacts.refusal(rules, ("8.8.8.8", 1), 0.0) is None
 
 
-@pytest.mark.skipif(not is_built(), reason="the native engine is not built")
-def test_the_engine_refuses_what_is_no_rule():
-    from tunnel_pool.packet_engine._native import ExitRules as Packed
-
-    with pytest.raises(ValueError, match="no ranges"):
-        Packed(None, b"123", None, b"", None, 0, 0, 0, 0)
+@pytest.mark.parametrize("damage", [lambda packed: packed[:-1], lambda packed: packed + b"\0", lambda packed: b""])
+async def test_rules_that_are_cut_short_or_go_on_are_refused(engine, damage):
+    packed = damage(ExitRules(https_names=("a.example",)).pack())
+    with pytest.raises(ValueError, match="exit rules"):
+        ExitRules.unpack(packed)
+    if engine is EngineChoice.NATIVE:
+        world = await world_of(ExitRules())
+        with pytest.raises(ValueError, match="no exit rules"):
+            world.exit_node.native.engine.set_exit_rules(packed)
+        await close(world)
 
 
 async def test_nobody_is_flooded_through_an_exit(engine):

@@ -6,10 +6,10 @@ both give a refusal the same name, under which it is counted.
 
 import ipaddress
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ipv8.messaging.anonymization.exit_socket import DataChecker
 from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
@@ -132,6 +132,40 @@ class ExitRules:
     inbound_per_s: int | None = INBOUND_PER_S
     https_names: tuple[str, ...] | None = None  # where TLS may go: these names, and those that end in a dot and one
 
+    def pack(self) -> bytes:
+        """Return the rules as they go to children and into the engine (packet_engine/src/rules.rs, ExitRules::unpack).
+
+        Each field in this order: 0 for None; else 1, the length of the value (4 bytes), and the value: `protocols` in 1
+        byte, ranges as Ranges.pack has them, numbers in 4 bytes, each name in UTF-8 with a line feed. All big endian.
+        """
+        packed = bytearray()
+        for each in fields(self):
+            if (value := getattr(self, each.name)) is None:
+                packed += b"\0"
+            else:
+                of_value = _CODECS[each.name].pack(value)
+                packed += b"\1" + _NUMBER.pack(len(of_value)) + of_value
+        return bytes(packed)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "ExitRules":
+        """Return the rules that were packed. Raises ValueError."""
+        rules: dict[str, Any] = {}
+        at = 0
+        for each in fields(cls):
+            value_at = at + 1 + _NUMBER_BYTES
+            match packed[at : at + 1]:
+                case b"\0":
+                    rules[each.name], at = None, at + 1
+                case b"\1" if value_at <= len(packed):
+                    at = value_at + _NUMBER.unpack(packed[at + 1 : value_at])
+                    rules[each.name] = _CODECS[each.name].unpack(packed[value_at:at])
+                case _:
+                    raise ValueError("exit rules that were cut short")
+        if at != len(packed):
+            raise ValueError("exit rules of another length")
+        return cls(**rules)
+
     def with_denied(self, hosts: Iterable[str]) -> "ExitRules":
         """Return these rules with some IP addresses denied besides."""
         numbers = [_number(ipaddress.ip_address(host)) for host in hosts]
@@ -152,6 +186,34 @@ class ExitRules:
             return DropReason.EXIT_PORT_DENIED
         return None
 
+
+class _Codec(NamedTuple):
+    pack: Callable[[Any], bytes]
+    unpack: Callable[[bytes], Any]
+
+
+def _ranges_of(size: int) -> _Codec:
+    return _Codec(lambda ranges: ranges.pack(size), lambda packed: Ranges.unpack(packed, size))
+
+
+_NUMBER_BYTES = 4
+_NUMBER = _Codec(lambda number: number.to_bytes(_NUMBER_BYTES, "big"), lambda packed: int.from_bytes(packed, "big"))
+_NAMES = _Codec(
+    lambda names: "".join(f"{name}\n" for name in names).encode(),
+    lambda packed: tuple(packed.decode().split("\n")[:-1]),
+)
+_CODECS = {
+    "protocols": _Codec(lambda protocols: bytes([protocols]), lambda packed: Protocol(int.from_bytes(packed, "big"))),
+    "denied": _ranges_of(ADDRESS_BYTES),
+    "allowed": _ranges_of(ADDRESS_BYTES),
+    "denied_ports": _ranges_of(PORT_BYTES),
+    "allowed_ports": _ranges_of(PORT_BYTES),
+    "max_destinations": _NUMBER,
+    "max_unanswered": _NUMBER,
+    "new_per_s": _NUMBER,
+    "inbound_per_s": _NUMBER,
+    "https_names": _NAMES,
+}
 
 NO_RULES = ExitRules()
 

@@ -21,7 +21,7 @@ use crate::keys::{Direction, HalfParts, SessionKeys};
 use crate::limits;
 use crate::policy::ExitPolicy;
 use crate::routes::{Circuit, Exit, Purpose, Relay};
-use crate::rules::{ExitRules, Ranges};
+use crate::rules::ExitRules;
 use crate::shared::{Command, Notice, Shared};
 use crate::sys::{duplicate, SharedWords};
 use crate::worker::Worker;
@@ -116,43 +116,6 @@ impl EngineSettings {
     }
 }
 
-#[pyclass(frozen, name = "ExitRules")]
-struct PackedRules(ExitRules);
-
-#[pymethods]
-impl PackedRules {
-    #[new]
-    #[pyo3(signature = (protocols, denied, allowed, denied_ports, allowed_ports, max_destinations, max_unanswered, new_per_s, inbound_per_s, https_names=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        protocols: Option<u8>,
-        denied: &[u8],
-        allowed: Option<&[u8]>,
-        denied_ports: &[u8],
-        allowed_ports: Option<&[u8]>,
-        max_destinations: u32,
-        max_unanswered: u32,
-        new_per_s: u32,
-        inbound_per_s: Option<u32>,
-        https_names: Option<Vec<String>>,
-    ) -> PyResult<Self> {
-        let addresses = |packed| Ranges::of_addresses(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
-        let ports = |packed| Ranges::of_ports(packed).ok_or_else(|| PyValueError::new_err("no ranges"));
-        Ok(Self(ExitRules {
-            protocols,
-            https_names,
-            denied: addresses(denied)?,
-            allowed: allowed.map(addresses).transpose()?,
-            denied_ports: ports(denied_ports)?,
-            allowed_ports: allowed_ports.map(ports).transpose()?,
-            max_destinations,
-            max_unanswered,
-            new_per_s,
-            inbound_per_s,
-        }))
-    }
-}
-
 #[pyclass(frozen)]
 struct Engine {
     shared: Arc<Shared>,
@@ -213,8 +176,10 @@ impl Engine {
         self.command(Command::Configure(settings.0.clone()));
     }
 
-    fn set_exit_rules(&self, rules: &PackedRules) {
-        self.command(Command::SetExitRules(rules.0.clone()));
+    fn set_exit_rules(&self, packed: &[u8]) -> PyResult<()> {
+        let rules = ExitRules::unpack(packed).ok_or_else(|| PyValueError::new_err("no exit rules"))?;
+        self.command(Command::SetExitRules(rules));
+        Ok(())
     }
 
     fn set_handshakes(&self, per_s: u32, per_source_per_s: u32) {
@@ -444,7 +409,7 @@ impl std::ops::Drop for Engine {
 
 /// Whether an exit with this policy lets a datagram go to an address; the counter's name when not.
 #[pyfunction]
-#[pyo3(signature = (payload, to, prefix, peer_flags, own_messages, allow_private, rules=None))]
+#[pyo3(signature = (payload, to, prefix, peer_flags, own_messages, allow_private))]
 fn exit_refusal(
     payload: &[u8],
     to: Address,
@@ -452,11 +417,10 @@ fn exit_refusal(
     peer_flags: u16,
     own_messages: bool,
     allow_private: bool,
-    rules: Option<&PackedRules>,
 ) -> PyResult<Option<&'static str>> {
     let prefix = prefix_of(prefix)?;
     let policy = ExitPolicy { peer_flags, own_messages, allow_private };
-    let rules = rules.map_or_else(ExitRules::default, |rules| rules.0.clone());
+    let rules = ExitRules::default();
     let to = address(&to)?;
     let outcome = policy
         .destination(to)
@@ -470,7 +434,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Engine>()?;
     module.add_class::<EngineSettings>()?;
     module.add_class::<Keys>()?;
-    module.add_class::<PackedRules>()?;
     module.add_class::<Stats>()?;
     module.add_function(wrap_pyfunction!(exit_refusal, module)?)?;
     Ok(())

@@ -95,7 +95,61 @@ pub struct ExitRules {
     pub inbound_per_s: Option<u32>,
 }
 
+/// The fields of packed rules that have not been read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// Read the next field; None where it is malformed, and within where it says none.
+    fn optional<T>(&mut self, read: impl Fn(&'a [u8]) -> Option<T>) -> Option<Option<T>> {
+        let (is_there, rest) = self.0.split_first()?;
+        if *is_there == 0 {
+            self.0 = rest;
+            return Some(None);
+        }
+        let (length, rest) = rest.split_first_chunk()?;
+        let (value, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        self.0 = rest;
+        read(value).map(Some)
+    }
+
+    fn required<T>(&mut self, read: impl Fn(&'a [u8]) -> Option<T>) -> Option<T> {
+        self.optional(read)?
+    }
+}
+
+fn byte(value: &[u8]) -> Option<u8> {
+    value.try_into().ok().map(u8::from_be_bytes)
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// Names, each with a line feed after it.
+fn names(value: &[u8]) -> Option<Vec<String>> {
+    let text = std::str::from_utf8(value).ok()?;
+    Some(text.split_terminator('\n').map(str::to_owned).collect())
+}
+
 impl ExitRules {
+    /// Read rules that overlay/ground/exit_rules.py (ExitRules.pack) has packed; it describes the bytes.
+    pub fn unpack(packed: &[u8]) -> Option<Self> {
+        let mut fields = Fields(packed);
+        let rules = Self {
+            protocols: fields.optional(byte)?,
+            denied: fields.required(Ranges::of_addresses)?,
+            allowed: fields.optional(Ranges::of_addresses)?,
+            denied_ports: fields.required(Ranges::of_ports)?,
+            allowed_ports: fields.optional(Ranges::of_ports)?,
+            max_destinations: fields.required(number)?,
+            max_unanswered: fields.required(number)?,
+            new_per_s: fields.required(number)?,
+            inbound_per_s: fields.optional(number)?,
+            https_names: fields.optional(names)?,
+        };
+        fields.0.is_empty().then_some(rules)
+    }
+
     pub fn protocols_or(&self, peer_flags: u16) -> u8 {
         self.protocols.unwrap_or_else(|| protocols_of(peer_flags))
     }
@@ -280,6 +334,7 @@ mod tests {
                 ..ExitRules::default()
             };
             let _ = rules.destination(SocketAddr::new(IpAddr::V6(ip.into()), port));
+            let _ = ExitRules::unpack(&packed);
         }
     }
 }
