@@ -1,4 +1,4 @@
-"""The house rules that a reader relies on: who imports whom, what is pure, how long a file is."""
+"""Tests the rules of the source: allowed imports, modules that must be pure, and the length of files."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""A daemon under chaos: world.py says what has to hold, faults.py what happens to it."""
+"""Tests a daemon under random faults: faults.py has the faults, world.py the checks."""
 
 import json
 import os

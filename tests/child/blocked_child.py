@@ -1,4 +1,4 @@
-"""A real child whose loop a heartbeat blocks for good."""
+"""Runs a real child whose heartbeat blocks its loop for good."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The confinement of children: what a confined process cannot do, and what /proc says about a real pool's child."""
+"""Tests the confinement of children: the system calls refused to them, and what /proc shows for a real pool's child."""
 
 import json
 import os

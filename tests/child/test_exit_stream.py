@@ -1,4 +1,4 @@
-"""The exit stream: obeyed when control is stuffed and the loop is stuck; a child that ignores it is killed."""
+"""Tests the exit stream: it ends a child whose loop is blocked; a child that ignores it is killed."""
 
 import asyncio
 import os

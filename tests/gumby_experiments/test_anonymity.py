@@ -1,4 +1,4 @@
-"""The simulation of clients among hostile nodes: what it must show, and that it can show the contrary."""
+"""Tests the simulation of clients among hostile nodes: our rules expose few clients, the earlier rules all of them."""
 
 import random
 import statistics

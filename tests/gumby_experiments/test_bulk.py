@@ -1,4 +1,4 @@
-"""What the experiments beside Tor and at a bottleneck are made of."""
+"""Tests helpers of the experiments `beside_tor` and `fairness`: Jain's index, and configuration files for Tor."""
 
 import subprocess
 

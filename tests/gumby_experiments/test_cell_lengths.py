@@ -1,4 +1,4 @@
-"""What a cell's length tells of a relay's place."""
+"""Tests how well a cell's length reveals the place of a relay in a circuit."""
 
 import subprocess
 import sys

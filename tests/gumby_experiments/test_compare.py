@@ -1,4 +1,4 @@
-"""The guard's verdicts: slower is called slower, noise is not."""
+"""Tests the verdicts of `experiment compare`: a slowdown is reported as a regression, noise is not."""
 
 import json
 import math

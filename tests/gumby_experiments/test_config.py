@@ -1,4 +1,4 @@
-"""Every experiment that is there: it loads, its scenario too, and every verb is found and takes what it is given."""
+"""Tests that each experiment loads with its scenario, and that each verb exists and accepts its arguments."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Pictures of tables: each kind is drawn of what it may meet, and says what its axes are."""
+"""Tests the plots of tables: each kind copes with unusual data, and labels its axes."""
 
 import math
 

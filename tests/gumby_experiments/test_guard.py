@@ -1,4 +1,4 @@
-"""The guard on real counts: ten percent more work is seen, the same work is the same."""
+"""Tests the comparison of two revisions on real counts: ten percent more work is a regression, equal work is not."""
 
 import asyncio
 import shutil

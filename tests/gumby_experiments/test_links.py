@@ -1,4 +1,4 @@
-"""Links between nodes: the rules of one, and real packets between real namespaces."""
+"""Tests links between nodes: delay, loss and rate of one link, and real packets between real namespaces."""
 
 import asyncio
 import json

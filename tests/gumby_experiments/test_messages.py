@@ -1,4 +1,4 @@
-"""Every format gives back what it was given, and all of them are told the same."""
+"""Tests that each codec decodes its own encoding, and that all codecs get the same messages."""
 
 import random
 import struct

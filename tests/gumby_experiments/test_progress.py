@@ -1,4 +1,4 @@
-"""Speed over time, from the points at which a download was seen."""
+"""Tests the speed of a download over time, computed from its progress at irregular times."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The command from outside: whole short runs, runs that are stopped, nodes that die, wrong words."""
+"""Tests `tunnel-pool experiment` from outside: short runs, stopped runs, nodes that die, wrong arguments."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ WRONG = [
 
 
 async def test_wrong_words_are_answered_in_one_line():
-    """Side by side: each takes a process to start."""
+    """The commands run side by side, as each takes a process to start."""
 
     async def ended(arguments):
         async with command("experiment", *arguments) as running:

@@ -1,4 +1,4 @@
-"""What is sampled of a process, and of one that is about to end."""
+"""Tests the samples of a running process, and that a process about to end gives none."""
 
 import os
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Gumby's grammar, and what is added to it."""
+"""Tests the parser of scenarios: Gumby's grammar, and our additions to it."""
 
 import contextlib
 import string

@@ -1,4 +1,4 @@
-"""The simulation where the answer is known, and the law that is fitted to it."""
+"""Tests the simulation on cases with a known result, and the scalability law fitted to it."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Caps on others' circuits, without a clock of their own."""
+"""Tests the limits on circuits and handshakes of others, at times that the tests pass in."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a stranger can make a node send to somebody else: never more bytes than came."""
+"""Tests that a stranger cannot make a node send a third party more bytes than the stranger sent."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""In which order, and how fast, an introduction point announces seeders in the DHT."""
+"""Tests the order and the rate at which an introduction point announces seeders in the DHT."""
 
 import asyncio
 import itertools

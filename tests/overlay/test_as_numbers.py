@@ -1,4 +1,4 @@
-"""Hops of one autonomous system are hops of one network, where a database of AS numbers is given."""
+"""Tests that hops of one autonomous system count as one network, given a database of AS numbers."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Which introduction point is asked next, and who owes an answer."""
+"""Tests the order in which introduction points are asked, and the bookkeeping of unanswered requests."""
 
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import IntroductionPoint

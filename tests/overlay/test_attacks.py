@@ -1,4 +1,4 @@
-"""What one hostile relay, one address or one packet could do to a node, tried on real ones. See docs/THREATS.md."""
+"""Tests attacks on real nodes by one hostile relay, one address or one packet. See docs/THREATS.md."""
 
 import asyncio
 import os

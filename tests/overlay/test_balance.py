@@ -1,4 +1,4 @@
-"""The golden ratio of exits and others, over simulated meetings."""
+"""Tests that a node keeps exits and other peers in the golden ratio, over simulated meetings."""
 
 import random
 

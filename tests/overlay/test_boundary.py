@@ -1,4 +1,4 @@
-"""Whatever strangers send ends in a counter: no datagram makes a line in the log, or keeps a node from answering."""
+"""Tests that strangers' datagrams are only counted: none is logged, and none keeps a node from answering."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The fast packing of data cells, compared with py-ipv8's own serializer, and tried on garbage."""
+"""Tests the fast packing of data cells against py-ipv8's own serializer, and with garbage."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Which association gets what comes in."""
+"""Tests which SOCKS5 association gets a datagram that arrives over a circuit."""
 
 from tunnel_pool.overlay.clients import clients as own
 from tunnel_pool.overlay.clients.clients import Clients

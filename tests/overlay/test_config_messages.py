@@ -1,4 +1,4 @@
-"""What a child reads of a configuration is what the main process wrote."""
+"""Tests that a child decodes the configuration exactly as the main process encoded it."""
 
 from dataclasses import fields
 

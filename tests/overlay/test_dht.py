@@ -1,4 +1,4 @@
-"""The DHT of introduction points: who is remembered, who is asked, and other nodes that are py-ipv8's."""
+"""Tests the DHT of introduction points: which nodes it remembers and asks, also among nodes of plain py-ipv8."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ def new_key():
 
 @asynccontextmanager
 async def plain_node(kind=DHTDiscoveryCommunity):
-    """A node of py-ipv8's own DHT."""
+    """Yield a node of py-ipv8's own DHT."""
     endpoint = UDPEndpoint(0, unused_host())
     await endpoint.open()
     peer = Peer(new_key(), UDPv4Address(*endpoint.get_address()))

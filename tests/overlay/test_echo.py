@@ -1,4 +1,4 @@
-"""No message's answer brings the same message back: two nodes that ask each other come to rest, room or no room."""
+"""Tests that no answer triggers its request again: two nodes fall silent, even if they have no room for each other."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The addresses by which libtorrent knows end-to-end peers: they reveal neither the circuit nor the lane."""
+"""Tests the addresses that stand for end-to-end peers in libtorrent: they reveal neither the circuit nor the lane."""
 
 import itertools
 import secrets

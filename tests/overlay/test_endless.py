@@ -1,4 +1,4 @@
-"""Tasks that never end are not taken for stuck."""
+"""Tests that tasks registered as endless are not reported as stuck."""
 
 import asyncio
 import logging

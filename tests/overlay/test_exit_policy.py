@@ -1,4 +1,4 @@
-"""Destinations that only the Python engine can be asked for; tests/packet_engine/test_vectors.py has all others."""
+"""Tests destinations that only the Python engine can be given; tests/packet_engine/test_vectors.py has all others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which exits are chosen more often: by how they served, and by what they carry."""
+"""Tests which exits are chosen more often, by how well they served and by the kinds of traffic that they carry."""
 
 import random
 import time
@@ -100,7 +100,7 @@ def peers(count):
 
 
 class Community:
-    """The part of a tunnel community that is asked here: exits, and what flags they have."""
+    """The part of a tunnel community that the choice of exits uses: exits and their flags."""
 
     def __init__(self, flags):
         self.candidates = {

@@ -1,4 +1,4 @@
-"""The overlay of a node whose children share its port: what it announces for them, and what it hands on."""
+"""Tests the overlay of a node whose children share its port: its announces, and the messages passed to children."""
 
 import os
 

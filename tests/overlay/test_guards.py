@@ -1,4 +1,4 @@
-"""Which node becomes which hop, which stay guards, and where we are: no I/O."""
+"""Tests the choice of hops and guards, and the votes on a node's own address, without I/O."""
 
 import random
 

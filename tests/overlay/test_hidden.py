@@ -1,4 +1,4 @@
-"""Hidden services between communities in this process, over real sockets: who meets whom, and who is refused."""
+"""Tests hidden services between communities in this process, over real sockets: rendezvous and refusals."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Which node becomes which hop, among a handful of them."""
+"""Tests the choice of each hop of a circuit among a handful of nodes."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ def relays(count):
 
 
 class Community:
-    """The part of a tunnel community that is asked here."""
+    """The part of a tunnel community that HopChoice uses."""
 
     def __init__(self, peers, first, second):
         self._peers = peers

@@ -1,4 +1,4 @@
-"""HTTP requests through exits: what may pass, whole and in pieces, from a real server."""
+"""Tests HTTP requests through exits: which requests and answers may pass, whole and in pieces, from a real server."""
 
 import asyncio
 import gzip
@@ -38,7 +38,7 @@ def may_pass(response):
 
 
 def encoded(value):
-    """The plainest bencoder."""
+    """Bencode a value (BEP 3)."""
     if isinstance(value, int):
         return b"i%de" % value
     if isinstance(value, bytes):

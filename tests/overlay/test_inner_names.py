@@ -1,4 +1,4 @@
-"""Names of inner networks: no exit looks them up, and no exit is asked for them."""
+"""Tests that names of internal networks are neither sent to an exit nor resolved by one."""
 
 import asyncio
 import socket
@@ -78,7 +78,7 @@ class Policy(SimpleNamespace):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Names that the system is asked for; it answers those that begin with `quick`, the others at the end."""
+    """Yield the names that getaddrinfo is called with; only those that begin with `quick` resolve before the end."""
     names, answers = [], threading.Event()
 
     def getaddrinfo(name, port, **options):

@@ -1,4 +1,4 @@
-"""Whom an introduction point introduces, when several say that they are the same seeder."""
+"""Tests whom an introduction point introduces if several circuits claim to lead to the same seeder."""
 
 from contextlib import asynccontextmanager
 from functools import partial

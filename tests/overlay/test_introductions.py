@@ -1,4 +1,4 @@
-"""Whom a node takes in, and for how long."""
+"""Tests which nodes get a place among a node's peers, and for how long."""
 
 import itertools
 import socket
@@ -13,7 +13,7 @@ from tunnel_pool.overlay.peers.questions import MAX_WRONG_ANSWERS
 
 @pytest.fixture
 def as_of_the_internet(monkeypatch):
-    """Loopback addresses have as many places as those of the internet."""
+    """Give loopback addresses as many places as addresses of the internet have."""
     monkeypatch.setattr("tunnel_pool.overlay.peers.introductions.MAX_PER_INNER_HOST", MAX_PER_HOST)
 
 

@@ -1,4 +1,4 @@
-"""Which circuits are asked whether their end is there, and which are given up."""
+"""Tests which silent circuits are pinged, and which are declared dead."""
 
 from tunnel_pool.overlay.clients.liveness import ANSWER_S, PING_AGAIN_S, SILENT_S, Carried, Liveness
 

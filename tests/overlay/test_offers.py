@@ -1,4 +1,4 @@
-"""Over which circuits the swarms that we seed are offered, and what a circuit that offers several may ask for."""
+"""Tests which circuits offer the swarms that we seed, and which swarms a shared circuit may ask for."""
 
 import pytest
 from ipv8.messaging.anonymization.payload import CreateE2EPayload

@@ -1,4 +1,4 @@
-"""Which sources are answered, and how often: those that proved to be at their address."""
+"""Tests that only sources with a proven address are answered, and how often."""
 
 from tunnel_pool.overlay.peers import proven
 from tunnel_pool.overlay.peers.proven import HeldPackets, ProvenSources, Source

@@ -1,4 +1,4 @@
-"""The window of the Python engine; its twin is tested by cargo with the same properties."""
+"""Tests the replay window of the Python engine; cargo tests the native engine's for the same properties."""
 
 from hypothesis import given
 from hypothesis import strategies as st

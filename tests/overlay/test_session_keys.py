@@ -1,4 +1,4 @@
-"""Our session keys beside those of ipv8_rust_tunnels, which other nodes of the network derive and seal with."""
+"""Tests our session keys against ipv8_rust_tunnels, which other nodes of the network derive and seal with."""
 
 import pytest
 from hypothesis import given

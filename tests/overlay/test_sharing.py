@@ -1,4 +1,4 @@
-"""One child of a node whose children share a port: its circuit ids, the loss of its buckets, the keys it lends."""
+"""Tests one child of a node whose children share a port: its circuit ids, lost buckets, and lent keys."""
 
 import os
 from contextlib import asynccontextmanager

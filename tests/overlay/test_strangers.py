@@ -1,4 +1,4 @@
-"""Which strangers reach a circuit that ends here; packet_engine/src/strangers.rs has the same tests."""
+"""Tests which strangers reach a circuit that ends here; packet_engine/src/strangers.rs has the same tests."""
 
 import pytest
 

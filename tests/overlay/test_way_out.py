@@ -1,4 +1,4 @@
-"""How a client gets out that knows no exit, or whose provider drops what goes to exits."""
+"""Tests how a client that knows no exit, or whose provider drops packets to exits, gets out through relays."""
 
 import asyncio
 import math
@@ -120,7 +120,7 @@ async def test_a_backup_exit_is_taken_when_no_other_one_answers(engine):
 
 
 class _Boasting:
-    """Packs this key, so many times, in the place of what a relay tells of; a repetition says that exits follow."""
+    """Packs one key, `count` times, in place of the exits that a relay knows; a repetition says that exits follow."""
 
     def __init__(self, serializer, key, count):
         self._serializer = serializer
@@ -135,7 +135,7 @@ class _Boasting:
 
 @pytest.mark.parametrize("told", ["ours", "of another kind", "cut short", "none"])
 async def test_a_relay_that_tells_of_what_is_no_hop_gets_no_circuit(told):
-    """The key of the client itself, one that hops can't have (py-ipv8's M2Crypto), and no key at all."""
+    """The relay names the client's own key, one that hops can't have (py-ipv8's M2Crypto), part of a key, or none."""
     async with network(exits=0, relays=1) as (relay,), tunnels("plain", [address_of(relay)]) as client:
         await until(lambda: client.get_candidates(PEER_FLAG_RELAY))
         key = {

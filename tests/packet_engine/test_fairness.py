@@ -1,4 +1,4 @@
-"""Eight circuits in one child, all with more to carry than it can: none starves."""
+"""Tests that none of eight overloaded circuits in one child starves."""
 
 import asyncio
 import contextlib

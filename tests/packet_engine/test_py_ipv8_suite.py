@@ -1,4 +1,4 @@
-"""py-ipv8's own tests of its TunnelCommunity and hidden services, on our endpoints, native and Python.
+"""Runs py-ipv8's own tests of its TunnelCommunity and hidden services on our endpoints, native and Python.
 
 On a single engine, all of them run; between two engines, those that mock the other end are skipped."""
 

@@ -1,4 +1,4 @@
-"""The rules of an exit and the bytes of a cell, the same on both engines."""
+"""Tests that both engines apply the same exit rules, and encode a cell to the same bytes."""
 
 from pathlib import Path
 

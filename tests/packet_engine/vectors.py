@@ -1,4 +1,4 @@
-"""What both engines must say about the same bytes."""
+"""Test vectors on which both engines must agree: addresses, and the contents of datagrams."""
 
 PUBLIC = ["8.8.8.8", "130.161.119.206", "2001:4860:4860::8888", "::ffff:8.8.8.8"]
 PRIVATE = [

@@ -27,7 +27,7 @@ def called(child, frame):
 
 
 def test_every_call_and_result_share_a_name():
-    """So that a reply can be matched to its call, and no row of the tables is forgotten."""
+    """The shared name matches a reply to its call; a difference shows a row missing from the tables."""
     assert {f.name for f in pb.Request.DESCRIPTOR.fields} == {f.name for f in pb.Reply.DESCRIPTOR.fields}
 
 

@@ -1,4 +1,4 @@
-"""What is dropped is counted under names of one list."""
+"""Tests that all counters of dropped datagrams have names from one list."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The reader and the writer of the data stream, on real pipes."""
+"""Tests the reader and the writer of the data stream, on real pipes."""
 
 import asyncio
 import os

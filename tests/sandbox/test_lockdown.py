@@ -1,4 +1,4 @@
-"""libtorrent in a network of its own reaches nothing, whatever it is given; a thread there can't leave it."""
+"""Tests that libtorrent in a network namespace of its own reaches nobody, and that a thread cannot leave it."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The server with real sockets, as libtorrent and others would use it."""
+"""Tests the SOCKS5 server over real sockets, as libtorrent and other clients use it."""
 
 import asyncio
 import contextlib

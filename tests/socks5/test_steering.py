@@ -1,4 +1,4 @@
-"""Buckets: the pure table, the program, and what the kernel makes of it."""
+"""Tests the buckets of destinations: the pure table, the BPF program, and the kernel that runs it."""
 
 import random
 import socket

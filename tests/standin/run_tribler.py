@@ -1,4 +1,4 @@
-"""run_tribler.py of the stand-in: does what STANDIN (JSON) says, until it is told to shut down."""
+"""Stands in for Tribler's run_tribler.py: runs the download in STANDIN (JSON) until it is asked to shut down."""
 
 import asyncio
 import json

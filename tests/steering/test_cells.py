@@ -1,4 +1,4 @@
-"""Circuit ids and buckets: the pure table, the programs, and what the kernel makes of them."""
+"""Tests circuit ids and their buckets: the pure table, the BPF programs, and the kernel that runs them."""
 
 import random
 import socket

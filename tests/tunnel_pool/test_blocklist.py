@@ -1,4 +1,4 @@
-"""Block lists: the forms in which they are passed around, and what a damaged or hostile one does."""
+"""Tests block lists in their common formats, and damaged and hostile ones."""
 
 import gzip
 import ipaddress

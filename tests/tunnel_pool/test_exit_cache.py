@@ -1,4 +1,4 @@
-"""Exits are there again after a restart, and a file that is none does no harm."""
+"""Tests that known exits survive a restart, and that an invalid file of exits does no harm."""
 
 import pytest
 from hypothesis import given

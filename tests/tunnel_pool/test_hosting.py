@@ -1,4 +1,4 @@
-"""Programs that embed the pool: frozen ones, and those on machines where no pool can run."""
+"""Tests programs that embed the pool: frozen ones, and those on machines where no pool can run."""
 
 import logging
 import os

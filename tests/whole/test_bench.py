@@ -1,4 +1,4 @@
-"""The benchmark itself: short runs of real contenders, and what it refuses before it measures."""
+"""Tests the benchmark: short runs of real contenders, and its refusals before it measures."""
 
 import pytest
 

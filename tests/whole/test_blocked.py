@@ -1,4 +1,4 @@
-"""Whose provider drops what goes to exits, and what comes from them, gets out through relays."""
+"""Tests that a client whose provider drops packets to and from exits gets out through relays."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Wrong input by hand: one clear line, the right exit code, nothing left running."""
+"""Tests wrong input on the command line: one clear line, the right exit code, nothing left running."""
 
 import asyncio
 import socket
@@ -57,7 +57,7 @@ async def test_what_the_command_needs_and_is_not_installed_is_said_in_one_line(m
 
 
 async def test_wrong_usage_is_2():
-    """Side by side, a few at a time: each takes a process to start."""
+    """The commands run side by side, a few at a time, as each takes a process to start."""
     gate = asyncio.Semaphore(4)
 
     async def failed(arguments):

@@ -1,4 +1,4 @@
-"""What tunnel_pool.contract promises, on both who keep it: in one process, and over real children."""
+"""Tests both implementations of tunnel_pool.contract: in one process, and over real children."""
 
 import asyncio
 

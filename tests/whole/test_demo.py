@@ -1,4 +1,4 @@
-"""The demo as its users run it: what it reports, and what it survives."""
+"""Tests the demo as its users run it: its report, and the failures that it survives."""
 
 import asyncio
 import os

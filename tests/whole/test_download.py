@@ -1,4 +1,4 @@
-"""tunnel-pool download from what a user has: a magnet link with a tracker, several files, a folder that fills up."""
+"""Tests `tunnel-pool download` with users' input: a magnet link with a tracker, a hybrid torrent, and a full disk."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Plain clients, to which nobody can connect, find what is seeded with hops, and nobody else learns who seeds it."""
+"""Tests that plain clients without an open port find a seed with hops, and that nobody learns who seeds it."""
 
 import shutil
 
@@ -15,7 +15,7 @@ WITHIN_S = 60
 
 
 async def seen_by(what, hops, source, exits, tmp_path):
-    """Return what found_world.py says, once it is known that nothing told who seeds."""
+    """Run found_world.py, check that nothing told who seeds, and return its report."""
     result = await told_by("tests.worlds.found_world", tmp_path, hops, source, exits, what, timeout_s=150)
     assert result["code"] == 0, result
     assert set(result["elsewhere"]) <= HARMLESS

@@ -1,4 +1,4 @@
-"""Hidden seeding and downloading from outside: real commands, real relays, no exit."""
+"""Tests hidden seeding and downloading from outside: real commands, real relays, no exit."""
 
 import asyncio
 import binascii

@@ -1,4 +1,4 @@
-"""Programs of ours at one address that have nothing to do: they know each other, and are quiet."""
+"""Tests that our programs at one address, with nothing to do, know each other and send little."""
 
 import asyncio
 import json

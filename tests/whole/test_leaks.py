@@ -1,4 +1,4 @@
-"""Nothing leaves but by the tunnels: seen on the wire of a client in a network namespace of its own."""
+"""Tests on the wire that a client in a network namespace of its own sends nothing past the tunnels."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ pytestmark = [
 
 
 async def told_by(module, *arguments, timeout_s=95):
-    """Return what the module says that it saw, run in namespaces of its own."""
+    """Run the module in namespaces of its own, and return its report."""
     process = await asyncio.create_subprocess_exec(
         *UNSHARE, sys.executable, "-m", module, *map(str, arguments),
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A daemon with many torrents with hops that is started again: all of them go on, and its log stays short."""
+"""Tests the restart of a daemon with many torrents with hops: all of them go on, and the log stays short."""
 
 import re
 import secrets

@@ -1,4 +1,4 @@
-"""What is installed is what was chosen, to the byte."""
+"""Tests that the pinned versions and hashes agree, and that the source distribution and the wheels are complete."""
 
 import os
 import re
@@ -50,7 +50,7 @@ BUILT = (".git", ".venv*", "target", "*.so", "*.egg-info", "__pycache__", "resul
 
 @pytest.fixture
 def source(tmp_path):
-    """The source as it is checked out, without what was built of it."""
+    """Return a copy of the source as it is checked out, without what was built of it."""
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(*BUILT), symlinks=True)
     return tmp_path / "source"
 

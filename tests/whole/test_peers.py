@@ -1,4 +1,4 @@
-"""Plain pyipv8 on the other side: a real peer that knows nothing of us."""
+"""Tests our programs with plain pyipv8 on the other side, a real peer without any of our code."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def download_through(host, port, tmp_path):
 
 
 async def plain_client_through(tmp_path, hops, workers, endpoint="python"):
-    """A plain client over `hops` of our nodes, the last an exit; returns what it printed and the exit's host."""
+    """Run a plain client over `hops` nodes of ours, the last an exit; return its answer, the echo and the exit host."""
     hosts = [unused_host() for _ in range(hops)]
     ports = [free_port(host) for host in hosts]
     async with AsyncExitStack() as stack:

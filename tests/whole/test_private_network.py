@@ -1,4 +1,4 @@
-"""A private network by the files that one command has written: each program is started as README says."""
+"""Tests a private network started as README says, from the files that one command has written."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The real Tribler's core on our pool, because the stand-in in tests/whole/test_tribler.py may behave differently."""
+"""Tests the real Tribler's core on our pool; the stand-in in tests/whole/test_tribler.py may behave differently."""
 
 import json
 import os
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def there():
-    """Skips where Tribler or a Python for it is missing, and says which; what it needs is installed once."""
+    """Skip if Tribler or a Python for it is missing, and say which; its requirements are installed once."""
     try:
         real_tribler.source()
         real_tribler.python()

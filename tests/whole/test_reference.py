@@ -1,4 +1,4 @@
-"""docs/CLI.md says what the parsers say."""
+"""Tests that docs/CLI.md matches the argument parsers."""
 
 from tests.worlds.commands import ROOT
 from tunnel_pool.cli import reference

@@ -1,4 +1,4 @@
-"""Torrents with hops that are removed one after another: nothing stands still, and each tracker is told once."""
+"""Tests removing torrents with hops one after another: the daemon stays responsive, and tells each tracker once."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""Downloads over streams while processes on the way die: they complete, and the other peers are reached again."""
+"""Tests downloads over streams while processes on the way die: they complete, and reach the other peers again."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Downloads from what speaks TCP alone: peers of other programs, HTTPS trackers and web seeds; and hidden peers."""
+"""Tests downloads from TCP-only peers of other programs, HTTPS trackers and web seeds, and from hidden peers."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""TCP through circuits: a SOCKS5 client, real nodes on loopback, and servers outside."""
+"""Tests TCP through circuits: a SOCKS5 client, real nodes on loopback, and servers outside."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The pooled community beside py-ipv8's class: nothing public is forgotten, and each name is as the table says."""
+"""Tests the pooled community against py-ipv8's class: each public name is in the table, and is as the table says."""
 
 import asyncio
 import json

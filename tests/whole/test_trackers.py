@@ -1,4 +1,4 @@
-"""Peers found through the tunnels alone, from HTTP and UDP trackers; with the DHT, and on the wire: test_leaks.py."""
+"""Tests peers found through the tunnels alone, by HTTP and UDP trackers; test_leaks.py has the DHT and the wire."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""python -m tunnel_pool.tribler on a stand-in for Tribler's core, with real py-ipv8, libtorrent and children."""
+"""Tests tunnel_pool.tribler on a stand-in for Tribler's core, with real py-ipv8, libtorrent and children."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The systemd units: how much of the machine they leave to the program."""
+"""Tests that the systemd units leave little of the machine to the program."""
 
 import shutil
 import subprocess

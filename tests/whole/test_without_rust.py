@@ -1,4 +1,4 @@
-"""An install where there is no cargo: it goes through, says so, and everything runs on the Python engine."""
+"""Tests an install without cargo: it succeeds, says so, and everything runs on the Python engine."""
 
 import os
 import shutil

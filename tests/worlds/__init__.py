@@ -1,1 +1,1 @@
-"""What tests run beside the program: networks, swarms, peers, trackers and walls, and how they are started."""
+"""Networks, swarms, peers, trackers and blocked routes for tests, and the functions that start them."""

@@ -1,4 +1,4 @@
-"""Running the program as its users do: as a process, from outside."""
+"""Runs the program as its users do: as a process, from outside."""
 
 import asyncio
 import contextlib

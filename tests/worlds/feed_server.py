@@ -1,4 +1,4 @@
-"""A server of feeds, as a tracker's site has one; it notes who asks for what."""
+"""Runs a server of feeds, as a tracker's site does, and records each request with its client."""
 
 from contextlib import asynccontextmanager
 from xml.sax.saxutils import escape, quoteattr

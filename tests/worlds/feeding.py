@@ -1,4 +1,4 @@
-"""Every stream parser is run whole, byte by byte, with what follows, and on mutated valid input."""
+"""Feeds stream parsers with valid input, whole, byte by byte and in pieces, and with mutated input."""
 
 import itertools
 from collections.abc import Callable, Iterable

@@ -153,7 +153,7 @@ async def opened(folder, client, hops, *, source, exits, what, options, stack):
 
 
 async def seeding(world, daemon):
-    """Add the torrent, and return what asks the daemon, once others can find it."""
+    """Add the torrent, and return a function that asks the daemon, once others can find the torrent."""
     ask = await asking(daemon, world.client)
     await ask("torrent_add", added_by(str(world.torrent())))
     await daemon.until_line(lambda line: "Others find the torrents" in line)

@@ -1,4 +1,4 @@
-"""A program that embeds the pool, and takes itself to be frozen: its children are started by its own executable.
+"""Embeds the pool in a program that takes itself to be frozen: its own executable also starts the children.
 
 HOST_PROGRAM is that executable. Prints one JSON object: how its children were started, and whether Twisted was needed.
 """

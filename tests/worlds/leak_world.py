@@ -216,7 +216,7 @@ async def find_seeder(source, swarm, stack):
 
 
 async def hostile_torrent(swarm, infohash, stack):
-    """A .torrent file that names whatever libtorrent might reach past its proxy, and a tracker that does, too."""
+    """Write a torrent file that names hosts past the proxy, and run a tracker that does, too; return the path."""
     names = ["peer.example", "localhost.example", OUTSIDE_6]
     tracker, _ = await stack.enter_async_context(http_tracker(TRACKER, names))
     await announce(tracker, infohash, swarm.seeders[0])
@@ -247,7 +247,7 @@ async def hostile_torrent(swarm, infohash, stack):
 
 
 async def hostile_feed(swarm, infohash, stack):
-    """A feed that names the swarm's torrent, and before it whatever its reader might ask past the tunnels."""
+    """Serve a feed that names addresses past the tunnels, and then the swarm's torrent."""
     tracker, _ = await stack.enter_async_context(http_tracker(TRACKER))
     await announce(tracker, infohash, swarm.seeders[0])
     trusted, tls = authority(swarm.torrent.parent, FEED_NAME)

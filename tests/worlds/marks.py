@@ -1,4 +1,4 @@
-"""Which kinds of a test run by default, and which among the slow ones."""
+"""Marks that run a test on each engine and kind of tunnels; the slower combinations are marked `slow`."""
 
 import pytest
 

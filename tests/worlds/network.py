@@ -37,7 +37,7 @@ engine = EngineChoice.AUTO
 
 
 def unused_host():
-    """An address of 127.0.0.0/8 that no other test uses."""
+    """Return an address of 127.0.0.0/8 that no other test uses."""
     number = next(_numbers)
     return f"127.{_NET}.{number // 250}.{number % 250 + 1}"
 
@@ -148,7 +148,7 @@ class Echo:
 
 
 def dht_like(text):
-    """A datagram that an exit lets pass: it looks like a DHT message."""
+    """Return a datagram that an exit lets pass: it looks like a DHT message."""
     return b"d1:t" + str(len(text)).encode() + b":" + text + b"e"
 
 

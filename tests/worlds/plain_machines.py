@@ -1,4 +1,4 @@
-"""Others on the network of a test's namespace: hosts with a namespace of their own, and plain BitTorrent clients."""
+"""Other hosts on a test's network, each with a namespace of its own, and plain BitTorrent clients."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The real Tribler 8.4.3: where its source is, and a Python that has what it needs.
+"""Finds the source of the real Tribler 8.4.3, and a Python with its requirements.
 
 Its source is not ours to keep: it is looked for in TRIBLER_SOURCE, else beside the repository.
 """

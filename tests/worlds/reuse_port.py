@@ -1,4 +1,4 @@
-"""Sockets of one port, where this system can steer among them."""
+"""Opens sockets that share one port; skips the test if this system cannot steer among them."""
 
 from contextlib import contextmanager
 

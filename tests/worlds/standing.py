@@ -1,4 +1,4 @@
-"""How long downloads stand still, as their seeders see it."""
+"""Measures how long downloads stand still, by the uploads of their seeders."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Where a torrent's peers are found in tests: real trackers and DHT nodes on loopback, and a seeder that is in them."""
+"""Runs real trackers and DHT nodes on loopback, where tests find a torrent's peers, and announces a seeder there."""
 
 import asyncio
 import getpass
@@ -83,7 +83,7 @@ async def announce(tracker, infohash, peer):
 
 
 def _listed(packed, names):
-    """Peers in the form of BEP 3, with some that have a name in the place of an address."""
+    """Return peers in the form of BEP 3, with some that have a name in the place of an address."""
     places = [(".".join(map(str, peer[:4])), int.from_bytes(peer[4:], "big")) for peer in packed]
     return [{b"ip": host.encode(), b"port": port} for host, port in [*((name, 6881) for name in names), *places]]
 

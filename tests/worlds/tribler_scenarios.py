@@ -1,4 +1,4 @@
-"""What users of the real Tribler do with it; a network namespace that has loopback alone, which `unshare -n` made.
+"""Uses the real Tribler as its users do, in a network namespace with loopback alone, which `unshare -n` made.
 
 tribler_scenarios.py SCENARIO FOLDER [ARGUMENT...]; prints one JSON object, what was seen.
 """

@@ -1,4 +1,4 @@
-"""Runs Tribler's own unit tests of its tunnels on our class: a Python that has Tribler's needs runs this.
+"""Runs Tribler's own unit tests of its tunnels on our class; the Python must have Tribler's requirements.
 
 Prints one JSON object: how many tests ran, and of each that failed its name and the last line of its traceback.
 """

@@ -1,4 +1,4 @@
-"""The real Tribler in a network namespace that has loopback alone, and who it meets there."""
+"""Runs the real Tribler in a network namespace with loopback alone, and the nodes and seeders that it meets there."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The cut of a real run's recorded profile, and what moves it."""
+"""Tests the minimum cut of a real run's recorded profile, and that changed weights move the cut."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The meter on a program whose flows are known, and the command on another's and on ours."""
+"""Tests `tunnel-pool cut` on a program with known flows, and on a run of our own."""
 
 import json
 

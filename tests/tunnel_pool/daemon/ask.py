@@ -1,4 +1,4 @@
-"""ask.py ADDRESS METHOD PARAMETERS: one request to a daemon, from the namespace that it is in."""
+"""Sends one request to a daemon from the namespace that it runs in: ask.py ADDRESS METHOD PARAMETERS."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Plain seeders, and disks, for daemons that tests run."""
+"""Fixtures for daemons under test: a plain seeder, and disks."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ def seeder(tmp_path_factory):
 
 @pytest.fixture
 def mount(tmp_path):
-    """Return what mounts at a new folder, with mount's arguments; skip the test unless we are root."""
+    """Return a function that mounts at a new folder, with mount's arguments; skip the test unless we are root."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a disk")
     with contextlib.ExitStack() as stack:

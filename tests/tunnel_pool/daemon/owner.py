@@ -1,4 +1,4 @@
-"""Somebody who changes a daemon's torrents at random, and knows what has to be true afterwards."""
+"""Changes a daemon's torrents at random, as an owner does, and checks that their states are possible ones."""
 
 import asyncio
 import random
@@ -187,7 +187,7 @@ class Owner:
 
 
 def right_files(seeder, torrent):
-    """Whether a complete torrent's files are the seeder's."""
+    """Return whether a complete torrent's files are the seeder's."""
     name = seeder.names[torrent["hash_string"]]
     here, there = seeder.folder / name, Path(torrent["download_dir"]) / name
     return all(same_bytes(here / path, there / path) for path in FILES)

@@ -1,4 +1,4 @@
-"""A program of the owner's that a daemon posts to when a torrent was downloaded."""
+"""Stands in for the owner's program that a daemon posts to when a torrent is downloaded."""
 
 import contextlib
 

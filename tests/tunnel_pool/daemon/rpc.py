@@ -1,4 +1,4 @@
-"""A client of the daemon's RPC, which imports little, as programs that ask once start often."""
+"""A client of the daemon's RPC with few imports, because programs that send one request start often."""
 
 import aiohttp
 
@@ -20,7 +20,7 @@ class Rpc:
 
     @property
     def where(self):
-        """The URL, and the headers with the session id that the daemon gave us."""
+        """Return the URL, and the headers with the session id that the daemon gave us."""
         return self._url, self._headers
 
     async def post(self, body):

@@ -1,4 +1,4 @@
-"""A daemon as its owner runs it, and a client of Transmission that is not ours."""
+"""Runs daemons as their owners do, and connects transmission-rpc, a client of another project."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The API under /api: what it does, what it refuses, and that it is what its document says."""
+"""Tests the API under /api: its effects, its refusals, and that it matches its OpenAPI document."""
 
 import asyncio
 import base64

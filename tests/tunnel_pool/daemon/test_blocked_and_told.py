@@ -1,4 +1,4 @@
-"""Block lists of plain torrents, and the owner's program that is posted to when a torrent was downloaded."""
+"""Tests block lists of plain torrents, and the POST to the owner's program when a torrent is downloaded."""
 
 import asyncio
 import contextlib

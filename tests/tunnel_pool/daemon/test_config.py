@@ -1,4 +1,4 @@
-"""The daemon's configuration: file, environment, command line; and the folders that it watches."""
+"""Tests the daemon's configuration by file, environment and command line, and the folders that it watches."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A daemon's store that is damaged or gone: a bad row costs one torrent, a backup replaces the rest."""
+"""Tests a daemon's damaged or missing store: a bad row costs one torrent, a backup replaces the rest."""
 
 import contextlib
 import json
@@ -90,7 +90,7 @@ def make_zeros(path):
 
 
 def overwrite_the_middle(path):
-    """Leave what SQLite looks at first."""
+    """Overwrite all but the first 4096 bytes, which SQLite reads first."""
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
 

@@ -1,4 +1,4 @@
-"""Disks that are unmounted, full or read-only, and files that are cut short: nothing is lost, and all goes on."""
+"""Tests unmounted, full and read-only disks, and truncated files: no data is lost, and downloads go on."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The owner's program that runs when a torrent was downloaded: what it is told, and that it can do no harm."""
+"""Tests the owner's program that runs when a torrent is downloaded: its environment, and that it can do no harm."""
 
 import os
 
@@ -25,7 +25,7 @@ def script_at(path, text):
 
 
 def is_running(pid):
-    """A process that has ended may wait for its new parent to notice."""
+    """Return whether a process runs; an ended one may be a zombie until its new parent reaps it."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What an owner asks for means the same by each face, and is done whole or not at all."""
+"""Tests that an owner's edit means the same over each interface, and is applied whole or not at all."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Who may drive a daemon: without a password its own user alone; connections and guesses are bounded."""
+"""Tests access to a daemon: without a password its own user alone; connections and guesses are bounded."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Feeds of a running daemon: from its owner's own network, and by HTTPS through real tunnels."""
+"""Tests feeds of a running daemon, fetched from its owner's own network and by HTTPS through real tunnels."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a feed says, where it may lead, and what rules take of it."""
+"""Tests how feeds are parsed, which addresses they may lead to, and which articles a rule adds."""
 
 import argparse
 import io

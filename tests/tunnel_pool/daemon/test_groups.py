@@ -1,4 +1,4 @@
-"""Bandwidth groups: torrents that share a speed limit."""
+"""Tests bandwidth groups: torrents that share a speed limit."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Hop counts that are said after a torrent was added, and those that are changed while it is there."""
+"""Tests hop counts that are set after a torrent was added, and changes of a torrent's hop count."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a hostile feed costs: nothing of the main process but its bytes."""
+"""Tests that a hostile feed costs the main process only the transfer of its bytes."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The folder for incomplete torrents: what comes goes there, and to its own folder once it is whole."""
+"""Tests the folder for incomplete torrents: files are downloaded there, and move to their own folder when complete."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ async def test_a_torrent_whose_way_home_is_blocked_goes_on_seeding_and_goes_home
 
 
 async def test_who_changes_a_torrent_whose_files_just_get_their_places_waits_for_that(seeder, tmp_path, monkeypatch):
-    """Nobody is told that a torrent is being moved whose files were known a moment ago."""
+    """An edit is not refused as "being moved already" if the torrent's files became known a moment ago."""
     held = []
     answer = AlertReader._storage_moved_alert
     monkeypatch.setattr(AlertReader, "_storage_moved_alert", lambda *told: held.append(told))
@@ -110,7 +110,7 @@ async def test_nobody_waits_for_files_that_have_no_place(seeder, tmp_path):
 
 
 async def test_a_torrent_that_is_being_moved_is_given_no_other_place(tmp_path, monkeypatch):
-    """Else its move would never end, as libtorrent answers the later one alone."""
+    """Otherwise its move would never end, as libtorrent answers the later move alone."""
     held = []
     content = make_torrent(tmp_path / "here", "t", SIZES)
     async with daemon_here(tmp_path) as here:
@@ -130,7 +130,7 @@ async def test_a_torrent_that_is_being_moved_is_given_no_other_place(tmp_path, m
 
 @pytest.mark.parametrize("is_own", [True, False])
 async def test_a_move_replaces_nothing_that_is_there(is_own, tmp_path):
-    """Neither the whole file, onto which a torrent with a piece of it is moved, nor somebody else's."""
+    """Moving a torrent with one piece of a file replaces neither the whole file nor somebody else's."""
     there, folder = tmp_path / "there", tmp_path / "here"
     content = make_torrent(there, "t", SIZES)
     (folder / "t").mkdir(parents=True)

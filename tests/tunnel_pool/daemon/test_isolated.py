@@ -1,4 +1,4 @@
-"""Which of the daemon's torrents share a libtorrent session and its circuits, while they come, change and go."""
+"""Tests which of the daemon's torrents share a libtorrent session and circuits, while they come, change and go."""
 
 from contextlib import asynccontextmanager
 

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments: what was acknowledged is there afterwards, and every file is right."""
+"""Tests `kill -9` at random moments: acknowledged changes are kept, and every file is right."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ async def test_what_was_downloaded_since_the_last_save_is_there_after_a_kill(tmp
 
 @pytest.mark.slow
 async def test_the_peers_of_a_magnet_link_are_known_to_the_next_start(tmp_path):
-    """Also those that failed last, which libtorrent's resume data lacks."""
+    """These include peers that failed last, which libtorrent's resume data lacks."""
     parameters = lt.load_torrent_buffer(make_torrent(tmp_path / "seeds", "late", FILES))
     arguments = ["--workers=0", "--hops=0", f"--listen={unused_host()}:0"]
     with socket.create_server((unused_host(), 0)) as unused:

@@ -1,4 +1,4 @@
-"""The life of a torrent: its table, what libtorrent is to do in each state, and who may change a torrent."""
+"""Tests the states of a torrent: their table, the commands to libtorrent, and that only its own methods change it."""
 
 import ast
 import dataclasses

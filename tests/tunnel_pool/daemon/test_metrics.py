@@ -1,4 +1,4 @@
-"""What Prometheus scrapes, and that the dashboard asks for nothing else."""
+"""Tests that Prometheus gets every metric that the dashboard queries, and nothing that names a torrent."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.worlds.commands import ROOT
 
 
 def asked_for():
-    """Names of metrics in the dashboard's queries."""
+    """Return the names of metrics in the dashboard's queries."""
     dashboard = json.loads((ROOT / "contrib" / "grafana-daemon.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert queries

@@ -1,4 +1,4 @@
-"""What all faces say of a torrent: its name and where that is, its one id, its size, which files are wanted."""
+"""Tests the fields of a torrent in all interfaces: name, path, id, size and wanted files."""
 
 import asyncio
 import json

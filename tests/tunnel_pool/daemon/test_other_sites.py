@@ -1,4 +1,4 @@
-"""Pages of other sites: they reach the page at / and nothing else, and learn nothing."""
+"""Tests that pages of other sites reach the page at / and nothing else, and learn nothing."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Another user of this machine in masses: nothing of his is obeyed, and the owner is answered meanwhile."""
+"""Tests masses of connections by another user of this machine: none is obeyed, and the owner is still answered."""
 
 import asyncio
 import os
@@ -76,7 +76,7 @@ time.sleep(1)
 
 @needs_another_user
 def test_a_socket_that_its_user_has_closed_is_nobodys():
-    """Whether it was closed, half closed or reset: it is never root's, whose number the kernel shows for it."""
+    """A closed, half-closed or reset socket is never root's, whose number the kernel shows for it."""
     program = (
         "import socket, struct, sys\n"
         "sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"

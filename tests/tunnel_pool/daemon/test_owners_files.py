@@ -1,4 +1,4 @@
-"""Four clients do what they like with torrents that share names and folders: nobody's file is changed by another."""
+"""Tests four clients that edit torrents with shared names and folders: no torrent changes another's files."""
 
 import asyncio
 import base64
@@ -218,7 +218,7 @@ async def test_nobodys_file_is_changed_that_is_not_the_torrents_own(kills, tmp_p
 
 
 async def check_whole(world, rpc):
-    """Whatever a torrent says to have whole is right on the disk, and one more comes whole."""
+    """Check the files that torrents report as complete on the disk, and download one more torrent completely."""
     infohash, _ = world.torrents[0]
     await rpc.call("torrent_remove", {"ids": [infohash]})
     link = f"magnet:?xt=urn:btih:{infohash}&x.pe={world.seeder.address}"

@@ -1,4 +1,4 @@
-"""The page at / in a real browser, over a daemon that really downloads."""
+"""Tests the page at / in a real browser, with a daemon that really downloads."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ def write(page, selector, text):
 
 
 def said(page, text):
-    """Wait for what the page says, and have it say nothing."""
+    """Wait until the page shows this message, then clear it."""
     page.until_text("#message", text)
     page.script("document.getElementById('message').textContent = ''")
 

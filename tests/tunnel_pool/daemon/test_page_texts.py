@@ -1,4 +1,4 @@
-"""The texts of the page: each is there in every language, and none is there for nothing."""
+"""Tests the texts of the page: each exists in every language, and none is unused."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_no_text_is_there_for_nothing_and_none_is_missing():
 
 
 def heard(sentence):
-    """Return the keys of the texts that say what a sentence of the daemon's says (texts.js)."""
+    """Return the keys of the page's texts that match a sentence of the daemon's (texts.js)."""
     patterns = {
         key: re.sub(r"\\{\w+\\}", ".+?", re.escape(text).replace(r"\(s\)", "s?"))
         for key, text in texts_of("en").items()

@@ -1,4 +1,4 @@
-"""Who owns which path: no file that is there is written to by a torrent that it does not belong to."""
+"""Tests which torrent owns which path: a torrent never writes to an existing file that is not its own."""
 
 import hashlib
 import os
@@ -342,7 +342,7 @@ async def test_what_is_broken_in_a_torrents_own_files_is_mended(seeder, tmp_path
 
 
 async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(seeder, tmp_path, state):
-    """Also those of which no piece is whole; a file that came in their place since then is a stranger's."""
+    """Files without a whole piece count, too; a file that has replaced one since then is a stranger's."""
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
     torrent = torrent_of("t", files, folder=seeder.folder)
     seeder.start(read_metainfo(torrent))
@@ -363,7 +363,7 @@ async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(se
 
 
 async def test_files_that_come_while_a_torrent_is_removed_are_its_own(tmp_path, state, monkeypatch):
-    """Also once it was added and removed again, before its files were known."""
+    """This also holds once it was added and removed again, before its files were known."""
     files, place = contents(["a", "b"], 20_000), tmp_path / "own" / "t"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     link = lt.make_magnet_uri(read_metainfo(torrent))

@@ -1,4 +1,4 @@
-"""Hop counts, the queue, settings, names and guards: no I/O."""
+"""Tests hop counts, the queue, settings, names and the password check, without I/O."""
 
 import base64
 import datetime

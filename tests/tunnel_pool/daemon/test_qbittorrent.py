@@ -1,4 +1,4 @@
-"""qBittorrent's API, driven by `qbittorrent-api`, and in the sequences of programs that speak it.
+"""Tests qBittorrent's API with `qbittorrent-api`, and with the request sequences of programs that use it.
 
 Read for the sequences: Sonarr's QBittorrentProxyV2.cs and QBittorrent.cs (0e87650, 000c25d), autobrr's go-qbittorrent
 (43497c5: methods.go, http.go), cross-seed's QBittorrent.ts (93f2f6d).
@@ -60,7 +60,7 @@ async def guarded(state, **options):
 
 @contextlib.asynccontextmanager
 async def raw(address):
-    """Yield what posts a form, or gets a query, and returns the status and the text."""
+    """Yield a function that posts a form, or gets a query, and returns the status and the text."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
 
         async def ask(method, call, form=None, **more):

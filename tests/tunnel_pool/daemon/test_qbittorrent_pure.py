@@ -1,4 +1,4 @@
-"""The pure parts of qBittorrent's API: deltas, lists, categories and tags, logins, preferences."""
+"""Tests the pure parts of qBittorrent's API: deltas, lists, categories and tags, logins, preferences."""
 
 import contextlib
 import copy

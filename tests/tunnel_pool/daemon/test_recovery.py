@@ -1,4 +1,4 @@
-"""A child dies while the daemon downloads: what it carried comes back soon, and all else goes on."""
+"""Tests the death of a child while the daemon downloads: its downloads resume soon, all others go on."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ async def circuits_of(address):
 
 
 async def have_circuits(address):
-    """Return whether both children do: a connection belongs to the child that had a circuit when it began."""
+    """Return whether both children have circuits: a connection stays with a child that had one when it began."""
     return {circuit["child"] for circuit in await circuits_of(address) if circuit["state"] == "READY"} == {0, 1}
 
 

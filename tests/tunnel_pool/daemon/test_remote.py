@@ -1,4 +1,4 @@
-"""tunnel-pool status, add, set, info and the like against a running daemon."""
+"""Tests `tunnel-pool status`, `add`, `set`, `info` and the like against a running daemon."""
 
 import argparse
 import asyncio

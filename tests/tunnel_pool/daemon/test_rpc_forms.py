@@ -1,4 +1,4 @@
-"""Transmission's RPC as clients of many years speak it, and as hostile ones do, over HTTP to a real daemon."""
+"""Tests Transmission's RPC in its old and new forms, and with hostile requests, over HTTP to a real daemon."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Which files of a torrent are wanted: kept over `kill -9`, and downloaded when they are wanted later."""
+"""Tests the choice of a torrent's wanted files: it survives `kill -9`, and files wanted later are downloaded."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The daemon's libtorrent sessions, over real tunnels."""
+"""Tests the daemon's libtorrent sessions over real tunnels."""
 
 import asyncio
 import socket
@@ -105,7 +105,7 @@ async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_
 
 @pytest.mark.parametrize("has_run", [False, True])
 async def test_the_plain_sessions_sockets_are_closed_before_the_answer_that_a_torrent_has_hops(has_run, tmp_path):
-    """Also where the torrent was added a moment ago and nobody has heard of it: the session's DHT would go on."""
+    """This also holds for a torrent added a moment ago that nobody knows of: the session's DHT would go on."""
     node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)
     place = HostPort(unused_host(), 0)
     options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)), SessionOptions(plain_listen=place))

@@ -1,4 +1,4 @@
-"""What clients set for the whole daemon: it holds at once and after a restart, or is refused."""
+"""Tests the daemon's global settings: a change holds at once and after a restart, or is refused."""
 
 import asyncio
 

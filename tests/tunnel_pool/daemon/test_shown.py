@@ -1,4 +1,4 @@
-"""What clients are shown of a torrent: its trackers, its speeds, why it waits for the network."""
+"""Tests the torrent fields that clients see: trackers, speeds, and why a torrent waits for the network."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Half an hour of work: `pytest -m soak`."""
+"""Tests that memory and descriptors do not grow in half an hour of downloads: `pytest -m soak`."""
 
 import json
 import subprocess

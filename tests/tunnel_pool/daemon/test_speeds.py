@@ -1,4 +1,4 @@
-"""How fast a torrent's bytes go, as the daemon shows it."""
+"""Tests the download and upload speed that the daemon shows for a torrent."""
 
 import pytest
 from hypothesis import given

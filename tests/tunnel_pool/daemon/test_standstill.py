@@ -1,4 +1,4 @@
-"""Downloads that stand still: what is tried, when, and that they go on."""
+"""Tests the remedies for downloads that stand still: their kinds, their timing, and that the downloads resume."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ FILES = {"a.bin": 20_000_000}
 
 @pytest.fixture
 def link(seeder):
-    """A magnet link that names the seeder."""
+    """Return a magnet link that names the seeder."""
     return seeder.link_to("big", FILES)
 
 

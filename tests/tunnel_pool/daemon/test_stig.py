@@ -1,4 +1,4 @@
-"""stig, as it is on PyPI, drives an anonymous download; it asks by JSON-RPC 2.0 first."""
+"""Tests an anonymous download driven by stig, as it is on PyPI, which tries JSON-RPC 2.0 first."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A flood of datagrams that nobody can read: the program answers meanwhile, and its log stays as it is."""
+"""Tests a flood of unreadable datagrams: the program still answers, and its log does not grow."""
 
 import asyncio
 import socket

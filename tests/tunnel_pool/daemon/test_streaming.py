@@ -1,4 +1,4 @@
-"""Files of torrents over HTTP, whole and in parts, while they come and when they are there."""
+"""Tests HTTP access to files of torrents, whole and by range, during the download and after it."""
 
 import asyncio
 import hashlib

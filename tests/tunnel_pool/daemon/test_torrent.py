@@ -1,4 +1,4 @@
-"""A torrent about which libtorrent cannot tell everything: it must not break an answer about all torrents."""
+"""Tests torrents that libtorrent reports incompletely: they must not break an answer about all torrents."""
 
 import libtorrent as lt
 import pytest

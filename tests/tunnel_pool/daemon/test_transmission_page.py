@@ -1,4 +1,4 @@
-"""Debian's Transmission page (transmission-common) as it is, in a real browser."""
+"""Tests Debian's unchanged Transmission page (transmission-common) in a real browser."""
 
 import asyncio
 from pathlib import Path

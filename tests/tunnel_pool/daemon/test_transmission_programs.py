@@ -1,4 +1,4 @@
-"""Transmission's RPC in the sequences of programs that drive it, in the form of old.
+"""Tests the old form of Transmission's RPC with the request sequences of programs that use it.
 
 Read for the sequences: Sonarr's TransmissionProxy.cs and TransmissionBase.cs (49df353), which are Radarr's but for the
 names of settings (1b9662d); autobrr's internal/action/transmission.go (489d8dd) with hekmon's transmissionrpc

@@ -1,4 +1,4 @@
-"""The daemon, driven by transmission-rpc as it is on PyPI; the torrents and their files are real."""
+"""Tests the daemon with transmission-rpc, as it is on PyPI; the torrents and their files are real."""
 
 import asyncio
 import signal

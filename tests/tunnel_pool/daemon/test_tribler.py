@@ -1,4 +1,4 @@
-"""Tribler's REST, asked in the way in which Sonarr's TriblerDownloadClientProxy asks."""
+"""Tests Tribler's REST API with the requests of Sonarr's TriblerDownloadClientProxy."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Torrents of other programs, by what Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent have kept."""
+"""Tests imports of the torrents that Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent kept."""
 
 import contextlib
 import pickle

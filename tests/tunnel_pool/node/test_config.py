@@ -1,4 +1,4 @@
-"""The configuration file: what is understood, and the one line about what is not."""
+"""Tests a node's configuration file: the accepted values, and the one-line error for a wrong one."""
 
 import contextlib
 import datetime

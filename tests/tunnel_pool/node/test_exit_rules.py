@@ -1,4 +1,4 @@
-"""What leaves an exit by the operator's rules: real datagrams through a real exit, on both engines."""
+"""Tests the operator's rules of an exit: real datagrams through a real exit, on both engines."""
 
 import asyncio
 import ipaddress

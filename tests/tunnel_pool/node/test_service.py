@@ -1,4 +1,4 @@
-"""A node as its operator runs it: the command, its status, its metrics, its signals, systemd."""
+"""Tests a node as its operator runs it: the command, its status, its metrics, its signals, systemd."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A child that outlives the main process: it must not keep what the next start needs."""
+"""Tests that a child left by a killed main process does not keep the port that the next start needs."""
 
 import asyncio
 import signal

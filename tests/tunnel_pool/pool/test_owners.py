@@ -1,4 +1,4 @@
-"""Who takes part in which hidden swarm."""
+"""Tests the assignment of hidden swarms to children."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The pool with real children."""
+"""Tests the pool with real children."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The scaling policy over simulated load: it follows, it does not flap, it stays within its range."""
+"""Tests the scaling policy under simulated load: it follows the load, does not flap, and stays in its range."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A pool that grows and shrinks, with real children, and children that are forked of a template."""
+"""Tests a pool that grows and shrinks, with real children, and with children forked from a template."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A node of several children at one port: what others see, who has which circuit, and what dies with whom."""
+"""Tests a node of several children at one port: peers see one node, and a child's death ends only its circuits."""
 
 import asyncio
 import contextlib
@@ -250,7 +250,7 @@ async def send_both_ways(downloader, circuit, seeder, received):
 
 
 def is_of_two_children(node):
-    """Whether some rendezvous has its halves in different children."""
+    """Return whether some rendezvous has its halves in different children."""
     return any(
         relay.rendezvous and node.port.buckets.slot_of(relay.circuit_id) != node.port.buckets.slot_of(relay.next_id)
         for picture in node.pool.pictures.values()

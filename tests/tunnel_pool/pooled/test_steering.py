@@ -1,4 +1,4 @@
-"""A SOCKS5 client whose datagrams the children read themselves, and what happens when those die."""
+"""Tests a SOCKS5 client whose datagrams the children read themselves, also when children die."""
 
 import asyncio
 import os

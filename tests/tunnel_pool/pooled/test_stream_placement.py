@@ -1,4 +1,4 @@
-"""Which child gets a new stream."""
+"""Tests the choice of the child that carries a new stream."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""How often a child is told its hidden swarms."""
+"""Tests how often a child is sent the list of its hidden swarms."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tunnel_pool.rpc.errors import CallError
 
 @pytest.fixture
 def told():
-    """Calls that were made: the slot, and a future for the answer."""
+    """Return the list of calls that were made: the slot, and a future for the answer."""
     return []
 
 

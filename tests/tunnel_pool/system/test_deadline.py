@@ -1,4 +1,4 @@
-"""A process that can't end in order ends all the same."""
+"""Tests that a process exits if its shutdown takes too long."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where the program logs to, and how."""
+"""Tests the log: its files, its lines in the journal, and the suppression of repeated lines."""
 
 import logging
 import os
@@ -68,7 +68,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def log():
-    """A logger with the filter, its lines, and the clock in a list."""
+    """Return a logger with the filter, its lines, and the clock in a list."""
     handler, now_s = Lines(), [0.0]
     handler.addFilter(RepeatFilter(handler, lambda: now_s[0]))
     logger = logging.Logger("alone")

@@ -1,4 +1,4 @@
-"""What the meters read, against what the kernel says otherwise."""
+"""Tests that our CPU meters agree with the kernel's own figures."""
 
 import asyncio
 import os

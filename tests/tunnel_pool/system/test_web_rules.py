@@ -1,4 +1,4 @@
-"""What browsers are answered, and who may have how many connections."""
+"""Tests which browser requests are refused, and how many connections each visitor may have."""
 
 import pytest
 

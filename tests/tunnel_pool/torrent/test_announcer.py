@@ -1,4 +1,4 @@
-"""Which circuit a session's questions take, and what becomes of what comes over it."""
+"""Tests which circuit a session's questions take, and how the datagrams that arrive over the circuit are handled."""
 
 import time
 

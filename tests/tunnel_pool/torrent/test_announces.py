@@ -1,4 +1,4 @@
-"""What trackers are told over circuits, and where a circuit is seen: the pure part of announces."""
+"""Tests the pure part of announces: requests to trackers over circuits, and the address where a circuit is seen."""
 
 import itertools
 import struct
@@ -35,7 +35,7 @@ def announce(connection=b"c" * 8, port=1):
 
 
 def counting():
-    """Return what makes bytes that are new each time."""
+    """Return a function that makes new bytes at each call."""
     numbers = itertools.count(1)
     return lambda size: next(numbers).to_bytes(size, "big")
 

@@ -1,4 +1,4 @@
-"""Sessions that have no way out but the tunnels, opened and ended."""
+"""Tests opening and closing libtorrent sessions that have no way out but the tunnels."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The parts of a torrent and of a tracker's answer that an anonymous session may get."""
+"""Tests which parts of a torrent, and of a tracker's answer, reach an anonymous session."""
 
 import gzip
 

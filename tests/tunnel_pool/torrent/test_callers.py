@@ -1,4 +1,4 @@
-"""Strangers who call at an exit by TCP: for which torrent libtorrent connects to them, and what it remembers."""
+"""Tests callers by TCP: the torrent for which libtorrent connects to each, and when it forgets them."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Torrents of one user that are isolated have nothing in common that others could see."""
+"""Tests that a user's isolated torrents have nothing in common that others could see."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What users are told of the way to exits."""
+"""Tests the messages that tell users whether exits are reachable, and how."""
 
 import pytest
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_IP_SEEDER, PEER_FLAG_EXIT_BT, Circuit
@@ -8,7 +8,7 @@ from tunnel_pool.torrent.network_words import NOBODY, way_out_in_words
 
 
 class Tunnels:
-    """The part of tunnels that is asked here: so many nodes and exits, and ready circuits with these detours."""
+    """The part of the tunnels that the messages use: counts of nodes and exits, and ready circuits with detours."""
 
     def __init__(self, nodes=0, exits=0, detours=(), wanted=8):
         self.candidates = range(nodes)

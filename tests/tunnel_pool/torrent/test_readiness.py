@@ -1,4 +1,4 @@
-"""When a session can reach peers: libtorrent has its association, and there are enough circuits."""
+"""Tests when a session can reach peers: libtorrent has its association, and enough circuits are ready."""
 
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA, Circuit, Hop

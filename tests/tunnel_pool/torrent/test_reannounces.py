@@ -1,4 +1,4 @@
-"""Trackers and the DHT are told again of torrents; those with an announce on its way are told once it is answered."""
+"""Tests repeated announces to trackers and the DHT; a tracker is told again only after its answer to the last one."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Real libtorrent against a real SOCKS5 server: nothing leaves otherwise, and a second run goes on."""
+"""Tests real libtorrent with a real SOCKS5 server: nothing bypasses the proxy, and a second run resumes the first."""
 
 import asyncio
 import os

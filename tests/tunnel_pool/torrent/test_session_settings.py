@@ -1,4 +1,4 @@
-"""Every setting that libtorrent has was judged once: set for anonymous sessions, or of no concern to them."""
+"""Tests that each libtorrent setting is either set for anonymous sessions, or listed as of no concern to them."""
 
 import libtorrent as lt
 

@@ -1,4 +1,4 @@
-"""Whether peers are met by TCP, as streams, or by uTP."""
+"""Tests the choice between TCP, by streams, and uTP for connections to peers."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Real libtorrent, one session a hop count, behind the names that the tunnel community uses."""
+"""Stands in for Tribler's download manager by real libtorrent, with one session per hop count."""
 
 import asyncio
 from pathlib import Path

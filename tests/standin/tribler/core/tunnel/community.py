@@ -1,4 +1,4 @@
-"""What Tribler's tunnel community does for its downloads, as far as it concerns the community below it."""
+"""Stands in for Tribler's tunnel community, as far as its downloads use the community class below it."""
 
 import hashlib
 import time
