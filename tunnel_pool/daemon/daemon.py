@@ -14,6 +14,9 @@ import msgspec
 from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.loading import load, take_leftovers_of
+from tunnel_pool.daemon.changes.moves import Moves
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.done_script import DoneScript
 from tunnel_pool.daemon.done_webhook import DoneWebhook
@@ -41,14 +44,11 @@ from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.tribler import add_tribler
 from tunnel_pool.daemon.server.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
 from tunnel_pool.daemon.storage.store import Store, StoreError
-from tunnel_pool.daemon.torrents.alerts import AlertReader
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.incomplete import Incomplete
 from tunnel_pool.daemon.torrents.library import TICK_S, Library
-from tunnel_pool.daemon.torrents.loading import load, take_leftovers_of
-from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
-from tunnel_pool.daemon.torrents.watchdog import Watchdog
+from tunnel_pool.daemon.upkeep.alerts import AlertReader
+from tunnel_pool.daemon.upkeep.incomplete import Incomplete
+from tunnel_pool.daemon.upkeep.watchdog import Watchdog
 from tunnel_pool.daemon.watch import keep_watch
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.system import systemd

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.config import Watch
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.storage.store import StoreError
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, parse_torrent, read_metainfo
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.tunnel_pool.daemon.browser import browser
 from tests.tunnel_pool.daemon.running import daemon_here
-from tunnel_pool.daemon.torrents.edits import AddRequest
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.torrent.metainfo import parse_torrent
 
 UPDATE = """

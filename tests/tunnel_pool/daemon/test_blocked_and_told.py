@@ -13,8 +13,8 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until, unused_host
 from tunnel_pool.daemon import done_webhook
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.outside.urls import place_of
-from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.torrent.blocklist import parse
 from tunnel_pool.torrent.metainfo import parse_torrent
 

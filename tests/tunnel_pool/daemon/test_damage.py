@@ -12,10 +12,10 @@ from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.worlds.commands import command
 from tests.worlds.network import until
 from tunnel_pool.bench.harness.daemon import PRIVATE
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.storage.backup import backup_of
 from tunnel_pool.daemon.storage.store import STORE_FILE, Store, StoredTorrent
-from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.torrent.metainfo import parse_link, read_metainfo
 
 HASHES = [f"{number:040x}" for number in range(1, 6)]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
+from tunnel_pool.daemon.changes.edits import AddRequest, Move, Rename, Run, SetFields, Stop, Verify
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.queue import Activity
@@ -19,8 +20,7 @@ from tunnel_pool.daemon.storage import disk as disk_module
 from tunnel_pool.daemon.storage import room
 from tunnel_pool.daemon.storage.presence import Part, Presence, expected_parts, presence_of
 from tunnel_pool.daemon.storage.room import Room
-from tunnel_pool.daemon.torrents import alerts
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Rename, Run, SetFields, Stop, Verify
+from tunnel_pool.daemon.upkeep import alerts
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent
 

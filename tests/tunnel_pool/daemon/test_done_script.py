@@ -10,8 +10,8 @@ from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.worlds.network import until
 from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.main import make_parser
+from tunnel_pool.daemon.changes.edits import AddRequest, Rename
 from tunnel_pool.daemon.done_script import DoneScript
-from tunnel_pool.daemon.torrents.edits import AddRequest, Rename
 from tunnel_pool.system.errors import UsageError
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 

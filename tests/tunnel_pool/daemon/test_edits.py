@@ -12,10 +12,7 @@ from qbittorrentapi import Client
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
-from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.record import Record
-from tunnel_pool.daemon.server.tiers import NOT_ASKED, entries_of
-from tunnel_pool.daemon.torrents.edits import (
+from tunnel_pool.daemon.changes.edits import (
     AddRequest,
     EditTrackers,
     Enqueue,
@@ -31,6 +28,9 @@ from tunnel_pool.daemon.torrents.edits import (
     ToggleSequential,
     Verify,
 )
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import Record
+from tunnel_pool.daemon.server.tiers import NOT_ASKED, entries_of
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
 from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo

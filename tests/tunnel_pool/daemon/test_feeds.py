@@ -16,11 +16,11 @@ from tests.worlds.feed_server import feed_of, feed_server
 from tests.worlds.https import HTTPS_PORT, authority, needs_https
 from tests.worlds.network import until, unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
+from tunnel_pool.daemon.changes.edits import Remove
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds.model import Article, Rule
 from tunnel_pool.daemon.outside import client
 from tunnel_pool.daemon.storage.store import STORE_FILE
-from tunnel_pool.daemon.torrents.edits import Remove
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 

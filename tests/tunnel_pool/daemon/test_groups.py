@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.worlds.network import until
+from tunnel_pool.daemon.changes.edits import AddRequest, Run
 from tunnel_pool.daemon.rules.groups import Group, Member, shares
-from tunnel_pool.daemon.torrents.edits import AddRequest, Run
 from tunnel_pool.torrent.metainfo import parse_torrent
 
 SLOW = {"speed_limit_down": 400, "speed_limit_down_enabled": True}

@@ -14,12 +14,13 @@ from tests.tunnel_pool.daemon.owners_program import owners_program
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.worlds.network import until
+from tunnel_pool.daemon.changes import moves
+from tunnel_pool.daemon.changes.edits import AddRequest, Move, Relabel, Remove, Rename, Run, SetHops
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.outside.urls import place_of
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.torrents import incomplete, moves
-from tunnel_pool.daemon.torrents.alerts import AlertReader
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Relabel, Remove, Rename, Run, SetHops
+from tunnel_pool.daemon.upkeep import incomplete
+from tunnel_pool.daemon.upkeep.alerts import AlertReader
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
 SIZES = {"a": 300_000, "sub/b": 1000}

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.worlds.network import COMMUNITY_ID, address_of, network, until, unused_host
+from tunnel_pool.daemon.changes.edits import AddRequest, Relabel, Remove
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
-from tunnel_pool.daemon.torrents.edits import AddRequest, Relabel, Remove
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import group_of

@@ -15,10 +15,10 @@ from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
+from tunnel_pool.daemon.changes.edits import AddRequest, SetFields, Stop
 from tunnel_pool.daemon.done_script import environment_of
 from tunnel_pool.daemon.done_webhook import told_of
 from tunnel_pool.daemon.server.transmission import fields
-from tunnel_pool.daemon.torrents.edits import AddRequest, SetFields, Stop
 from tunnel_pool.torrent.metainfo import magnet_link, parse_torrent, read_metainfo
 from tunnel_pool.torrent.metainfo import make_torrent as hybrid_or_v1
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
+from tunnel_pool.daemon.changes.edits import AddRequest, Move, Remove, Rename, Run, Select, Verify
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
-from tunnel_pool.daemon.torrents import incomplete
-from tunnel_pool.daemon.torrents.edits import AddRequest, Move, Remove, Rename, Run, Select, Verify
+from tunnel_pool.daemon.upkeep import incomplete
 from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 

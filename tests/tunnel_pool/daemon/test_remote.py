@@ -15,8 +15,8 @@ from tests.worlds.commands import MODULE, command
 from tests.worlds.network import until
 from tunnel_pool.cli.details import numbers
 from tunnel_pool.cli.main import make_parser, module_of
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.record import LimitMode
-from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import read_metainfo
 

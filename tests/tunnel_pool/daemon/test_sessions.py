@@ -6,10 +6,10 @@ import socket
 import pytest
 
 from tests.worlds.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
+from tunnel_pool.daemon.changes.edits import AddRequest, Remove, SetHops
 from tunnel_pool.daemon.daemon import DaemonOptions, running
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions
-from tunnel_pool.daemon.torrents.edits import AddRequest, Remove, SetHops
 from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE, SessionOptions, Sessions
 from tunnel_pool.overlay.ground.config import HostPort

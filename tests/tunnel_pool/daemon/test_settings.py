@@ -9,7 +9,7 @@ from qbittorrentapi import APIError, Client
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.worlds.network import until
-from tunnel_pool.daemon.torrents.edits import AddRequest
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.torrent.metainfo import parse_torrent
 

@@ -9,8 +9,8 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.worlds.network import until, unused_host
 from tests.worlds.recording_tracker import recording_tracker
+from tunnel_pool.daemon.changes.edits import AddRequest, Run, Stop
 from tunnel_pool.daemon.network_watch import SAID_AFTER_S, SAID_AGAIN_S, NetworkWatch
-from tunnel_pool.daemon.torrents.edits import AddRequest, Run, Stop
 from tunnel_pool.torrent.metainfo import parse_torrent
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.worlds.network import until
+from tunnel_pool.daemon.changes.edits import AddRequest, Select, SetFields
 from tunnel_pool.daemon.rules import standstill
 from tunnel_pool.daemon.rules.standstill import Standstill, Step
-from tunnel_pool.daemon.torrents.edits import AddRequest, Select, SetFields
 from tunnel_pool.daemon.torrents.session import DaemonSession
 from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.server.streaming import pieces_of
-from tunnel_pool.daemon.torrents.alerts import FILE_TOO_SHORT
+from tunnel_pool.daemon.upkeep.alerts import FILE_TOO_SHORT
 from tunnel_pool.private_swarm.swarm import LocalSwarm
 
 

@@ -14,7 +14,7 @@ from tests.worlds.network import until
 from tunnel_pool.cli import importing
 from tunnel_pool.cli.importing import PROGRAMS
 from tunnel_pool.cli.main import make_parser
-from tunnel_pool.daemon.torrents.edits import Run
+from tunnel_pool.daemon.changes.edits import Run
 from tunnel_pool.importing.model import BadTorrentError, Found, bits, mapped, pieces_of_blocks
 from tunnel_pool.system.errors import UserError
 

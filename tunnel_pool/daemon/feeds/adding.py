@@ -3,11 +3,11 @@
 import libtorrent as lt
 from yarl import URL
 
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.feeds.model import Article, Rule
 from tunnel_pool.daemon.outside.client import WebClient, WebSession
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way, is_magnet
 from tunnel_pool.daemon.sources import of_source
-from tunnel_pool.daemon.torrents.edits import AddRequest
 from tunnel_pool.torrent.metainfo import MAX_TOKENS_OF_STRANGERS, read_metainfo
 
 MAX_TORRENT_BYTES = 16 << 20

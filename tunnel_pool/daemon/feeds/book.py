@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from tunnel_pool.daemon.changes.moves import absolute
+from tunnel_pool.daemon.changes.planning import refused
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.model import MAX_FEEDS, MAX_NAME, MAX_RULES, Article, Feed, Kept, RawKept, Rule
@@ -15,8 +17,6 @@ from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels
 from tunnel_pool.daemon.storage.store import Store
-from tunnel_pool.daemon.torrents.moves import absolute
-from tunnel_pool.daemon.torrents.planning import refused
 
 KEPT, DAMAGED = "feeds", "feeds:damaged"
 

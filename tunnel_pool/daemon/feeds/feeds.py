@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tunnel_pool.daemon.changes.changes import Changes
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.feeds import matching
 from tunnel_pool.daemon.feeds.adding import parameters_of, wish_of
@@ -22,7 +23,6 @@ from tunnel_pool.daemon.feeds.turns import Turns
 from tunnel_pool.daemon.outside.client import WebClient, WebSession
 from tunnel_pool.daemon.outside.urls import NotAllowedError, NotNowError, OutsideError, Place, Way
 from tunnel_pool.daemon.storage.store import Store, StoreError
-from tunnel_pool.daemon.torrents.changes import Changes
 
 MAX_FEED_BYTES = 8 << 20
 MAX_KEPT = 2 * MAX_ARTICLES  # articles of a feed, those that it names no longer included

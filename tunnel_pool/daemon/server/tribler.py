@@ -10,16 +10,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from tunnel_pool.daemon.errors import NotFoundError, RequestError
-from tunnel_pool.daemon.record import NORMAL, UNWANTED
-from tunnel_pool.daemon.rules.life import State
-from tunnel_pool.daemon.server.api.model import Hops, Text
-from tunnel_pool.daemon.server.api.server import answered, json_response
-from tunnel_pool.daemon.server.api.views import files_view
-from tunnel_pool.daemon.server.shown import NO_ROOM, eta_s, ratio
-from tunnel_pool.daemon.sources import of_source
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import (
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import (
     AddRequest,
     Edit,
     Run,
@@ -28,9 +20,17 @@ from tunnel_pool.daemon.torrents.edits import (
     Stop,
     Verify,
 )
-from tunnel_pool.daemon.torrents.edits import (
+from tunnel_pool.daemon.changes.edits import (
     Remove as RemoveEdit,
 )
+from tunnel_pool.daemon.errors import NotFoundError, RequestError
+from tunnel_pool.daemon.record import NORMAL, UNWANTED
+from tunnel_pool.daemon.rules.life import State
+from tunnel_pool.daemon.server.api.model import Hops, Text
+from tunnel_pool.daemon.server.api.server import answered, json_response
+from tunnel_pool.daemon.server.api.views import files_view
+from tunnel_pool.daemon.server.shown import NO_ROOM, eta_s, ratio
+from tunnel_pool.daemon.sources import of_source
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 

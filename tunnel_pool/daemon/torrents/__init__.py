@@ -1,1 +1,1 @@
-"""The daemon's torrents at work: which there are, what they do now, and what their owner has them do."""
+"""The daemon's torrents at work: which there are, what each does now, where its files are, and what is kept of it."""

@@ -6,13 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tunnel_pool.daemon.errors import NotFoundError, RequestError
-from tunnel_pool.daemon.rules.hops import hops_of_labels
-from tunnel_pool.daemon.server.api import model, views
-from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
-from tunnel_pool.daemon.sources import of_metainfo, of_resume, of_source
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import (
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import (
     AddRequest,
     Edit,
     Relabel,
@@ -21,7 +16,12 @@ from tunnel_pool.daemon.torrents.edits import (
     SetHops,
     Stop,
 )
-from tunnel_pool.daemon.torrents.planning import refused
+from tunnel_pool.daemon.changes.planning import refused
+from tunnel_pool.daemon.errors import NotFoundError, RequestError
+from tunnel_pool.daemon.rules.hops import hops_of_labels
+from tunnel_pool.daemon.server.api import model, views
+from tunnel_pool.daemon.server.api.watcher import HISTORY_S, Watcher
+from tunnel_pool.daemon.sources import of_metainfo, of_resume, of_source
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 

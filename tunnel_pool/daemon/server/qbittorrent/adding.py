@@ -4,6 +4,12 @@ from dataclasses import replace
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import (
+    AddRequest,
+    Requeue,
+    SetFields,
+)
 from tunnel_pool.daemon.errors import ConflictError, NoTorrentError, RequestError
 from tunnel_pool.daemon.record import NORMAL, Layout
 from tunnel_pool.daemon.server.qbittorrent.categories import checked_category, split_tags
@@ -12,12 +18,6 @@ from tunnel_pool.daemon.server.qbittorrent.fields import PRIORITIES
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.sources import of_source
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import (
-    AddRequest,
-    Requeue,
-    SetFields,
-)
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import real_files
 from tunnel_pool.torrent.metainfo import read_metainfo

@@ -9,6 +9,7 @@ import libtorrent as lt
 import msgspec
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.changes.moves import check_folders
 from tunnel_pool.daemon.errors import RequestError, refuse_some
 from tunnel_pool.daemon.server.api.views import ready_circuits
 from tunnel_pool.daemon.server.logins import Logins
@@ -17,7 +18,6 @@ from tunnel_pool.daemon.server.qbittorrent.deltas import Deltas
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.moves import check_folders
 from tunnel_pool.overlay.ground.pacing import Newest
 
 VERSION = "v5.2.3"

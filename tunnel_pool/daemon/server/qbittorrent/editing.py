@@ -1,15 +1,7 @@
 """Makes the changes that qBittorrent's clients ask for of torrents."""
 
-from tunnel_pool.daemon.errors import ConflictError, RequestError
-from tunnel_pool.daemon.record import NORMAL, LimitMode
-from tunnel_pool.daemon.rules.tiers import merged
-from tunnel_pool.daemon.server.qbittorrent.fields import GLOBAL_LIMIT, NO_LIMIT, PRIORITIES
-from tunnel_pool.daemon.server.qbittorrent.preferences import speed_fields
-from tunnel_pool.daemon.server.qbittorrent.reading import Reading
-from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
-from tunnel_pool.daemon.storage.settings import MAX_COUNT
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import (
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import (
     Edit,
     EditTrackers,
     Move,
@@ -26,6 +18,14 @@ from tunnel_pool.daemon.torrents.edits import (
     ToggleSequential,
     Verify,
 )
+from tunnel_pool.daemon.errors import ConflictError, RequestError
+from tunnel_pool.daemon.record import NORMAL, LimitMode
+from tunnel_pool.daemon.rules.tiers import merged
+from tunnel_pool.daemon.server.qbittorrent.fields import GLOBAL_LIMIT, NO_LIMIT, PRIORITIES
+from tunnel_pool.daemon.server.qbittorrent.preferences import speed_fields
+from tunnel_pool.daemon.server.qbittorrent.reading import Reading
+from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
+from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 

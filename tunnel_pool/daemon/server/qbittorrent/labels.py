@@ -4,15 +4,15 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import Relabel, SetHops
+from tunnel_pool.daemon.changes.moves import absolute
 from tunnel_pool.daemon.errors import ConflictError, NotFoundError, RequestError
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, checked_category, split_tags, with_category
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import Relabel, SetHops
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.moves import absolute
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 MOST = 1000

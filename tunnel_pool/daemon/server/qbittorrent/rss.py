@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.planning import refused
 from tunnel_pool.daemon.errors import ConflictError, RequestError
 from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.feeds.model import (
@@ -18,8 +20,6 @@ from tunnel_pool.daemon.feeds.model import (
 from tunnel_pool.daemon.rules.hops import hops_of_labels, other_labels
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, tags_of
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.planning import refused
 
 
 class TorrentParameters(msgspec.Struct):

@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from tunnel_pool.contract import Tunnels
+from tunnel_pool.daemon.changes.changes import Changes
 from tunnel_pool.daemon.errors import Kind, RequestError
 from tunnel_pool.daemon.feeds.feeds import Feeds
 from tunnel_pool.daemon.server.entrance import Entrance
@@ -22,7 +23,6 @@ from tunnel_pool.daemon.server.qbittorrent.rss import Rss
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
 from tunnel_pool.daemon.storage.store import StoreError
-from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.system.http_server import FIRST_REQUEST_S
 

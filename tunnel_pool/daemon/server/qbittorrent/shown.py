@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tunnel_pool.daemon.changes.changes import Changes
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.qbittorrent import fields
 from tunnel_pool.daemon.server.qbittorrent.categories import known_tags
 from tunnel_pool.daemon.server.tiers import urls_of
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.changes import Changes
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.view import TorrentView
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import libtorrent as lt
 import msgspec
 
+from tunnel_pool.daemon.changes.edits import Edit, EditTrackers, Enqueue, Move, Relabel, Select, SetFields, SetHops
+from tunnel_pool.daemon.changes.planning import refused
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import HIGH, LOW, NORMAL, UNWANTED, LimitMode
 from tunnel_pool.daemon.rules.groups import Speed
@@ -13,8 +15,6 @@ from tunnel_pool.daemon.rules.hops import checked_hops, hops_of_labels
 from tunnel_pool.daemon.server.transmission import groups, trackers
 from tunnel_pool.daemon.sources import of_metainfo, of_source
 from tunnel_pool.daemon.storage.settings import MAX_COUNT, Count
-from tunnel_pool.daemon.torrents.edits import Edit, EditTrackers, Enqueue, Move, Relabel, Select, SetFields, SetHops
-from tunnel_pool.daemon.torrents.planning import refused
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.ground.destinations import is_address
 from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS

@@ -7,6 +7,20 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from tunnel_pool.daemon.changes.changes import Changes
+from tunnel_pool.daemon.changes.edits import (
+    AddRequest,
+    Move,
+    QueueEnd,
+    Reannounce,
+    Remove,
+    Rename,
+    Requeue,
+    Run,
+    Stop,
+    Verify,
+)
+from tunnel_pool.daemon.changes.moves import absolute, check_folders
 from tunnel_pool.daemon.errors import RequestError, refuse_some
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.rows import Rows
@@ -26,21 +40,7 @@ from tunnel_pool.daemon.server.transmission.arguments import (
 from tunnel_pool.daemon.server.transmission.fields import ASKED_OF_PEERS, FIELDS, MADE_ANEW
 from tunnel_pool.daemon.server.transmission.names import snake
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.changes import Changes
-from tunnel_pool.daemon.torrents.edits import (
-    AddRequest,
-    Move,
-    QueueEnd,
-    Reannounce,
-    Remove,
-    Rename,
-    Requeue,
-    Run,
-    Stop,
-    Verify,
-)
 from tunnel_pool.daemon.torrents.library import RECENT_S, Library
-from tunnel_pool.daemon.torrents.moves import absolute, check_folders
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.daemon.torrents.view import TorrentView
 from tunnel_pool.torrent.entries import real_files

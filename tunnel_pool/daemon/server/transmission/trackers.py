@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunnel_pool.daemon.changes.edits import Tiers
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.tiers import split_url
 from tunnel_pool.daemon.server.tiers import entries_of
-from tunnel_pool.daemon.torrents.edits import Tiers
 from tunnel_pool.daemon.torrents.view import TorrentView
 
 EDITS = ("tracker_add", "tracker_remove", "tracker_replace")

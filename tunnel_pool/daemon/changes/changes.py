@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import libtorrent as lt
 
-from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.record import LimitMode, Record, new_tracker_key
-from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
-from tunnel_pool.daemon.rules.life import Event
-from tunnel_pool.daemon.rules.queue import moved
-from tunnel_pool.daemon.rules.selection import newly_wanted
-from tunnel_pool.daemon.rules.tiers import merged, tiers_in
-from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.daemon.torrents.edits import (
+from tunnel_pool.daemon.changes.edits import (
     AddRequest,
     Edit,
     Enqueue,
@@ -29,13 +21,21 @@ from tunnel_pool.daemon.torrents.edits import (
     SetHops,
     Verify,
 )
-from tunnel_pool.daemon.torrents.hop_changes import HopChanges
+from tunnel_pool.daemon.changes.hop_changes import HopChanges
+from tunnel_pool.daemon.changes.loading import files_are_gone
+from tunnel_pool.daemon.changes.moves import Moves, absolute
+from tunnel_pool.daemon.changes.planning import Plan, fields_of, hops_after, last, refused
+from tunnel_pool.daemon.changes.removals import Removals
+from tunnel_pool.daemon.changes.renaming import check_rename, rename
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import LimitMode, Record, new_tracker_key
+from tunnel_pool.daemon.rules.hops import HopRules, check_labels, hops_of_labels, other_labels
+from tunnel_pool.daemon.rules.life import Event
+from tunnel_pool.daemon.rules.queue import moved
+from tunnel_pool.daemon.rules.selection import newly_wanted
+from tunnel_pool.daemon.rules.tiers import merged, tiers_in
+from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.loading import files_are_gone
-from tunnel_pool.daemon.torrents.moves import Moves, absolute
-from tunnel_pool.daemon.torrents.planning import Plan, fields_of, hops_after, last, refused
-from tunnel_pool.daemon.torrents.removals import Removals
-from tunnel_pool.daemon.torrents.renaming import check_rename, rename
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 

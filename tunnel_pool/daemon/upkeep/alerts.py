@@ -8,11 +8,11 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.changes.moves import Moves
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)

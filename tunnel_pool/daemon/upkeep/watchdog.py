@@ -5,11 +5,11 @@ import time
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.changes.hop_changes import HopChanges
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.standstill import Step
-from tunnel_pool.daemon.torrents.hop_changes import HopChanges
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.lost_peers import is_end_to_end

@@ -9,6 +9,7 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.changes.edits import Move
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import INCOMING, Record
 from tunnel_pool.daemon.rules.life import Event
@@ -16,7 +17,6 @@ from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.storage.store import StoreError
-from tunnel_pool.daemon.torrents.edits import Move
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.paths import entries_of
 from tunnel_pool.daemon.torrents.torrent import Torrent

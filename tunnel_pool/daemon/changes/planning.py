@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tunnel_pool.daemon.changes.edits import Edit, EditTrackers, Relabel, SetFields, SetHops, Stop, ToggleSequential
+from tunnel_pool.daemon.changes.renaming import Renamed
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.hops import check_labels, other_labels
 from tunnel_pool.daemon.rules.tiers import checked
-from tunnel_pool.daemon.torrents.edits import Edit, EditTrackers, Relabel, SetFields, SetHops, Stop, ToggleSequential
-from tunnel_pool.daemon.torrents.renaming import Renamed
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 Kind = TypeVar("Kind", bound=Edit)

@@ -5,9 +5,9 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from tunnel_pool.daemon.changes.hop_changes import REMOVE_TIMEOUT_S
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
-from tunnel_pool.daemon.torrents.hop_changes import REMOVE_TIMEOUT_S
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry

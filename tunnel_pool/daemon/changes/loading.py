@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import libtorrent as lt
 
+from tunnel_pool.daemon.changes.moves import Moves
+from tunnel_pool.daemon.changes.restoring import Kept, restored
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.life import Event
@@ -17,8 +19,6 @@ from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found, presence_of
 from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.moves import Moves
-from tunnel_pool.daemon.torrents.restoring import Kept, restored
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.leftovers import take_leftovers
 

@@ -6,9 +6,9 @@ import os
 import shutil
 import time
 
+from tunnel_pool.daemon.changes.moves import Moves
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.moves import Moves
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 AGAIN_AFTER_S = 60.0  # a move that failed is tried again

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from tunnel_pool.daemon.changes.edits import Rename
+from tunnel_pool.daemon.changes.moves import NOT_ITS_OWN, rename_file
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.renames import clashes, renames_of
 from tunnel_pool.daemon.storage import disk
-from tunnel_pool.daemon.torrents.edits import Rename
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.moves import NOT_ITS_OWN, rename_file
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry
 
