@@ -121,7 +121,8 @@ setup(
     package_dir={f"tunnel_pool.{folder}": folder for folder in FOLDERS},
     package_data={
         "tunnel_pool": ["py.typed"],
-        "tunnel_pool.gumby_experiments": ["experiments/*", "*.j2", "style.css"],
+        "tunnel_pool.gumby_experiments": ["experiments/*"],
+        "tunnel_pool.gumby_experiments.results": ["*.j2", "style.css"],
         "tunnel_pool.cut": ["components.toml"],
         "tunnel_pool.daemon.server": ["page/*"],
         "tunnel_pool.packet_engine": ["_native.pyi"],

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from tunnel_pool.gumby_experiments.provenance import SOURCE
-from tunnel_pool.gumby_experiments.results import RUN, Results, read_results
+from tunnel_pool.gumby_experiments.results.provenance import SOURCE
+from tunnel_pool.gumby_experiments.results.results import RUN, Results, read_results
 from tunnel_pool.gumby_experiments.verbs.costs import why_not
 from tunnel_pool.private_swarm.swarm import make_folder, remove_stale_folders
 from tunnel_pool.system.errors import UserError

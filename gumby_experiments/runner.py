@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments import verb_lookup
-from tunnel_pool.gumby_experiments.config import Experiment, plan, scenario_of
-from tunnel_pool.gumby_experiments.config import Run as Planned
-from tunnel_pool.gumby_experiments.links import LOOPBACK, Links, Loopback, open_links, why_not
-from tunnel_pool.gumby_experiments.provenance import now, provenance
-from tunnel_pool.gumby_experiments.report import write_report
-from tunnel_pool.gumby_experiments.results import CPU_PREFIX, ERROR, EVENTS, RUN, RUNS, SAMPLES, Results
-from tunnel_pool.gumby_experiments.run import FOLDER_PREFIX, Run
+from tunnel_pool.gumby_experiments.nodes.links import LOOPBACK, Links, Loopback, open_links, why_not
+from tunnel_pool.gumby_experiments.nodes.run import FOLDER_PREFIX, Run
+from tunnel_pool.gumby_experiments.plan import verb_lookup
+from tunnel_pool.gumby_experiments.plan.config import Experiment, plan, scenario_of
+from tunnel_pool.gumby_experiments.plan.config import Run as Planned
+from tunnel_pool.gumby_experiments.results.provenance import now, provenance
+from tunnel_pool.gumby_experiments.results.report import write_report
+from tunnel_pool.gumby_experiments.results.results import CPU_PREFIX, ERROR, EVENTS, RUN, RUNS, SAMPLES, Results
 from tunnel_pool.private_swarm.swarm import remove_stale_folders
 from tunnel_pool.system.errors import UserError
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -39,6 +39,7 @@ IO_MODULES = {"asyncio", "twisted", "time", "socket", "threading", "select", "su
 ADDRESS_CODECS = {"AF_INET", "AF_INET6", "inet_aton", "inet_ntoa", "inet_ntop", "inet_pton"}
 MAX_LINES = 420
 MAX_MAP_LINES = 250
+MAX_MODULES = 16
 MAX_ANY_LINES = 60
 
 
@@ -106,6 +107,12 @@ def test_the_daemon_knows_what_its_values_are():
     lines = [line for path in (ROOT / "tunnel_pool" / "daemon").rglob("*.py") for line in path.read_text().splitlines()]
     found = [line for line in lines if re.search(r"\bAny\b", line) and not line.startswith("from ")]
     assert 0 < len(found) <= MAX_ANY_LINES
+
+
+def test_a_room_can_be_taken_in_at_a_glance():
+    rooms = Counter(path.parent for path in sources() if path.name != "__init__.py")
+    assert len(rooms) > 40
+    assert {str(room.relative_to(ROOT)): number for room, number in rooms.items() if number > MAX_MODULES} == {}
 
 
 def test_the_map_is_short():

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from tunnel_pool.gumby_experiments.report import number
-from tunnel_pool.gumby_experiments.results import Results
-from tunnel_pool.gumby_experiments.statistics import Difference, effect_in_words, welch
+from tunnel_pool.gumby_experiments.results.report import number
+from tunnel_pool.gumby_experiments.results.results import Results
+from tunnel_pool.gumby_experiments.results.statistics import Difference, effect_in_words, welch
 
 ALPHA = 0.05
 COMPARED = {

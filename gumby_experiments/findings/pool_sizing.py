@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tunnel_pool.gumby_experiments.report import number
-from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.results.report import number
+from tunnel_pool.gumby_experiments.results.results import Results
 
 SATURATED = 0.95  # the share of the highest speed seen that counts as saturated
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from tunnel_pool.gumby_experiments import figures
-from tunnel_pool.gumby_experiments.report import number
-from tunnel_pool.gumby_experiments.results import RUN, Results
+from tunnel_pool.gumby_experiments.results import figures
+from tunnel_pool.gumby_experiments.results.report import number
+from tunnel_pool.gumby_experiments.results.results import RUN, Results
 from tunnel_pool.gumby_experiments.simulation import (
     CORES,
     Costs,

@@ -6,8 +6,8 @@ import pandas as pd
 from scipy import stats
 
 from tunnel_pool.gumby_experiments.messages import FULL, SYNCHRONOUS
-from tunnel_pool.gumby_experiments.report import number
-from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.results.report import number
+from tunnel_pool.gumby_experiments.results.results import Results
 
 HOLDS = 0.9  # the share of the variance that a law must explain
 BASE = "struct"

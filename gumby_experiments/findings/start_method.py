@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tunnel_pool.gumby_experiments.report import number
-from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.results.report import number
+from tunnel_pool.gumby_experiments.results.results import Results
 
 COMPARED = {
     "child_uss_mb": ("memory that is a child's alone", "MB"),

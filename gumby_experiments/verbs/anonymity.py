@@ -5,8 +5,8 @@ import random
 import statistics
 
 from tunnel_pool.gumby_experiments.anonymity import Placement, Rules, ask_for_rendezvous, make_world, use
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_the_run
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_the_run
 
 
 class AnonymityModule:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
 from tunnel_pool.pool.program import own_executable
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments import tor_network
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.nodes import Node
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.tor_network import Authority
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node, of_the_run
+from tunnel_pool.gumby_experiments.nodes import tor_network
+from tunnel_pool.gumby_experiments.nodes.nodes import Node
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.nodes.tor_network import Authority
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node, of_the_run
 from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, RELAY, SwarmModule
 
 TOR = "tor"
@@ -89,8 +89,8 @@ class BulkModule(SwarmModule):
             await node.logged(BOOTSTRAPPED)
             return
         await node.start([
-            sys.executable, "-m", "tunnel_pool.gumby_experiments.socks_node", "--workers=1", f"--circuits={circuits}",
-            f"--hops={self._hops}", *self.client_arguments(node),
+            sys.executable, "-m", "tunnel_pool.gumby_experiments.nodes.socks_node", "--workers=1",
+            f"--circuits={circuits}", f"--hops={self._hops}", *self.client_arguments(node),
         ])  # fmt: skip
         await node.heard("port")
 

@@ -6,10 +6,10 @@ import shutil
 import sys
 from typing import Any
 
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.provenance import SOURCE
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.results.provenance import SOURCE
 from tunnel_pool.gumby_experiments.workloads import NOTHING
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.pool.program import own_executable

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 
 from tunnel_pool.bench.harness.daemon import PRIVATE, Client, magnet_link
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.progress import Progress
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.progress import Progress
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
 from tunnel_pool.gumby_experiments.verbs.swarm import MB, SEEDER, SwarmModule
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.pool.program import own_executable

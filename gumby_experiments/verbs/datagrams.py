@@ -5,9 +5,9 @@ import statistics
 import sys
 from typing import Any
 
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
 from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, PORT, SwarmModule
 
 ECHO, POOL = "echo", "pool"

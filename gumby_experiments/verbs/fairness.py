@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.nodes import Node
-from tunnel_pool.gumby_experiments.progress import Progress
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.nodes import Node
+from tunnel_pool.gumby_experiments.nodes.progress import Progress
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
 from tunnel_pool.gumby_experiments.verbs.bulk import BulkModule
 from tunnel_pool.gumby_experiments.verbs.swarm import DOWNLOADER, MB, SEEDER, SwarmModule
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
 from tunnel_pool.gumby_experiments.verbs.swarm import EXIT, SEEDER, SwarmModule
 from tunnel_pool.system.measure import cpu_seconds
 

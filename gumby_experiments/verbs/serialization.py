@@ -2,8 +2,8 @@
 
 import sys
 
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node
 
 
 class SerializationModule:

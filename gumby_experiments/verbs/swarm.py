@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.nodes import Node
-from tunnel_pool.gumby_experiments.progress import PROGRESS, Progress
-from tunnel_pool.gumby_experiments.router import DEVICE
-from tunnel_pool.gumby_experiments.run import Run
-from tunnel_pool.gumby_experiments.verb_lookup import of_a_node, of_the_run
+from tunnel_pool.gumby_experiments.nodes.nodes import Node
+from tunnel_pool.gumby_experiments.nodes.progress import PROGRESS, Progress
+from tunnel_pool.gumby_experiments.nodes.router import DEVICE
+from tunnel_pool.gumby_experiments.nodes.run import Run
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.verb_lookup import of_a_node, of_the_run
 from tunnel_pool.overlay.ground.config import COMMUNITY_ID_BYTES, HostPort
 from tunnel_pool.pool.program import own_executable
 from tunnel_pool.pooled.scaler import circuits_for
@@ -153,7 +153,7 @@ class SwarmModule:
         self._wanted_circuits[number] = int(circuits or circuits_for(int(workers)))
         more = [f"--circuits={circuits}"] if circuits else []
         await node.start([
-            sys.executable, "-m", "tunnel_pool.gumby_experiments.downloader", *more,
+            sys.executable, "-m", "tunnel_pool.gumby_experiments.nodes.downloader", *more,
             f"--workers={workers}", f"--hops={hops}", f"--cores={cores}", f"--engine={engine}",
             f"--start-method={start_method}", *self.client_arguments(node),
         ])  # fmt: skip

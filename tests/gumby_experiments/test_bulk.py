@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from tunnel_pool.gumby_experiments import tor_network
-from tunnel_pool.gumby_experiments.tor_network import Authority
+from tunnel_pool.gumby_experiments.nodes import tor_network
+from tunnel_pool.gumby_experiments.nodes.tor_network import Authority
 from tunnel_pool.gumby_experiments.verbs.bulk import jain, why_not
 
 AUTHORITIES = [Authority("a1", "10.99.0.2", "A" * 40, "B" * 40)]

@@ -7,7 +7,8 @@ import random
 import pandas as pd
 import pytest
 
-from tunnel_pool.gumby_experiments.compare import (
+from tunnel_pool.gumby_experiments.plan.config import Experiment, Metric
+from tunnel_pool.gumby_experiments.results.compare import (
     Verdict,
     as_rows,
     compare,
@@ -19,9 +20,8 @@ from tunnel_pool.gumby_experiments.compare import (
     relative_change,
     verdict_of,
 )
-from tunnel_pool.gumby_experiments.config import Experiment, Metric
-from tunnel_pool.gumby_experiments.results import Results
-from tunnel_pool.gumby_experiments.statistics import power_of_t_test, summarize, welch
+from tunnel_pool.gumby_experiments.results.results import Results
+from tunnel_pool.gumby_experiments.results.statistics import power_of_t_test, summarize, welch
 from tunnel_pool.system.errors import UserError
 
 LOWER = {f"cost_{number}": Metric(unit="us", better="lower") for number in range(12)}

@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 
-from tunnel_pool.gumby_experiments import config, verb_lookup
-from tunnel_pool.gumby_experiments.errors import ScenarioError
-from tunnel_pool.gumby_experiments.scenario import read_scenario
+from tunnel_pool.gumby_experiments.plan import config, verb_lookup
+from tunnel_pool.gumby_experiments.plan.errors import ScenarioError
+from tunnel_pool.gumby_experiments.plan.scenario import read_scenario
 from tunnel_pool.system.errors import UsageError, UserError
 
 NAMES = config.names()

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from tunnel_pool.bench.harness.daemon import LoopDelays
-from tunnel_pool.gumby_experiments import figures
-from tunnel_pool.gumby_experiments.config import Experiment, Figure, Metric
-from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.plan.config import Experiment, Figure, Metric
+from tunnel_pool.gumby_experiments.results import figures
+from tunnel_pool.gumby_experiments.results.results import Results
 from tunnel_pool.gumby_experiments.verbs.daemon import by_bound
 
 METRICS = {

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.worlds.commands import GONE_WITHIN_S, ROOT, command
-from tunnel_pool.gumby_experiments.results import RUN, RUNS, read_results
+from tunnel_pool.gumby_experiments.results.results import RUN, RUNS, read_results
 from tunnel_pool.gumby_experiments.verbs.costs import why_not
 
 pytestmark = [

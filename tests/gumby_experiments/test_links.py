@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from tunnel_pool.gumby_experiments import links, router
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.router import Direction, Link, netem
+from tunnel_pool.gumby_experiments.nodes import links, router
+from tunnel_pool.gumby_experiments.nodes.router import Direction, Link, netem
+from tunnel_pool.gumby_experiments.plan.errors import RunError
 from tunnel_pool.system.errors import UserError
 
 # In a namespace: sends so many datagrams, one after the other, to where the other sends them back.

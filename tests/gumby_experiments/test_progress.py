@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.gumby_experiments.progress import Progress
+from tunnel_pool.gumby_experiments.nodes.progress import Progress
 
 MB = 1_000_000
 

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from tests.worlds.commands import command
-from tunnel_pool.gumby_experiments import config
-from tunnel_pool.gumby_experiments.links import why_not as no_links
+from tunnel_pool.gumby_experiments.nodes.links import why_not as no_links
+from tunnel_pool.gumby_experiments.plan import config
 from tunnel_pool.gumby_experiments.verbs.bulk import why_not as no_tor
 from tunnel_pool.gumby_experiments.verbs.costs import why_not as no_counting
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import psutil
 
-from tunnel_pool.gumby_experiments.sampler import Sampler
-from tunnel_pool.gumby_experiments.samples import COLUMNS, MAIN
+from tunnel_pool.gumby_experiments.nodes.sampler import Sampler
+from tunnel_pool.gumby_experiments.nodes.samples import COLUMNS, MAIN
 
 
 def sampled():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_pool.gumby_experiments.errors import ScenarioError
-from tunnel_pool.gumby_experiments.scenario import (
+from tunnel_pool.gumby_experiments.plan.errors import ScenarioError
+from tunnel_pool.gumby_experiments.plan.scenario import (
     ALL,
     Peers,
     parse_peers,

@@ -12,7 +12,7 @@ from tests.tunnel_pool.torrent.test_session import Outside
 from tests.worlds.network import until
 from tunnel_pool.sandbox import kernel
 from tunnel_pool.sandbox.lockdown import Lockdown, LockdownError
-from tunnel_pool.torrent.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 
 @pytest.fixture

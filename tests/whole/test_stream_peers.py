@@ -15,8 +15,8 @@ from tests.worlds.network import until, unused_host
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm, free_port, same_bytes
-from tunnel_pool.torrent.libtorrent_session import open_session
 from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 SIZE_BYTES = 2 << 20
 HOPS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]

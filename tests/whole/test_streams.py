@@ -19,7 +19,7 @@ from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS, streams_o
 from tunnel_pool.packet_engine import is_built
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.socks5.messages import ReplyCode
-from tunnel_pool.torrent.dispatch import connect, serve_session
+from tunnel_pool.torrent.sessions.dispatch import connect, serve_session
 
 HANDSHAKE = b"\x13BitTorrent protocol"
 MEGABYTE = bytes(range(256)) * 4096

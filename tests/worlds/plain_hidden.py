@@ -23,9 +23,9 @@ from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.system import runner
-from tunnel_pool.torrent.dispatch import Dispatcher, connect
 from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
-from tunnel_pool.torrent.session import TorrentSession
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect
+from tunnel_pool.torrent.sessions.session import TorrentSession
 
 
 class PlainHidden(HiddenTunnelCommunity):

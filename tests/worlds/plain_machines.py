@@ -8,8 +8,8 @@ import time
 import libtorrent as lt
 
 from tests.worlds.leak_world import WORLD, run
-from tunnel_pool.torrent.libtorrent_session import open_session
-from tunnel_pool.torrent.session_settings import PRIVATE_DHT
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.session_settings import PRIVATE_DHT
 
 BUFFER_BYTES = 4 << 20
 UTP_SOCKET = 1 << 17  # libtorrent's peer_info.hpp; its Python does not name it

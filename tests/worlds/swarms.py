@@ -19,8 +19,8 @@ from yarl import URL
 from tests.worlds.network import until, unused_host
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import free_port
-from tunnel_pool.torrent.libtorrent_session import open_session
-from tunnel_pool.torrent.session_settings import PRIVATE_DHT
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.session_settings import PRIVATE_DHT
 
 
 def _find_opentracker():

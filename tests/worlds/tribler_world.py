@@ -11,7 +11,7 @@ from tunnel_pool.bench.harness import tribler_core
 from tunnel_pool.overlay.ground.config import TRIBLER_COMMUNITY_ID
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm, make_random_file, write_torrent
-from tunnel_pool.torrent.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 WORKERS = 2
 

@@ -16,8 +16,8 @@ from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.measure import Meter
-from tunnel_pool.torrent.libtorrent_session import open_session
 from tunnel_pool.torrent.metainfo import parse_torrent
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 SEEDERS = EXITS = 2
 RELAYS = 2

@@ -23,7 +23,7 @@ from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.measure import CpuMeter
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
 TORRENTS = 2000

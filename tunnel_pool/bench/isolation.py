@@ -15,8 +15,8 @@ from tunnel_pool.private_swarm.swarm import LocalSwarm
 from tunnel_pool.system.measure import CpuMeter
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import MOST_LANES, Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import parse_torrent
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
 WAIT_S = 120

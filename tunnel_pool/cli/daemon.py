@@ -32,7 +32,7 @@ from tunnel_pool.system.priority import MAX_NICE
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.blocklist import read as read_blocklists
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 
 DESCRIPTION = f"""Download and seed until told to stop (Ctrl-C or SIGTERM).
 

@@ -17,8 +17,8 @@ from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.system.errors import UsageError
 from tunnel_pool.system.measure import Meter
 from tunnel_pool.torrent.client import TorrentClient
-from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import parse_torrent
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
 METER_INTERVAL_S = 0.5

@@ -18,8 +18,8 @@ from tunnel_pool.system.measure import Meter
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import parse_torrent
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 
 DESCRIPTION = """Download torrents over onion-routed circuits.
 

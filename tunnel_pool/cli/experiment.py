@@ -124,7 +124,7 @@ def _needs_libraries(import_it: Callable[[], Any]) -> Any:
 
 
 async def show_list(arguments: argparse.Namespace) -> dict[str, Any]:
-    from tunnel_pool.gumby_experiments import config
+    from tunnel_pool.gumby_experiments.plan import config
 
     found = {name: config.load(name) for name in config.names()}
     return {
@@ -138,7 +138,7 @@ async def show_list(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def run_one(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
-    from tunnel_pool.gumby_experiments import config
+    from tunnel_pool.gumby_experiments.plan import config
 
     runner = _needs_libraries(_import_runner)
     experiment = config.load(arguments.name)
@@ -166,8 +166,8 @@ def _import_runner() -> Any:
 
 
 def _summary(results: Any) -> dict[str, Any]:
-    from tunnel_pool.gumby_experiments.compare import known
-    from tunnel_pool.gumby_experiments.report import REPORT, metric_tables, sentences
+    from tunnel_pool.gumby_experiments.results.compare import known
+    from tunnel_pool.gumby_experiments.results.report import REPORT, metric_tables, sentences
     from tunnel_pool.gumby_experiments.runner import findings_of
 
     runs = results.tables["runs"]
@@ -190,7 +190,7 @@ def _summary(results: Any) -> dict[str, Any]:
 async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     runner = _needs_libraries(_import_runner)
-    from tunnel_pool.gumby_experiments.results import read_results
+    from tunnel_pool.gumby_experiments.results.results import read_results
 
     results = read_results(arguments.folder.absolute())
     runner.make_report(results)
@@ -200,9 +200,16 @@ async def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
 async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises UserError."""
     _needs_libraries(_import_runner)
-    from tunnel_pool.gumby_experiments.compare import as_rows, compare, compare_in_parts, differences, lost, regressed
-    from tunnel_pool.gumby_experiments.compare_report import write_comparison
     from tunnel_pool.gumby_experiments.guard import NothingToCompareError
+    from tunnel_pool.gumby_experiments.results.compare import (
+        as_rows,
+        compare,
+        compare_in_parts,
+        differences,
+        lost,
+        regressed,
+    )
+    from tunnel_pool.gumby_experiments.results.compare_report import write_comparison
     from tunnel_pool.gumby_experiments.runner import output_folder
 
     folder = (arguments.output or RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
@@ -232,8 +239,8 @@ async def compare_two(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _verdicts(comparisons: Any) -> dict[str, str]:
     """Return the verdict on each metric that has one, by its title."""
-    from tunnel_pool.gumby_experiments.compare import Verdict
-    from tunnel_pool.gumby_experiments.compare_report import title_of
+    from tunnel_pool.gumby_experiments.results.compare import Verdict
+    from tunnel_pool.gumby_experiments.results.compare_report import title_of
 
     return {title_of(each): each.verdict.value for each in comparisons if each.verdict is not Verdict.NO_EVIDENCE}
 
@@ -241,7 +248,7 @@ def _verdicts(comparisons: Any) -> dict[str, str]:
 async def _both(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any, bool]:
     """Return the two results, and whether their runs were in turn. Raises UserError."""
     from tunnel_pool.gumby_experiments import guard
-    from tunnel_pool.gumby_experiments.results import read_results
+    from tunnel_pool.gumby_experiments.results.results import read_results
 
     folders = [Path(text) for text in (arguments.a, arguments.b)]
     if all(each.is_dir() for each in folders):
@@ -319,7 +326,7 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
     fixed = {"metric", "unit", "number", "mean", "sd", "least", "most"}
     factors = [key for row in report["metrics"][:1] for key in row if key not in fixed]
     table = Table("metric", "unit", *factors, "runs", "mean", "sd", "min", "max")
-    from tunnel_pool.gumby_experiments.report import number
+    from tunnel_pool.gumby_experiments.results.report import number
 
     for row in report["metrics"]:
         seen = [number(row[key]) for key in ("mean", "sd", "least", "most")]
@@ -333,7 +340,7 @@ def _describe_run(report: dict[str, Any], console: Console) -> None:
 
 
 def _change(row: dict[str, Any]) -> str:
-    from tunnel_pool.gumby_experiments.report import percent
+    from tunnel_pool.gumby_experiments.results.report import percent
 
     return "from 0" if row["a_mean"] == 0 and row["b_mean"] else percent(row["change"])
 
@@ -341,7 +348,7 @@ def _change(row: dict[str, Any]) -> str:
 def _describe_comparison(report: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
-    from tunnel_pool.gumby_experiments.report import number, percent
+    from tunnel_pool.gumby_experiments.results.report import number, percent
 
     known = {f"{side}_{name}" for side in "ab" for name in ("number", "mean", "sd", "least", "most", "low", "high")}
     known |= {"metric", "unit", "change", "low", "high", "p", "verdict"}

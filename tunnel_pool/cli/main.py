@@ -65,11 +65,12 @@ GROUPS = {
 COMMANDS = {name: what for commands in GROUPS.values() for name, what in commands.items()}
 # Those that are not in a module of their name.
 MODULES = {
-    **dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote"),
-    **dict.fromkeys(("set", "move", "verify"), "edits"),
-    **dict.fromkeys(("info", "files", "peers"), "details"),
-    **dict.fromkeys(("feeds", "rules"), "feeds"),
-    "import": "importing",
+    **dict.fromkeys(("status", "add", "remove", "pause", "resume"), "remote.remote"),
+    **dict.fromkeys(("set", "move", "verify"), "remote.edits"),
+    **dict.fromkeys(("info", "files", "peers"), "remote.details"),
+    **dict.fromkeys(("feeds", "rules"), "remote.feeds"),
+    "import": "remote.importing",
+    "top": "remote.top",
     "private-network": "private_network",
 }
 # What a program that embeds the pool need not have installed (setup.py).

@@ -21,8 +21,8 @@ from tunnel_pool.system.files import write_atomically
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import infohash_of, magnet_link, make_torrent
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
 TORRENTS_DIR = "torrents"

@@ -13,8 +13,8 @@ from pathlib import Path
 import libtorrent as lt
 
 from tunnel_pool.rpc.lifeline import die_with_parent
-from tunnel_pool.torrent.libtorrent_session import open_session
-from tunnel_pool.torrent.session_settings import SOCKET_BUFFER_BYTES
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.session_settings import SOCKET_BUFFER_BYTES
 
 SAMPLE_S = 0.25
 

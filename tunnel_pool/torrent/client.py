@@ -23,12 +23,12 @@ from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.torrent.anonymous_session import AnonymousSession, AnonymousSessions
 from tunnel_pool.torrent.isolation import Isolation, Isolator
-from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.network_words import way_out_in_words
-from tunnel_pool.torrent.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
+from tunnel_pool.torrent.sessions.anonymous_session import AnonymousSession, AnonymousSessions
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.torrent.sessions.session import TorrentSession, TorrentStatus, delete_unfinished, make_resume_dir
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 RESUME_DIR = "resume"

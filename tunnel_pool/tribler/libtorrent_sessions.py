@@ -7,10 +7,10 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
-from tunnel_pool.torrent.libtorrent_session import connect_to_end
-from tunnel_pool.torrent.lost_peers import drop_and_reconnect
-from tunnel_pool.torrent.session_settings import OVER_CIRCUITS, transport_settings
-from tunnel_pool.torrent.transport import UTP_ALONE, Transport
+from tunnel_pool.torrent.sessions.libtorrent_session import connect_to_end
+from tunnel_pool.torrent.sessions.lost_peers import drop_and_reconnect
+from tunnel_pool.torrent.sessions.session_settings import OVER_CIRCUITS, transport_settings
+from tunnel_pool.torrent.sessions.transport import UTP_ALONE, Transport
 
 
 class TriblerSession:

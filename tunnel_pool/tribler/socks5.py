@@ -8,8 +8,8 @@ from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.pooled.community import PooledTunnelCommunity
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.socks5.server import Socks5Server
-from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session
-from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.torrent.sessions.transport_control import LaneKinds, TransportControl
 from tunnel_pool.tribler.libtorrent_sessions import TriblerSession
 
 

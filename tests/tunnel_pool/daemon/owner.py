@@ -13,7 +13,7 @@ from tests.worlds.network import unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import same_bytes
-from tunnel_pool.torrent.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 FILES = {"a.bin": 1_500_000, "sub/b.bin": 900_000, "c.txt": 100}
 FIELDS = [

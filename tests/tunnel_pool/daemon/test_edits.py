@@ -32,8 +32,8 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.server.tiers import NOT_ASKED, entries_of
 from tunnel_pool.daemon.torrents.sessions import SessionOptions
-from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 
 SIZES = {"a": 40_000, "sub/b": 1000}
 MIXED = [["http://127.0.0.1:1/announce", "https://127.0.0.2:1/announce"], ["udp://127.0.0.3:1/announce"]]

@@ -13,8 +13,8 @@ from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import group_of
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
 from tunnel_pool.torrent.metainfo import parse_torrent
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
 A, B, C = (digit * 40 for digit in "abc")

@@ -16,7 +16,7 @@ from tests.worlds.standing import longest_stands
 from tunnel_pool.bench.harness.daemon import network_of
 from tunnel_pool.private_swarm.seeder import seeder_settings
 from tunnel_pool.private_swarm.swarm import LocalSwarm
-from tunnel_pool.torrent.libtorrent_session import open_session
+from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 COUNT = 6
 SIZE_BYTES, BYTES_S = 80 << 20, 1 << 20

@@ -13,8 +13,8 @@ from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.whole.test_cli import fails
 from tests.worlds.commands import MODULE, command
 from tests.worlds.network import until
-from tunnel_pool.cli.details import numbers
 from tunnel_pool.cli.main import make_parser, module_of
+from tunnel_pool.cli.remote.details import numbers
 from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.record import LimitMode
 from tunnel_pool.system.errors import UserError

@@ -11,9 +11,9 @@ import pytest
 from tests.tunnel_pool.daemon.running import daemon_here
 from tests.tunnel_pool.importing.make_fixtures import FIXTURES, PLACE, UNWANTED, write_as_left
 from tests.worlds.network import until
-from tunnel_pool.cli import importing
-from tunnel_pool.cli.importing import PROGRAMS
 from tunnel_pool.cli.main import make_parser
+from tunnel_pool.cli.remote import importing
+from tunnel_pool.cli.remote.importing import PROGRAMS
 from tunnel_pool.daemon.changes.edits import Run
 from tunnel_pool.importing.model import BadTorrentError, Found, bits, mapped, pieces_of_blocks
 from tunnel_pool.system.errors import UserError

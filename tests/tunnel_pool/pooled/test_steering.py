@@ -15,7 +15,7 @@ from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.address import encode_address
 from tunnel_pool.socks5.messages import UDP_HEADER_START, split_udp_request
 from tunnel_pool.socks5.server import MAX_ASSOCIATIONS, Socks5Server
-from tunnel_pool.torrent.dispatch import Dispatcher, connect
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect
 
 DESTINATIONS = 12
 

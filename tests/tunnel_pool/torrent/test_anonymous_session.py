@@ -4,8 +4,8 @@ import asyncio
 
 from tests.worlds.network import address_of, network, tunnels, until
 from tunnel_pool.overlay.ground.lanes import Lane
-from tunnel_pool.torrent.anonymous_session import AnonymousSessions
-from tunnel_pool.torrent.session import TorrentSession
+from tunnel_pool.torrent.sessions.anonymous_session import AnonymousSessions
+from tunnel_pool.torrent.sessions.session import TorrentSession
 
 
 async def test_a_lane_that_is_opened_anew_while_it_ends_keeps_its_own_server(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunnel_pool.torrent.announces.tracker_answers import AnswerRefusedError, rewritten
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, is_allowed_tracker, strip, tracker_rules
-from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
 
 URL = "http://tracker.example/announce?x=1"
 # Judged as libtorrent 2.1.1 has them; those that `strip` takes care of come first.

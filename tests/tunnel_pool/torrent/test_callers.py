@@ -16,12 +16,12 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.sync import StreamsState
 from tunnel_pool.socks5.address import AddressType, Socks5Address
 from tunnel_pool.socks5.messages import ReplyCode
-from tunnel_pool.torrent import libtorrent_session
-from tunnel_pool.torrent.dispatch import STRANGERS_AT_ONCE, Dispatcher, connect
-from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import make_torrent
-from tunnel_pool.torrent.session_settings import anonymous_settings
-from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
+from tunnel_pool.torrent.sessions import libtorrent_session
+from tunnel_pool.torrent.sessions.dispatch import STRANGERS_AT_ONCE, Dispatcher, connect
+from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.sessions.session_settings import anonymous_settings
+from tunnel_pool.torrent.sessions.transport_control import LaneKinds, TransportControl
 
 INFOHASH = bytes(range(20))
 CALLER = 8 << 24  # 8.0.0.0

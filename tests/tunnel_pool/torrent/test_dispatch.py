@@ -8,7 +8,7 @@ from tunnel_pool.overlay.clients.sticky import StickyMap
 from tunnel_pool.overlay.ground.config import SLOT_SHIFT, slot_of
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.address import encode_address
-from tunnel_pool.torrent.dispatch import Dispatcher, connect
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect
 
 A, B, C = (encode_address("1.2.3.4", port) for port in (1, 2, 3))
 

@@ -7,7 +7,7 @@ from ipv8.peer import Peer
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.rpc.sync import StreamsState
-from tunnel_pool.torrent.readiness import ANSWER_S, GATHER_S, STREAMS_S, Readiness
+from tunnel_pool.torrent.sessions.readiness import ANSWER_S, GATHER_S, STREAMS_S, Readiness
 
 
 def circuit(*flags):

@@ -20,8 +20,8 @@ from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.leftovers import leftovers
 from tunnel_pool.torrent.metainfo import make_torrent, parse_torrent
-from tunnel_pool.torrent.readiness import ANSWER_S
-from tunnel_pool.torrent.session import TorrentSession
+from tunnel_pool.torrent.sessions.readiness import ANSWER_S
+from tunnel_pool.torrent.sessions.session import TorrentSession
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
 

@@ -3,7 +3,7 @@
 import libtorrent as lt
 
 from tunnel_pool.socks5.messages import Secret
-from tunnel_pool.torrent.session_settings import NAMED_NOT_LISTED, anonymous_settings
+from tunnel_pool.torrent.sessions.session_settings import NAMED_NOT_LISTED, anonymous_settings
 
 # Each of these was looked at (libtorrent 2.1.1, include/libtorrent/settings_pack.hpp): it opens no socket, asks no
 # name server and says nothing of this machine, given those that `anonymous_settings` sets. Some concern what is

@@ -7,8 +7,8 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA
 from tests.tunnel_pool.torrent.test_dispatch import Tunnels
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.rpc.sync import StreamsState
-from tunnel_pool.torrent.transport import LONELY_S, UTP_ALONE, UTP_S, Transport, TransportChoice, Ways
-from tunnel_pool.torrent.transport_control import AT_ONCE_S, LaneKinds, TransportControl
+from tunnel_pool.torrent.sessions.transport import LONELY_S, UTP_ALONE, UTP_S, Transport, TransportChoice, Ways
+from tunnel_pool.torrent.sessions.transport_control import AT_ONCE_S, LaneKinds, TransportControl
 
 NOW_S = 1000.0
 TCP_ALONE = Transport(tcp=True, utp=False)

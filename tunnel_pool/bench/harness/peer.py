@@ -43,9 +43,9 @@ from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.steering.group import BUFFER_BYTES
 from tunnel_pool.system import runner
 from tunnel_pool.system.log import set_up_logging
-from tunnel_pool.torrent.dispatch import Dispatcher, connect
 from tunnel_pool.torrent.metainfo import parse_torrent
-from tunnel_pool.torrent.session import TorrentSession
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect
+from tunnel_pool.torrent.sessions.session import TorrentSession
 
 RAISE_INTERVAL_S = 0.2
 WALK_INTERVAL_S = 0.3

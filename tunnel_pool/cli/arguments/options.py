@@ -14,7 +14,7 @@ from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.system.errors import UsageError
 from tunnel_pool.torrent.isolation import MOST_LANES, Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores, shares_port
 
 MAX_PORT = 0xFFFF

@@ -19,8 +19,8 @@ from tunnel_pool.socks5.address import AddressType, Socks5Address
 from tunnel_pool.socks5.messages import ReplyCode
 from tunnel_pool.socks5.server import CannotListenError
 from tunnel_pool.torrent.anonymous_torrents import HTTPS_PORT
-from tunnel_pool.torrent.dispatch import new_secret, serve_session
 from tunnel_pool.torrent.network_words import way_out_in_words
+from tunnel_pool.torrent.sessions.dispatch import new_secret, serve_session
 
 MAX_REDIRECTS = 5
 MAX_LANES = 3  # how many circuits are tried, each over other nodes, as far as there are others

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tunnel_pool.daemon.torrents.view import TorrentView
-from tunnel_pool.torrent.trackers import UNREADABLE, trackers_of
+from tunnel_pool.torrent.announces.trackers import UNREADABLE, trackers_of
 
 NOT_ASKED = "not asked over hops, where it can't be: it is asked again at 0 hops"
 

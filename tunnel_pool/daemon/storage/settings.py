@@ -8,7 +8,7 @@ import msgspec
 
 from tunnel_pool.daemon.rules.groups import Group, Speed
 from tunnel_pool.daemon.rules.queue import QueueLimits
-from tunnel_pool.torrent.session_settings import Encryption, encryption_settings
+from tunnel_pool.torrent.sessions.session_settings import Encryption, encryption_settings
 
 MAX_COUNT = 1_000_000
 

@@ -32,7 +32,7 @@ from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account, Totals
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, left_out_trackers, strip
 from tunnel_pool.torrent.isolation import MOST_LANES, PLAIN, Isolation, Isolator
-from tunnel_pool.torrent.lost_peers import is_end_to_end
+from tunnel_pool.torrent.sessions.lost_peers import is_end_to_end
 
 TICK_S = 1.0
 MAX_LEFT = 1000  # removed torrents whose trackers may hear of it yet

@@ -14,7 +14,7 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.torrent.announces.account import Account
-from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
 
 POLL_S, IDLE_POLL_S = 0.2, 1.0  # the longer nothing changes, the less often libtorrent is asked for statuses
 RESUMED_POLL_S = 0.01

@@ -11,12 +11,12 @@ from tunnel_pool.daemon.torrents.session import DaemonSession, OnAlert
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.messages import Secret
-from tunnel_pool.torrent.anonymous_session import AnonymousSessions
 from tunnel_pool.torrent.anonymous_torrents import TrackerRules, tracker_rules
 from tunnel_pool.torrent.blocklist import NOTHING, Blocklist
 from tunnel_pool.torrent.isolation import PLAIN, Isolation
-from tunnel_pool.torrent.lockdown import LockdownMode, open_lockdown
-from tunnel_pool.torrent.session_settings import anonymous_settings, plain_settings
+from tunnel_pool.torrent.sessions.anonymous_session import AnonymousSessions
+from tunnel_pool.torrent.sessions.lockdown import LockdownMode, open_lockdown
+from tunnel_pool.torrent.sessions.session_settings import anonymous_settings, plain_settings
 
 PLAIN_LANE = Lane(PLAIN)
 PLAIN_LINGERS_S = 5.0  # how long it outlives its last torrent: the next one may be on its way

@@ -1,1 +1,1 @@
-"""Looks after the daemon's torrents: acts on alerts, brings finished files home, and helps downloads that stand still."""
+"""Looks after the daemon's torrents: acts on alerts, brings finished files home, helps downloads that stand still."""

@@ -12,7 +12,7 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.standstill import Step
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
-from tunnel_pool.torrent.lost_peers import is_end_to_end
+from tunnel_pool.torrent.sessions.lost_peers import is_end_to_end
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable
 
 import libtorrent as lt
 
-from tunnel_pool.torrent.trackers import trackers_of
+from tunnel_pool.torrent.announces.trackers import trackers_of
 
 
 class Reannounces:

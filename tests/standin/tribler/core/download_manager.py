@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
-from tunnel_pool.torrent.session import TorrentSession
+from tunnel_pool.torrent.sessions.session import TorrentSession
 
 
 class Download:

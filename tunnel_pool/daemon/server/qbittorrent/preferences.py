@@ -9,7 +9,7 @@ import msgspec
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
 from tunnel_pool.daemon.storage.settings import Settings
-from tunnel_pool.torrent.session_settings import Encryption
+from tunnel_pool.torrent.sessions.session_settings import Encryption
 
 NO_LIMIT = -1
 ENCRYPTIONS = (Encryption.PREFERRED, Encryption.REQUIRED, Encryption.TOLERATED)  # by qBittorrent's numbers

@@ -32,8 +32,8 @@ from tunnel_pool.socks5.messages import ReplyCode, Secret
 from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.torrent.announces.announcer import Announcer, Came, NoCircuitError
+from tunnel_pool.torrent.announces.tracker_answers import AnswerRefusedError, rewritten
 from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
-from tunnel_pool.torrent.tracker_answers import AnswerRefusedError, rewritten
 
 STRANGERS_PER_S, STRANGERS_AT_ONCE = 20, 40  # connections of strangers that are let in
 ANSWERS_AT_ONCE, ANSWERS_PAUSE_S = 64, 0.02  # a tracker's to as many torrents: 212 KB of socket buffer hold 270

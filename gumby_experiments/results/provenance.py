@@ -14,10 +14,10 @@ import msgspec
 import psutil
 
 from tunnel_pool import __version__
-from tunnel_pool.gumby_experiments.config import FOLDER, Experiment
+from tunnel_pool.gumby_experiments.plan.config import FOLDER, Experiment
 from tunnel_pool.packet_engine import is_built
 
-SOURCE = Path(__file__).resolve().parent.parent
+SOURCE = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("pyipv8", "libtorrent", "Twisted", "protobuf", "cryptography", "psutil", "pandas", "scipy", "matplotlib")
 
 

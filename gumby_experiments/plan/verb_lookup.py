@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from tunnel_pool.gumby_experiments.errors import ScenarioError
-from tunnel_pool.gumby_experiments.scenario import Line, Scenario
+from tunnel_pool.gumby_experiments.plan.errors import ScenarioError
+from tunnel_pool.gumby_experiments.plan.scenario import Line, Scenario
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _OF_A_NODE, _OF_THE_RUN = "node", "run"

@@ -1,10 +1,10 @@
 """The node that downloads: tunnels, session and pool as `tunnel-pool download` has them, told what to do line by line.
 
-python -m tunnel_pool.gumby_experiments.downloader --workers N --hops H ...
+python -m tunnel_pool.gumby_experiments.nodes.downloader --workers N --hops H ...
 
 Takes {"download": {"torrent", "folder", "peers"}}; ends when its stdin does. Says {"circuits"} when it has one, then
 twice a second; in the end {"finished", "progress"}: the seconds that the download took, and the points of
-gumby_experiments/progress.py.
+gumby_experiments/nodes/progress.py.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tunnel_pool.cli.arguments import options
-from tunnel_pool.gumby_experiments.program import run_program
-from tunnel_pool.gumby_experiments.progress import Progress
+from tunnel_pool.gumby_experiments.nodes.program import run_program
+from tunnel_pool.gumby_experiments.nodes.progress import Progress
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation

@@ -11,7 +11,7 @@ import libtorrent as lt
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
-from tunnel_pool.cli.remote import printable, remote_of, table_of
+from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.importing import deluge, qbittorrent, rtorrent, transmission
 from tunnel_pool.importing.model import BadTorrentError, Found, first_of, info_of, mapped

@@ -11,7 +11,7 @@ from tunnel_pool.contract import Address, Tunnels
 from tunnel_pool.overlay.ground.end_to_end import END_TO_END, end_to_end_circuit, number_of_end
 from tunnel_pool.overlay.ground.lanes import Lane, lane_of
 from tunnel_pool.overlay.ground.streams import Guest, may_lead, streams_of
-from tunnel_pool.torrent.transport import UTP_ALONE, Transport, TransportChoice, Ways
+from tunnel_pool.torrent.sessions.transport import UTP_ALONE, Transport, TransportChoice, Ways
 
 CHOOSE_S, IDLE_CHOOSE_S = 0.25, 1.0
 SETTLED_S = 10.0  # how long a choice has held until it is looked at less often

@@ -6,7 +6,7 @@ from typing import Any
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
-from tunnel_pool.cli.remote import add_ids, ask, describe
+from tunnel_pool.cli.remote.remote import add_ids, ask, describe
 from tunnel_pool.daemon.record import LimitMode
 from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
 from tunnel_pool.daemon.storage.settings import MAX_COUNT

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.router import address
+from tunnel_pool.gumby_experiments.nodes.router import address
+from tunnel_pool.gumby_experiments.plan.errors import RunError
 from tunnel_pool.system.errors import UserError
 
 END_TIMEOUT_S = 10.0
@@ -34,7 +34,7 @@ class Links(Protocol):
         """Return a node's address, and what is put before its command."""
 
     async def set(self, number: int, **link: float) -> None:
-        """Change a node's link; the fields are those of tunnel_pool.gumby_experiments.router.Link. Raises RunError."""
+        """Change a node's link; the fields are those of Link (nodes/router.py). Raises RunError."""
 
     def check(self) -> None:
         """Raises RunError when there are no links any more."""
@@ -104,7 +104,7 @@ async def open_links(nodes: int, seed: int, kind: str | None = None) -> AsyncIte
         raise UserError(why)
     more = [f"--kind={kind}"] if kind else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tunnel_pool.gumby_experiments.router", str(nodes), f"--seed={seed}", *more,
+        sys.executable, "-m", "tunnel_pool.gumby_experiments.nodes.router", str(nodes), f"--seed={seed}", *more,
         f"--with-parent={os.getpid()}", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip

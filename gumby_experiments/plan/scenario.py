@@ -22,7 +22,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tunnel_pool.gumby_experiments.errors import ScenarioError
+from tunnel_pool.gumby_experiments.plan.errors import ScenarioError
 
 _VARIABLE = re.compile(r"\$(\w+)")
 _DIRECTIVE = re.compile(r"&(\w+)\s+(\S.*)")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
-from tunnel_pool.cli.remote import STATES, add_ids, chosen, printable, remote_of, table_of
+from tunnel_pool.cli.remote.remote import STATES, add_ids, chosen, printable, remote_of, table_of
 from tunnel_pool.system.errors import UsageError
 
 DESCRIPTIONS = {

@@ -20,9 +20,9 @@ from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
 from tunnel_pool.torrent.entries import Entry, entries_in, parts_of
 from tunnel_pool.torrent.leftovers import take_leftovers
-from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
-from tunnel_pool.torrent.session_settings import anonymous_settings
+from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.sessions.session_settings import anonymous_settings
 from tunnel_pool.torrent.takeover import look_at, stranger
 
 POLL_S = 0.2

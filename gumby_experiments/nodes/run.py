@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments import verb_lookup
-from tunnel_pool.gumby_experiments.config import Experiment, Value, scenario_of
-from tunnel_pool.gumby_experiments.errors import RunError
-from tunnel_pool.gumby_experiments.links import NO_LINKS, Links
-from tunnel_pool.gumby_experiments.nodes import Node
-from tunnel_pool.gumby_experiments.sampler import Sampler
-from tunnel_pool.gumby_experiments.scenario import Line, peers_of_roles
+from tunnel_pool.gumby_experiments.nodes.links import NO_LINKS, Links
+from tunnel_pool.gumby_experiments.nodes.nodes import Node
+from tunnel_pool.gumby_experiments.nodes.sampler import Sampler
+from tunnel_pool.gumby_experiments.plan import verb_lookup
+from tunnel_pool.gumby_experiments.plan.config import Experiment, Value, scenario_of
+from tunnel_pool.gumby_experiments.plan.errors import RunError
+from tunnel_pool.gumby_experiments.plan.scenario import Line, peers_of_roles
 from tunnel_pool.private_swarm.swarm import make_folder
 from tunnel_pool.system.errors import UserError
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
-from tunnel_pool.cli.remote import printable, remote_of, table_of
+from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.feeds.model import LEAST_INTERVAL_MIN, MOST_INTERVAL_MIN
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.overlay.ground.config import MAX_HOPS

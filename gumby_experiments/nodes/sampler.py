@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
-from tunnel_pool.gumby_experiments.nodes import Node
-from tunnel_pool.gumby_experiments.samples import MAIN, WORKER
+from tunnel_pool.gumby_experiments.nodes.nodes import Node
+from tunnel_pool.gumby_experiments.nodes.samples import MAIN, WORKER
 from tunnel_pool.system.measure import cpu_seconds as used_by
 
 INTERVAL_S = 1.0

@@ -6,7 +6,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.socks5.messages import Secret
-from tunnel_pool.torrent.transport import Transport
+from tunnel_pool.torrent.sessions.transport import Transport
 
 SOCKET_BUFFER_BYTES = 4_000_000
 STOP_TRACKER_TIMEOUT_S = 2  # how long the end of a session waits for trackers that are told of it

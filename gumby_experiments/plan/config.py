@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from tunnel_pool.gumby_experiments.scenario import Scenario, read_scenario, variables_of_roles
+from tunnel_pool.gumby_experiments.plan.scenario import Scenario, read_scenario, variables_of_roles
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.system.toml_file import Section, read_toml
 
-FOLDER = Path(__file__).parent / "experiments"
+FOLDER = Path(__file__).parent.parent / "experiments"
 Value = bool | int | float | str
 # In `vary`, by what this machine has: 1, 2, 4 ... up to its cores; and the same with 0 for no worker.
 CORES_OF_MACHINE, WORKERS_OF_MACHINE = "cores", "workers"
@@ -29,7 +29,7 @@ class Metric(Section, frozen=True):
 
 
 class Figure(Section, frozen=True):
-    """A picture of a table; see gumby_experiments/figures.py for the kinds.
+    """A picture of a table; see gumby_experiments/results/figures.py for the kinds.
 
     An `ecdf` shows the distribution of `x`; its `y` says how often each `x` was seen, which is once where it is empty.
     """

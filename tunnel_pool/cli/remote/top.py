@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options, credentials
-from tunnel_pool.cli.remote import printable
+from tunnel_pool.cli.remote.remote import printable
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.system.errors import UsageError
 

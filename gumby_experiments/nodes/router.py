@@ -1,6 +1,6 @@
 """Network namespaces, one for each node, and the links between them. Run by links.py, as root.
 
-python -m tunnel_pool.gumby_experiments.router NODES [--kind netem|tun]
+python -m tunnel_pool.gumby_experiments.nodes.router NODES [--kind netem|tun]
 
 Every node has a link to a place in the middle, with a delay, jitter, loss and rate in
 either direction. Where the kernel has netem the links are veth pairs and the middle is a

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from tunnel_pool.gumby_experiments.config import Figure
-from tunnel_pool.gumby_experiments.progress import EVERY_S, PROGRESS
-from tunnel_pool.gumby_experiments.results import RUN, Results
-from tunnel_pool.gumby_experiments.sampler import INTERVAL_S
+from tunnel_pool.gumby_experiments.nodes.progress import EVERY_S, PROGRESS
+from tunnel_pool.gumby_experiments.nodes.sampler import INTERVAL_S
+from tunnel_pool.gumby_experiments.plan.config import Figure
+from tunnel_pool.gumby_experiments.results.results import RUN, Results
 from tunnel_pool.system.errors import UserError
 
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")

@@ -19,9 +19,9 @@ import numpy as np
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from tunnel_pool.gumby_experiments.config import Metric, Value
-from tunnel_pool.gumby_experiments.results import RUN, Results
-from tunnel_pool.gumby_experiments.statistics import CONFIDENCE, Summary, summarize
+from tunnel_pool.gumby_experiments.plan.config import Metric, Value
+from tunnel_pool.gumby_experiments.results.results import RUN, Results
+from tunnel_pool.gumby_experiments.results.statistics import CONFIDENCE, Summary, summarize
 from tunnel_pool.system.errors import UserError
 
 ALPHA = 1 - CONFIDENCE

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from tunnel_pool.gumby_experiments import figures
-from tunnel_pool.gumby_experiments.compare import Comparison, Verdict, as_rows
-from tunnel_pool.gumby_experiments.report import inline_svg, page_environment
-from tunnel_pool.gumby_experiments.results import Results
+from tunnel_pool.gumby_experiments.results import figures
+from tunnel_pool.gumby_experiments.results.compare import Comparison, Verdict, as_rows
+from tunnel_pool.gumby_experiments.results.report import inline_svg, page_environment
+from tunnel_pool.gumby_experiments.results.results import Results
 from tunnel_pool.system.errors import UserError
 
 PAGE = "compare.html"

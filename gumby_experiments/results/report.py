@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
-from tunnel_pool.gumby_experiments.config import Metric, Published
-from tunnel_pool.gumby_experiments.figures import draw_all
-from tunnel_pool.gumby_experiments.results import ERROR, RUNS, Results
-from tunnel_pool.gumby_experiments.statistics import Summary, summarize
+from tunnel_pool.gumby_experiments.plan.config import Metric, Published
+from tunnel_pool.gumby_experiments.results.figures import draw_all
+from tunnel_pool.gumby_experiments.results.results import ERROR, RUNS, Results
+from tunnel_pool.gumby_experiments.results.statistics import Summary, summarize
 from tunnel_pool.system.errors import UserError
 
 REPORT = "report.html"
@@ -44,7 +44,7 @@ def percent(share: float | None) -> str:
 def page_environment() -> Environment:
     """Return the templates of this package, and what they write numbers with."""
     environment = Environment(
-        loader=PackageLoader("tunnel_pool.gumby_experiments", "."), autoescape=True, trim_blocks=True
+        loader=PackageLoader("tunnel_pool.gumby_experiments.results", "."), autoescape=True, trim_blocks=True
     )
     environment.filters |= {"number": number, "percent": percent}
     return environment

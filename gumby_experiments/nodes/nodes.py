@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.gumby_experiments.errors import RunError
+from tunnel_pool.gumby_experiments.plan.errors import RunError
 from tunnel_pool.pool.program import own_environment
 from tunnel_pool.rpc.lifeline import die_with_parent
 

@@ -1,6 +1,6 @@
 """The node with tunnels and a SOCKS5 server, without a libtorrent session: others are its clients.
 
-python -m tunnel_pool.gumby_experiments.socks_node --workers N --hops H ...
+python -m tunnel_pool.gumby_experiments.nodes.socks_node --workers N --hops H ...
 
 Says {"port"} when its circuits stand; when its stdin ends, {"handled"}: of probes on their way out that went through
 this process, length of payload, and when it began and ended with each (CLOCK_REALTIME).
@@ -16,11 +16,11 @@ from typing import Any
 
 from tunnel_pool.cli.arguments import options
 from tunnel_pool.gumby_experiments.datagram_load import PAYLOAD_BYTES
-from tunnel_pool.gumby_experiments.program import run_program
+from tunnel_pool.gumby_experiments.nodes.program import run_program
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.socks5.server import Association
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.torrent.dispatch import Dispatcher, connect, serve_session
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect, serve_session
 from tunnel_pool.tunnels import open_tunnels
 
 POLL_S = 0.05

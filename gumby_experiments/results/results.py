@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from tunnel_pool.gumby_experiments import progress, samples
-from tunnel_pool.gumby_experiments.config import Experiment
+from tunnel_pool.gumby_experiments.nodes import progress, samples
+from tunnel_pool.gumby_experiments.plan.config import Experiment
 from tunnel_pool.system.errors import UserError
 
 RUNS, SAMPLES, EVENTS = "runs", "samples", "events"

@@ -19,11 +19,11 @@ from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.socks5.server import Socks5Server
 from tunnel_pool.torrent.announces.announcer import Announcer
 from tunnel_pool.torrent.announces.choice import Life
-from tunnel_pool.torrent.dht_bootstrap import DhtEntry
-from tunnel_pool.torrent.dispatch import Dispatcher, connect, new_secret, serve_session
-from tunnel_pool.torrent.libtorrent_session import LibtorrentSession
-from tunnel_pool.torrent.readiness import Readiness
-from tunnel_pool.torrent.transport_control import LaneKinds, TransportControl
+from tunnel_pool.torrent.sessions.dht_bootstrap import DhtEntry
+from tunnel_pool.torrent.sessions.dispatch import Dispatcher, connect, new_secret, serve_session
+from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.sessions.readiness import Readiness
+from tunnel_pool.torrent.sessions.transport_control import LaneKinds, TransportControl
 
 LIFE = Life(LocalTunnelSettings.max_time, LocalTunnelSettings.max_traffic)  # that of a circuit of ours
 S = TypeVar("S", bound=LibtorrentSession[Any])

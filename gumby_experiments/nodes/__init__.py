@@ -1,0 +1,1 @@
+"""One run of an experiment: nodes that are processes, the links between them, and samples of both."""

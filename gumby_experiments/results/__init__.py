@@ -1,0 +1,1 @@
+"""What is made of runs: tables with their origin, statistics, figures, pages and comparisons."""
