@@ -12,12 +12,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The longest form of either: a name of 255 bytes.
 pub const MAX_ADDRESS_BYTES: usize = 1 + 2 + 255 + 2;
 
+/// The bytes are neither an address nor a message that begins with addresses, or they are cut short.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Malformed;
 
+/// An address in one of the two formats: an IP address with a port, or a name with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination<'a> {
+    /// An IP address and a port. A name that is an IP address is parsed to this form, too.
     Ip(SocketAddr),
+    /// A name as it was received, which need not be UTF-8, and a port.
     Name(&'a [u8], u16),
 }
 
@@ -30,6 +34,7 @@ pub fn subnet_of(ip: IpAddr) -> IpAddr {
 }
 
 impl Destination<'_> {
+    /// Returns the port of either form.
     pub fn port(&self) -> u16 {
         match self {
             Destination::Ip(address) => address.port(),
@@ -38,6 +43,7 @@ impl Destination<'_> {
     }
 }
 
+/// The address 0.0.0.0:0, which py-ipv8 writes where a message needs no address.
 pub const NOWHERE: Destination<'static> = Destination::Ip(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
 /// Whether an address as SOCKS5 encodes it is of IPv6.
@@ -127,6 +133,8 @@ pub fn parse_packed(bytes: &[u8]) -> Result<(Destination<'_>, usize), Malformed>
     PACKED.parse(bytes)
 }
 
+/// Writes an address as py-ipv8 does; returns the bytes written. None when there is no room, or when a name has more
+/// than 255 bytes.
 pub fn write_packed(destination: Destination<'_>, buffer: &mut [u8]) -> Option<usize> {
     PACKED.write(destination, buffer)
 }
@@ -136,6 +144,8 @@ pub fn parse_socks5(bytes: &[u8]) -> Result<(Destination<'_>, usize), Malformed>
     SOCKS5.parse(bytes)
 }
 
+/// Writes an address as SOCKS5 does; returns the bytes written. None when there is no room, or when a name has more
+/// than 255 bytes.
 pub fn write_socks5(destination: Destination<'_>, buffer: &mut [u8]) -> Option<usize> {
     SOCKS5.write(destination, buffer)
 }

@@ -14,34 +14,50 @@ use std::ops::Range;
 
 use crate::address::{self, Destination, Malformed};
 
+/// Length of an overlay's prefix in bytes: a zero, the version (1) and the community id (20).
 pub const PREFIX_BYTES: usize = 22;
+/// Offset of the message in a cell, in bytes.
 pub const MESSAGE_AT: usize = 29;
 const CELL_ID: u8 = 0;
 
+/// The id of a data message: a datagram with its destination and its origin (py-ipv8 payload.py, DataPayload).
 pub const DATA_ID: u8 = 1;
+/// The id of the unencrypted handshake that begins a circuit (py-ipv8 payload.py, CreatePayload).
 pub const CREATE_ID: u8 = 2;
+/// The id of the request to add a hop; its cell has the relay_early flag (py-ipv8 payload.py, ExtendPayload).
 pub const EXTEND_ID: u8 = 4;
+/// The id of a speed test's request (py-ipv8 payload.py, TestRequestPayload).
 pub const TEST_REQUEST_ID: u8 = 19;
-/// Of Tribler's network (overlay/requests/http.py).
+/// The id of a request for an exit to make by HTTP, in Tribler's network (overlay/requests/http.py).
 pub const HTTP_REQUEST_ID: u8 = 28;
+/// The id of one part of the answer to an HTTP request, in Tribler's network (overlay/requests/http.py).
 pub const HTTP_RESPONSE_ID: u8 = 29;
-/// Of ours (docs/WIRE.md); nodes that don't know it ignore it.
+/// The id of a stream message, with a packet of QUIC or half of one (docs/WIRE.md). Nodes that don't know it ignore it.
 pub const STREAM_ID: u8 = 32;
 
+/// The first bytes of every message of an overlay, by which overlays on one socket are told apart.
 pub type Prefix = [u8; PREFIX_BYTES];
 
+/// The fields of a cell between prefix and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// The circuit's id between two neighbours; another one on each link.
     pub circuit_id: u32,
+    /// The message is not encrypted.
     pub plaintext: bool,
+    /// The cell may hold EXTEND. A relay passes on a bounded number of such cells of a circuit, which bounds the
+    /// circuit's length.
     pub relay_early: bool,
 }
 
+/// The kind of a datagram from the tunnels' socket, by its first bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// A cell of our overlay, with at least one byte of message.
     Cell(Header),
     /// Some other message of the community, or of another one.
     Other,
+    /// A datagram that is shorter than a prefix, or a message of our overlay that is cut short.
     Malformed,
 }
 
@@ -77,11 +93,15 @@ pub fn write_header(buffer: &mut [u8], prefix: &Prefix, header: Header) -> Optio
 /// A data message taken apart; `payload` is a range of the message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DataMessage<'a> {
+    /// The datagram's destination; `NOWHERE` in a message from an exit.
     pub destination: Destination<'a>,
+    /// The datagram's source; `NOWHERE` in a message to an exit.
     pub origin: Destination<'a>,
+    /// The range of the datagram's payload in the message.
     pub payload: Range<usize>,
 }
 
+/// Parses a data message, which begins with its id. Err when the id is another one, or an address is malformed.
 pub fn parse_data(message: &[u8]) -> Result<DataMessage<'_>, Malformed> {
     let rest = message.strip_prefix(&[DATA_ID]).ok_or(Malformed)?;
     let (destination, destination_bytes) = address::parse_packed(rest)?;

@@ -15,10 +15,13 @@ pub const MAX_ASKED: usize = 65536;
 
 /// One UDP association of the SOCKS5 server.
 pub struct Association {
+    /// The lane of its client, and of the circuits that serve it.
     pub lane: Lane,
+    /// The only address that its datagrams come from, and the one that datagrams for it are sent to.
     pub client: SocketAddr,
 }
 
+/// The associations that this child serves, and the questions that they sent.
 #[derive(Default)]
 pub struct Clients {
     /// By the order they were opened in.
@@ -30,16 +33,19 @@ pub struct Clients {
 }
 
 impl Clients {
+    /// Adds an association as the newest one, replacing one with the same id.
     pub fn add(&mut self, id: u32, association: Association) {
         self.remove(id);
         self.associations.push((id, association));
     }
 
+    /// Removes the association with this id, if there is one, also as the usual one of its lane.
     pub fn remove(&mut self, id: u32) {
         self.associations.retain(|(other, _)| *other != id);
         self.usual.retain(|_, usual| *usual != id);
     }
 
+    /// Returns the association with this id.
     pub fn get(&self, id: u32) -> Option<&Association> {
         self.associations.iter().find(|(other, _)| *other == id).map(|(_, association)| association)
     }
@@ -59,6 +65,7 @@ impl Clients {
         self.asked.insert((circuit_id, port), id);
     }
 
+    /// Forgets the questions that were sent over this circuit.
     pub fn forget_circuit(&mut self, circuit_id: u32) {
         self.asked.retain(|(of, _), _| *of != circuit_id);
     }

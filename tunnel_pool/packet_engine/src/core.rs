@@ -49,39 +49,79 @@ const MAX_STREAMS: u32 = 256;
 
 const SOCKS5_UDP_START: [u8; 3] = [0, 0, 0];
 
+/// An event for Python; `Shared` queues it as a `Notice`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message for py-ipv8: from the socket as it came, or a decrypted cell.
-    Packet { from: SocketAddr, bytes: Vec<u8> },
+    Packet {
+        /// The address of the sender.
+        from: SocketAddr,
+        /// The whole datagram; of a decrypted cell, the header followed by the message.
+        bytes: Vec<u8>,
+    },
     /// A circuit is gone; these destinations (SOCKS5 encoding) had it.
-    Orphans { lane: Lane, destinations: Vec<Box<[u8]>> },
+    Orphans {
+        /// The lane of the circuit.
+        lane: Lane,
+        /// The addresses, each as SOCKS5 encodes it.
+        destinations: Vec<Box<[u8]>>,
+    },
     /// A stream's destination is a name; the answer is `Command::Resolved`.
-    Resolve { number: u32, name: String, circuit_id: u32 },
+    Resolve {
+        /// The stream's number in `Service`, for the answer.
+        number: u32,
+        /// The name that the client asked for; bytes that are no UTF-8 are replaced.
+        name: String,
+        /// The stream's circuit, which ends here.
+        circuit_id: u32,
+    },
     /// The other end of a circuit has opened a stream, which waits for a client of ours to connect to it: to what its id
     /// stands for. One who has called says which torrent is wanted.
-    Guest { circuit_id: u32, known_as: u32, infohash: Option<[u8; 20]> },
+    Guest {
+        /// The circuit of ours.
+        circuit_id: u32,
+        /// The number of the address that a client has to connect to (ends.rs).
+        known_as: u32,
+        /// The torrent that a caller asks for; None on an end-to-end circuit, which is of one torrent.
+        infohash: Option<[u8; 20]>,
+    },
     /// Whether a circuit of ours carries streams has changed.
-    Streams { circuit_id: u32 },
+    Streams {
+        /// The circuit of ours.
+        circuit_id: u32,
+    },
 }
 
+/// The settings that Python may replace while the engine runs (`Command::Configure`).
 #[derive(Clone)]
 pub struct Settings {
+    /// The prefix of the tunnels' overlay, which every cell begins with.
     pub prefix: Prefix,
     /// Other overlays that listen on this socket; None: take every prefix.
     pub other_prefixes: Option<Vec<Prefix>>,
+    /// The most cells of a circuit that may have the relay_early flag (py-ipv8 community.py, max_relay_early). With 0,
+    /// every cell is dropped that is not to be relayed.
     pub max_relay_early: u32,
     /// Message ids that may travel in the clear.
     pub no_crypto: Vec<u8>,
+    /// The network's rules for exits, as this node applies them.
     pub policy: ExitPolicy,
     /// Of which it is derived which addresses lead to this child (ends.rs).
     pub end_secret: [u8; SECRET_BYTES],
 }
 
+/// The tables and decisions of one child. `Worker` owns it, passes datagrams and the time to it, and sends the contents
+/// of its outbox.
 pub struct Core {
+    /// The settings in force.
     pub settings: Settings,
+    /// Circuits of ours, relays, exits and associations.
     pub routes: Routes,
+    /// The counters of drops, which Python reads as well (`Shared::counters`).
     pub counters: Arc<Counters>,
+    /// The outbox, and the limits in front of it.
     pub gate: Gate,
+    /// The events of this round, oldest first; `take_events` empties the list.
     pub events: Vec<Event>,
     packets_bytes: usize,
     /// Frames for the main process, as rpc/data.py describes them; None without a data stream.
@@ -96,11 +136,15 @@ pub struct Core {
     pub met: HashSet<u32>,
     /// What guests are known as is made by this.
     pub guest_key: hmac::Key,
+    /// Decides which connections by uTP are refused, for all circuits that end here.
     pub tcp_first: TcpFirst,
     /// Milliseconds since the epoch.
     pub now_ms: u64,
+    /// The monotonic time of this round, set by `Worker`.
     pub now: Instant,
+    /// The QUIC connections that carry streams, at most one for each circuit.
     pub quic: Quic,
+    /// The operator's rules for exits.
     pub rules: ExitRules,
     /// The connections of all exits' streams.
     pub all_dials: AllDials,
@@ -210,6 +254,8 @@ pub(crate) fn headroom(layers: usize) -> usize {
 }
 
 impl Core {
+    /// Creates a core without routes, limits or a data stream. `guest_key` is random, so that guests have other numbers
+    /// after a restart.
     pub fn new(settings: Settings, counters: Arc<Counters>) -> Self {
         Self {
             settings,
@@ -241,6 +287,7 @@ impl Core {
         }
     }
 
+    /// Removes and returns all events, oldest first, and resets the count of waiting packet bytes.
     pub fn take_events(&mut self) -> std::vec::Drain<'_, Event> {
         self.packets_bytes = 0;
         self.events.drain(..)

@@ -198,6 +198,7 @@ impl Core {
         }
     }
 
+    /// Counts one more open stream of a circuit. A circuit that is gone is ignored.
     pub fn stream_opened(&self, link: LinkId) {
         if let Some(stats) = self.stats_of(link) {
             stats.stream_opened();
@@ -212,6 +213,7 @@ impl Core {
         }
     }
 
+    /// Counts one open stream fewer of a circuit. A circuit that is gone is ignored.
     pub fn stream_ended(&self, link: LinkId) {
         if let Some(stats) = self.stats_of(link) {
             stats.stream_ended();
@@ -246,6 +248,7 @@ impl Core {
 
     // Exits
 
+    /// Returns whether an exit here lets out any protocol that travels by streams.
     pub fn offers_streams(&self) -> bool {
         self.settings.policy.offers() && self.exit_protocols() & (TCP | HTTPS | ENCRYPTED_TCP) != 0
     }
@@ -334,6 +337,7 @@ impl Core {
         }
     }
 
+    /// Sets whether a circuit that ends here can be called: it has a door, and room for one more caller.
     pub fn set_door(&mut self, circuit_id: u32, has_door: bool) {
         if let Some(exit) = self.routes.exits.get_mut(&circuit_id) {
             exit.has_door = has_door;
@@ -393,6 +397,7 @@ impl Core {
         Ok(to)
     }
 
+    /// Counts a connection of an exit as unjudged until `dial_judged`, for its circuit and for the previous hop.
     pub fn dial_begun(&mut self, link: LinkId, to: IpAddr) {
         if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
             exit.dials.begun(to);
@@ -408,6 +413,7 @@ impl Core {
         }
     }
 
+    /// Records that a destination has accepted a connection of an exit: it counts as a destination that answers.
     pub fn dial_succeeded(&mut self, link: LinkId, to: SocketAddr) {
         if let (false, Some(exit)) = (link.is_ours, self.routes.exits.get_mut(&link.circuit_id)) {
             exit.contacts.answered(to, self.gate.now_ns);

@@ -12,6 +12,7 @@ use crate::clients::Lane;
 
 /// The port of these addresses (py-ipv8 tunnel.py, CIRCUIT_ID_PORT).
 pub const END_PORT: u16 = 1024;
+/// Length in bytes of the secret that a main process shares with its children (overlay/ground/end_to_end.py).
 pub const SECRET_BYTES: usize = 32;
 const STEERING: &[u8] = b"steering";
 const SHIFT: u32 = 15;
@@ -40,6 +41,9 @@ pub struct Steering {
 }
 
 impl Steering {
+    /// Derives a lane's steering from the secret, as overlay/ground/end_to_end.py (steering_of) does: the two
+    /// multipliers are the first two words, made odd, of the HMAC-SHA256 of "steering" and the lane (4 bytes, big
+    /// endian).
     pub fn of(secret: &[u8; SECRET_BYTES], lane: Lane) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let derived = hmac::sign(&key, &[STEERING, &lane.to_be_bytes()].concat());
@@ -47,6 +51,7 @@ impl Steering {
         Self { first: numbers.next().unwrap_or(1), second: numbers.next().unwrap_or(1) }
     }
 
+    /// Returns the slot, 0 to 255, of the child that an address of this number leads to.
     pub fn slot_of(&self, number: u32) -> u32 {
         let mixed = number.wrapping_mul(self.first);
         (mixed ^ (mixed >> SHIFT)).wrapping_mul(self.second) >> SLOT_SHIFT

@@ -9,9 +9,13 @@ const PORT_TRIES: u64 = 64;
 
 /// Ports from 0 to 0 are any, no device is any.
 pub struct ExitFrom {
+    /// The local address. An unspecified one means any address, of IPv4 and IPv6.
     pub ip: IpAddr,
+    /// The lowest port of the range.
     pub first_port: u16,
+    /// The highest port of the range, itself included.
     pub last_port: u16,
+    /// The name of the network device that sockets are bound to.
     pub device: Option<CString>,
 }
 

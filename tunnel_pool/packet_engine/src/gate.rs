@@ -7,7 +7,10 @@ use crate::counters::{Counters, DropReason};
 use crate::outbox::{Egress, Outbox};
 use crate::shaper::{Cost, QueuedDatagram, Shaper};
 
+/// The outbox, and the limits in front of it. Python's packets, and its cells for circuits of ours and for relays, go
+/// into the outbox past the limits.
 pub struct Gate {
+    /// The datagrams that leave in this round.
     pub outbox: Outbox,
     /// None: nothing is ever limited.
     pub shaper: Option<Shaper>,
@@ -17,6 +20,7 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Creates a gate with an empty outbox and without limits.
     pub fn new(counters: Arc<Counters>) -> Self {
         Self { outbox: Outbox::default(), shaper: None, now_ns: 0, counters }
     }
@@ -43,6 +47,7 @@ impl Gate {
         paid.then_some(()).ok_or(DropReason::LimitDelay)
     }
 
+    /// Returns whether a datagram waits for a limit.
     pub fn is_waiting(&self) -> bool {
         self.shaper.as_ref().is_some_and(Shaper::is_waiting)
     }

@@ -16,10 +16,12 @@ const BURST_NS: u64 = 2_000_000_000;
 /// A neighbour's rate by that of another source.
 const NEIGHBOUR_FACTOR: u64 = 2;
 
+/// Limits how many handshakes of one kind are passed on to Python.
 #[derive(Debug, Default)]
 pub struct Handshakes {
-    /// 0: any number.
+    /// Handshakes a second of all sources together; one half is for neighbours alone. 0: any number.
     pub per_s: u32,
+    /// Handshakes a second of one IP address; a neighbour may send twice as many in addition. 0: any number.
     pub per_source_per_s: u32,
     strangers: OwnBucket,
     neighbours: OwnBucket,

@@ -20,16 +20,25 @@ use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, CHACHA20_POLY1305, NONCE_L
 use crate::counters::DropReason;
 use crate::replay::Received;
 
+/// Length in bytes of the counter in front of a layer's ciphertext.
 pub const COUNTER_BYTES: usize = 8;
+/// Length in bytes of Poly1305's tag behind a layer's ciphertext.
 pub const TAG_BYTES: usize = 16;
 /// What a layer adds to a message.
 pub const LAYER_BYTES: usize = COUNTER_BYTES + TAG_BYTES;
+/// Length in bytes of a key of ChaCha20-Poly1305 (RFC 8439).
 pub const KEY_BYTES: usize = 32;
+/// Length in bytes of the constant first part of the nonce.
 pub const SALT_BYTES: usize = 4;
 
+/// The direction that a cell travels in; each has its own half of a hop's keys (py-ipv8 tunnel.py, FORWARD and
+/// BACKWARD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
+    /// Away from the circuit's originator; between the ends of an end-to-end circuit, from the seeder to the
+    /// downloader.
     Forward,
+    /// Towards the circuit's originator; between the ends of an end-to-end circuit, from the downloader to the seeder.
     Backward,
 }
 
@@ -45,8 +54,11 @@ impl Direction {
 
 /// Key, salt and last counter of one direction, as py-ipv8 derived them.
 pub struct HalfParts<'a> {
+    /// The key of ChaCha20-Poly1305, `KEY_BYTES` long.
     pub key: &'a [u8],
+    /// The constant part of the nonce, `SALT_BYTES` long.
     pub salt: &'a [u8],
+    /// The last counter that was used for sending; the next layer gets the one after it.
     pub counter: u64,
 }
 
@@ -138,11 +150,13 @@ impl SessionKeys {
     }
 }
 
+/// The unit tests.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 pub(crate) mod tests {
     use super::*;
 
+    /// Returns keys that depend on the seed alone, so that both ends in a test can have the same ones.
     pub(crate) fn keys(seed: u8) -> SessionKeys {
         let half = |offset: u8| ([seed.wrapping_add(offset); KEY_BYTES], [seed ^ offset; SALT_BYTES]);
         let ((fk, fs), (bk, bs)) = (half(1), half(2));

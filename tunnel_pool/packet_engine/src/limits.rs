@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::SharedWords;
 
+/// Length of the shared memory, in 64-bit words.
 pub const WORDS: usize = AT_COUNTED + SLOTS * COUNTED_WORDS;
 const VERSION: u64 = 1;
 const UNLIMITED: u64 = u64::MAX;
@@ -48,14 +49,19 @@ const WORD_16: u64 = 0xFFFF;
 /// Whose traffic it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
+    /// Cells that are passed on between two neighbours.
     Relayed,
+    /// Cells and datagrams of circuits of other nodes that end here.
     Exited,
+    /// Cells and datagrams of circuits of ours.
     Own,
 }
 
 impl Class {
+    /// All classes, in the order of their indices.
     pub const ALL: [Class; CLASSES] = [Class::Relayed, Class::Exited, Class::Own];
 
+    /// Returns the class's index in `ALL`, which also orders the buckets in shared memory.
     pub fn index(self) -> usize {
         match self {
             Class::Relayed => 0,
@@ -68,7 +74,9 @@ impl Class {
 /// What a datagram costs: the bytes that leave, and those that came in for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes {
+    /// Bytes that leave.
     pub up: u64,
+    /// Bytes that came in.
     pub down: u64,
 }
 
@@ -83,16 +91,20 @@ pub struct OwnBucket {
 }
 
 impl OwnBucket {
+    /// Returns whether something may be taken now: everything that was taken before is paid off.
     pub fn permits(self, now_ns: u64) -> bool {
         self.used_until_ns <= now_ns
     }
 
+    /// Takes bytes, or other units, at a rate in the same units a second. A bucket that was idle allows a burst of
+    /// `burst_ns` worth of the rate; a bucket that does not permit anything now goes further into debt.
     pub fn take(&mut self, bytes: u64, rate: u64, burst_ns: u64, now_ns: u64) {
         let from = self.used_until_ns.max(now_ns.saturating_sub(burst_ns));
         self.used_until_ns = from.saturating_add(cost_ns(bytes, rate));
     }
 }
 
+/// One child's view of the node's limits, and its share of them.
 pub struct Limits {
     words: SharedWords,
     slot: usize,
@@ -116,18 +128,22 @@ impl Limits {
         self.atomic(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
+    /// Returns whether anything is limited.
     pub fn are_any(&self) -> bool {
         self.word(AT_ANY) != 0
     }
 
+    /// Returns how long a datagram may wait, in nanoseconds.
     pub fn max_delay_ns(&self) -> u64 {
         self.word(AT_MAX_DELAY)
     }
 
+    /// Returns how far an idle bucket fills, in nanoseconds' worth of its rate.
     pub fn burst_ns(&self) -> u64 {
         self.word(AT_BURST)
     }
 
+    /// Returns how many bytes may wait in the queue of one circuit's direction.
     pub fn queue_bytes(&self) -> u64 {
         self.word(AT_QUEUE_BYTES)
     }
@@ -222,11 +238,13 @@ impl Limits {
     }
 }
 
+/// The unit tests, and shared memory for the tests of the shaper.
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub mod tests {
     use super::*;
 
+    /// Nanoseconds in a millisecond.
     pub const MS: u64 = 1_000_000;
 
     /// Memory as overlay/serving/limits.py would write it, with the rates that are named.

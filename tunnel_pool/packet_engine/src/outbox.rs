@@ -16,6 +16,7 @@ const MAX_SEGMENTS: usize = 64;
 /// Which of the engine's sockets a datagram leaves from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Via {
+    /// The tunnels' socket, for cells and for py-ipv8's other packets.
     Tunnel,
     /// The circuit's exit socket for the destination's address family.
     Exit(u32),
@@ -26,17 +27,21 @@ pub enum Via {
 /// By which socket and to whom a datagram leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Egress {
+    /// The socket that the datagram leaves by.
     pub via: Via,
+    /// The destination.
     pub to: SocketAddr,
     /// Of a cell, 0 otherwise.
     pub circuit_id: u32,
 }
 
 impl Egress {
+    /// Returns the egress of a cell to a neighbour. `circuit_id` is the one in the cell's header.
     pub fn tunnel(to: SocketAddr, circuit_id: u32) -> Self {
         Self { via: Via::Tunnel, to, circuit_id }
     }
 
+    /// Returns the egress of a datagram to the world, by the exit socket of this circuit.
     pub fn exit(to: SocketAddr, circuit_id: u32) -> Self {
         Self { via: Via::Exit(circuit_id), to, circuit_id: 0 }
     }
@@ -51,12 +56,16 @@ pub enum Storage {
     InInbox,
 }
 
+/// A datagram in the outbox.
 #[derive(Clone, Debug)]
 pub struct Entry {
+    /// The socket that the datagram leaves by.
     pub via: Via,
+    /// The destination.
     pub to: SocketAddr,
     /// The circuit id of a cell, 0 otherwise.
     pub circuit_id: u32,
+    /// The buffer that holds the datagram.
     pub storage: Storage,
     /// Its bytes in that buffer.
     pub at: Range<usize>,
@@ -64,12 +73,14 @@ pub struct Entry {
 
 /// What is to be sent, with the buffers where it lies.
 pub struct Outgoing<'a> {
+    /// The datagrams, sorted by socket, destination and circuit.
     pub entries: &'a [Entry],
     arena: &'a [u8],
     inbox: &'a [u8],
 }
 
 impl<'a> Outgoing<'a> {
+    /// Returns the payload of an entry; empty if the entry's range is outside its buffer.
     pub fn bytes(&self, entry: &Entry) -> &'a [u8] {
         let buffer = match entry.storage {
             Storage::InArena => self.arena,
@@ -84,10 +95,13 @@ impl<'a> Outgoing<'a> {
 /// but may give each circuit to another.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Train {
+    /// The range of the train's datagrams in `Outgoing::entries`; 64 at most.
     pub entries: Range<usize>,
+    /// The size in bytes of each datagram except the last.
     pub segment_bytes: usize,
 }
 
+/// The datagrams that leave in one round, and an arena for those that are not sent from the inbox.
 pub struct Outbox {
     arena: Box<[u8]>,
     used: usize,
@@ -117,6 +131,7 @@ impl Outbox {
         self.used + 2 * SLOT_BYTES <= self.arena.len()
     }
 
+    /// Returns whether no datagram is to be sent.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -150,6 +165,7 @@ impl Outbox {
         Outgoing { entries: &self.entries, arena: &self.arena, inbox }
     }
 
+    /// Removes all datagrams; the arena and the inbox may be overwritten then.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.used = 0;

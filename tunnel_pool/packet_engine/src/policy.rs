@@ -41,6 +41,7 @@ pub fn is_answer(data: &[u8], prefix: &Prefix) -> bool {
     matches!(data.strip_prefix(prefix), Some([14 | 18, ..]))
 }
 
+/// The network's rules of what an exit lets out, with the settings of this node.
 #[derive(Clone, Copy, Debug)]
 pub struct ExitPolicy {
     /// py-ipv8's peer flags, or-ed.
@@ -48,6 +49,7 @@ pub struct ExitPolicy {
     /// Let all messages of the node's own overlay out whatever the flags say, as py-ipv8 does; else
     /// only those of hidden services.
     pub own_messages: bool,
+    /// Let datagrams go to private networks and other special-purpose ones.
     pub allow_private: bool,
 }
 
@@ -67,6 +69,8 @@ impl ExitPolicy {
         allowed.then_some(()).ok_or(DropReason::ExitContentRefused)
     }
 
+    /// Refuses port 0, unspecified, multicast and broadcast addresses, IPv6 addresses that embed an IPv4 address and,
+    /// without `allow_private`, addresses that are not global. An IPv4-mapped address is judged as the IPv4 address.
     pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {
         let ip = to.ip().to_canonical();
         let allowed = to.port() != 0

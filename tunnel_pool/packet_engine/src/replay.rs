@@ -81,6 +81,7 @@ impl Received {
         }
     }
 
+    /// Remembers an authentic cell for which `is_new` returned true.
     pub fn accept(&mut self, counter: u64, tag: &[u8; 16]) {
         if counter <= EARLY && self.early_tags.len() < MAX_EARLY_TAGS {
             self.early_tags.push(*tag);

@@ -24,17 +24,21 @@ pub enum Purpose {
     Data,
     /// It ends at another downloader or seeder; its data is for clients, whatever it looks like.
     EndToEnd,
+    /// Any other type, such as a circuit to an introduction point; py-ipv8 gets all data that it carries.
     Other,
 }
 
 /// A circuit of ours. Layers are ordered from the first hop on.
 pub struct Circuit {
+    /// The address that its cells are sent to, and the only one that data may come from.
     pub first_hop: SocketAddr,
+    /// The keys of each hop; empty before the first hop has answered.
     pub layers: Vec<Arc<SessionKeys>>,
     /// The keys of the other end of an end-to-end circuit, and the direction that we send in.
     pub end_to_end: Option<(Arc<SessionKeys>, Direction)>,
     /// Which clients it serves.
     pub lane: Lane,
+    /// Its type, which decides who gets the data that it carries.
     pub purpose: Purpose,
     /// What its other end is known as to clients, if it is an end-to-end circuit (ends.rs).
     pub known_as: u32,
@@ -42,6 +46,7 @@ pub struct Circuit {
     pub ready: bool,
     /// The most bytes of a message that travel in one packet.
     pub largest_message: usize,
+    /// The state of uTP packets from our clients that are too large.
     pub probes: Probes,
     /// Streams that its other end opens.
     pub guests: OwnBucket,
@@ -53,7 +58,10 @@ pub struct Circuit {
     pub reaches_ipv6: bool,
     /// Ports to which its exit let no stream go.
     pub forbidden_ports: HashSet<u16>,
+    /// The number of cells sent with the relay_early flag. From `Settings::max_relay_early` on, only EXTEND gets the
+    /// flag.
     pub relay_early_count: Cell<u32>,
+    /// The bytes of its cells, and its streams; read by Python.
     pub stats: Arc<RouteStats>,
 }
 
@@ -104,25 +112,39 @@ impl Circuit {
 
 /// One direction of a relayed circuit, under the id that cells arrive with (py-ipv8's RelayRoute).
 pub struct Relay {
+    /// The circuit id that cells leave with, under which the table has the other direction.
     pub next_id: u32,
+    /// The address that cells are sent to.
     pub to: SocketAddr,
+    /// The keys that this node shares with the circuit's originator; at a rendezvous point, with that of the circuit
+    /// that cells arrive on.
     pub keys: Arc<SessionKeys>,
+    /// `Forward`: a layer is removed from cells. `Backward`: a layer is added. Ignored at a rendezvous point.
     pub direction: Direction,
+    /// This node is the rendezvous point of two circuits: it removes a layer of one and adds a layer of the other.
     pub rendezvous: bool,
+    /// The number of cells passed on, with or without the relay_early flag, as py-ipv8 counts them. From
+    /// `Settings::max_relay_early` on, cells with the flag are dropped.
     pub relay_early_count: Cell<u32>,
+    /// The bytes of cells sent to `to` and received from there; read by Python.
     pub stats: Arc<RouteStats>,
 }
 
 /// A circuit of another node that ends here.
 pub struct Exit {
+    /// The address that cells are sent to.
     pub previous_hop: SocketAddr,
+    /// The keys that this node shares with the circuit's originator.
     pub keys: Arc<SessionKeys>,
     /// As in `Circuit`.
     pub largest_message: usize,
+    /// The state of uTP packets from outside that are too large.
     pub probes: Probes,
     /// Its sockets are open, or about to be.
     pub enabled: bool,
+    /// The destinations that the operator's rules bound.
     pub contacts: Contacts,
+    /// The recent destinations, by which strangers are recognized.
     pub strangers: Strangers,
     /// Who connects to it by TCP (streams/doors.rs).
     pub callers: OwnBucket,
@@ -130,12 +152,16 @@ pub struct Exit {
     pub callers_by: HashMap<IpAddr, OwnBucket>,
     /// It can be called by TCP.
     pub has_door: bool,
+    /// The rate of its messages that are passed on to Python.
     pub messages: OwnBucket,
+    /// The TCP connections of its streams.
     pub dials: Dials,
+    /// The payload bytes sent to and received from the world, and its streams; read by Python.
     pub stats: Arc<RouteStats>,
 }
 
 impl Exit {
+    /// Creates an exit without sockets, which are opened for its first datagram.
     pub fn new(previous_hop: SocketAddr, keys: Arc<SessionKeys>, stats: Arc<RouteStats>) -> Self {
         Self {
             previous_hop,
@@ -169,12 +195,18 @@ pub fn largest_message(neighbour: SocketAddr, packet_bytes: usize, layers: usize
     packet_bytes.min(MAX_PACKET_BYTES).saturating_sub(headers + MESSAGE_AT + layers.max(USUAL_LAYERS) * LAYER_BYTES)
 }
 
+/// The routing tables of one child.
 #[derive(Default)]
 pub struct Routes {
+    /// The circuits of ours, by circuit id.
     pub circuits: HashMap<u32, Circuit>,
+    /// The relayed circuits, each direction by the circuit id that its cells arrive with.
     pub relays: HashMap<u32, Relay>,
+    /// The circuits of other nodes that end here, by circuit id.
     pub exits: HashMap<u32, Exit>,
+    /// The associations of SOCKS5 clients.
     pub clients: Clients,
+    /// The circuit of each destination, by lane.
     pub sticky: HashMap<Lane, StickyMap>,
     /// Circuits under whose outside address others are told to find us, and what strangers may send over each.
     announced: HashMap<u32, OwnBucket>,

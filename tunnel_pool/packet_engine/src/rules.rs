@@ -7,21 +7,29 @@ use std::net::{IpAddr, SocketAddr};
 use crate::counters::DropReason;
 use crate::limits::OwnBucket;
 
-/// py-ipv8's peer flags (tunnel.py, PEER_FLAG_*).
+/// The peer flag of a relay, which lets messages of hidden services out (py-ipv8 tunnel.py, PEER_FLAG_RELAY).
 pub const FLAG_RELAY: u16 = 1;
+/// The peer flag of an exit for uTP, the DHT and UDP trackers (py-ipv8 tunnel.py, PEER_FLAG_EXIT_BT).
 pub const FLAG_EXIT_BT: u16 = 2;
+/// The peer flag of an exit for messages of py-ipv8's overlays (py-ipv8 tunnel.py, PEER_FLAG_EXIT_IPV8).
 pub const FLAG_EXIT_IPV8: u16 = 4;
 
-/// overlay/ground/exit_rules.py, Protocol.
+/// uTP (BEP 29). Protocols are bits of `ExitRules::protocols` (overlay/ground/exit_rules.py, Protocol).
 pub const BITTORRENT: u8 = 1;
+/// Messages of the DHT (BEP 5).
 pub const DHT: u8 = 2;
+/// Messages to and from UDP trackers (BEP 15).
 pub const UDP_TRACKERS: u8 = 4;
+/// Messages of py-ipv8's overlays.
 pub const IPV8: u8 = 8;
-/// By streams: BitTorrent over TCP, TLS to port 443, and BitTorrent over TCP with its encrypted handshake, which can't be
-/// told from anything else.
+/// BitTorrent over TCP with its plain handshake (BEP 3), by streams.
 pub const TCP: u8 = 32;
+/// TLS to `HTTPS_PORT`, by streams.
 pub const HTTPS: u8 = 64;
+/// BitTorrent over TCP with its encrypted handshake, by streams. It can't be told from anything else, so that anything
+/// passes.
 pub const ENCRYPTED_TCP: u8 = 128;
+/// The only TCP port that `HTTPS` allows.
 pub const HTTPS_PORT: u16 = 443;
 
 /// After so long without a datagram either way, a destination makes room for another.
@@ -73,14 +81,18 @@ fn unpack<T>(packed: &[u8], size: usize, range: impl Fn(&[u8]) -> Option<(T, T)>
     pieces.map(range).collect::<Option<Vec<_>>>().map(Ranges)
 }
 
+/// An operator's rules. The default ones leave the protocols to the peer flags, limit nothing, and let no strangers in.
 #[derive(Clone, Debug, Default)]
 pub struct ExitRules {
     /// None: what the peer flags say.
     pub protocols: Option<u8>,
+    /// The networks that nothing may go to, even if `allowed` has them.
     pub denied: Ranges<u128>,
     /// None: all.
     pub allowed: Option<Ranges<u128>>,
+    /// The ports that nothing may go to, even if `allowed_ports` has them.
     pub denied_ports: Ranges<u16>,
+    /// The ports that may be sent to; None: all ports.
     pub allowed_ports: Option<Ranges<u16>>,
     /// The names, and those that end in a dot and one of them, that TLS may go to; None: all.
     pub https_names: Option<Vec<String>>,
@@ -150,6 +162,8 @@ impl ExitRules {
         fields.0.is_empty().then_some(rules)
     }
 
+    /// Returns the bits of the protocols that may leave: those that the operator names, else those that the peer flags
+    /// stand for.
     pub fn protocols_or(&self, peer_flags: u16) -> u8 {
         self.protocols.unwrap_or_else(|| protocols_of(peer_flags))
     }
@@ -181,6 +195,7 @@ impl ExitRules {
         Ok(())
     }
 
+    /// Returns Err if the network or the port of a destination is denied, or not among the allowed ones.
     pub fn destination(&self, to: SocketAddr) -> Result<(), DropReason> {
         self.network(to.ip())?;
         let is_allowed = self.allowed_ports.as_ref().is_none_or(|allowed| allowed.contains(to.port()));
@@ -252,6 +267,8 @@ impl Contacts {
         }
     }
 
+    /// Records that a destination has answered: `max_unanswered` no longer applies to it. Unknown addresses are
+    /// ignored.
     pub fn answered(&mut self, from: SocketAddr, now_ns: u64) {
         if let Some(contact) = self.known.get_mut(&from.ip()) {
             contact.unanswered = None;

@@ -10,6 +10,7 @@ use crate::counters::{Counters, DropReason};
 use crate::outbox::{trains, Entry, Outgoing, Train, Via};
 use crate::sys::TrainSender;
 
+/// Sends the datagrams of the outbox as trains, and remembers the paths that have refused any.
 pub struct Sender {
     /// Whether the kernel cuts trains.
     sends_trains: bool,
@@ -24,6 +25,7 @@ fn refuse(counters: &Counters, reason: DropReason, trains: &[Train]) {
 }
 
 impl Sender {
+    /// Creates a sender. Without `sends_trains`, it sends each datagram by itself.
     pub fn new(sends_trains: bool) -> Self {
         Self {
             sends_trains,

@@ -20,11 +20,14 @@ const MAX_LOOKS: usize = 256;
 
 /// A datagram that waits.
 pub struct QueuedDatagram {
+    /// The socket and the destination.
     pub egress: Egress,
+    /// The payload.
     pub bytes: Vec<u8>,
 }
 
 impl QueuedDatagram {
+    /// Copies a datagram's payload out of its buffer, which is soon overwritten.
     pub fn new(egress: Egress, bytes: &[u8]) -> Self {
         Self { egress, bytes: bytes.to_vec() }
     }
@@ -33,9 +36,11 @@ impl QueuedDatagram {
 /// Which queue a datagram is for, and what it costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
+    /// The class whose limits apply.
     pub class: Class,
     /// The circuit's id and the direction: see `inwards` and `outwards`.
     flow: u64,
+    /// The bytes that are taken from the limits.
     pub bytes: Bytes,
 }
 
@@ -92,6 +97,7 @@ impl Flow {
 
 type Key = (Class, u64);
 
+/// The queues of one child, and the limits that their datagrams wait for.
 pub struct Shaper {
     limits: Limits,
     flows: HashMap<Key, Flow>,
@@ -102,10 +108,12 @@ pub struct Shaper {
 }
 
 impl Shaper {
+    /// Creates a shaper without any waiting datagram.
     pub fn new(limits: Limits) -> Self {
         Self { limits, flows: HashMap::new(), turns: Default::default(), next_class: 0, next_look_ns: 0 }
     }
 
+    /// Returns whether any datagram waits.
     pub fn is_waiting(&self) -> bool {
         self.turns.iter().any(|turns| !turns.is_empty())
     }

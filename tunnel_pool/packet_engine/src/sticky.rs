@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+/// The most destinations that a map remembers; those that were assigned the longest ago are evicted.
 pub const MAX_DESTINATIONS: usize = 65536;
 
 struct Destination {

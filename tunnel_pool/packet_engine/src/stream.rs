@@ -17,10 +17,14 @@ const KIND_DATAGRAM: u8 = 1;
 const MIN_ADDRESS_BYTES: usize = 4;
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// One datagram of the data stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
+    /// The circuit of ours that carries it.
     pub circuit_id: u32,
+    /// The destination or the source, as SOCKS5 encodes it; 4 to 255 bytes.
     pub address: &'a [u8],
+    /// The payload of the datagram.
     pub payload: &'a [u8],
 }
 
@@ -51,6 +55,7 @@ pub fn append(stream: &mut Vec<u8>, frame: &Frame<'_>) -> Option<()> {
     Some(())
 }
 
+/// Reads the data stream and splits it into frames.
 pub struct FrameReader {
     file: File,
     buffer: Box<[u8]>,
@@ -58,6 +63,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
+    /// Creates a reader that owns this descriptor, whose reads must not block.
     pub fn new(input: OwnedFd) -> Self {
         Self { file: input.into(), buffer: vec![0; BUFFER_BYTES].into_boxed_slice(), filled: 0 }
     }

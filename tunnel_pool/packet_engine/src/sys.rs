@@ -104,6 +104,7 @@ impl SharedWords {
         Ok(Self { memory: Arc::new(memory.into()), words })
     }
 
+    /// Returns the word at an index; None past the end.
     pub fn get(&self, at: usize) -> Option<&AtomicU64> {
         // SAFETY: within the mapping, which lives as long as we do, and aligned, as pages are; all
         // who have it reach it through atomics.
@@ -202,10 +203,12 @@ impl Inbox {
         Some((from, (start..end).step_by(segment.max(1)).map(move |at| at..end.min(at + segment))))
     }
 
+    /// Returns the whole receive buffer, which the ranges of `message` refer to.
     pub fn bytes(&self) -> &[u8] {
         &self.buffers
     }
 
+    /// Returns the bytes of a datagram, for decryption in place; None if the range is outside the buffer.
     pub fn datagram(&mut self, at: Range<usize>) -> Option<&mut [u8]> {
         self.buffers.get_mut(at)
     }
@@ -332,16 +335,19 @@ fn set_segment(message: &mut libc::msghdr, control: &mut [u64; CONTROL_WORDS], s
 pub struct EventFd(EventFdNumber);
 
 impl EventFd {
+    /// Creates a silent counter; its descriptor is closed on exec and does not block.
     pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self(EventFdNumber::from_value_and_flags(0, flags)?))
     }
 
+    /// Makes the descriptor readable until `silence`.
     pub fn ring(&self) {
         // Full means that it rings already.
         let _ = self.0.write(1);
     }
 
+    /// Resets the counter: the descriptor is not readable until `ring`.
     pub fn silence(&self) {
         let _ = self.0.read();
     }
@@ -360,6 +366,7 @@ pub struct Epoll {
 }
 
 impl Epoll {
+    /// Creates an instance that watches nothing; its descriptor is closed on exec.
     pub fn new() -> io::Result<Self> {
         let epoll = EpollFd::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self { epoll, ready: vec![EpollEvent::empty(); 128] })
@@ -381,6 +388,7 @@ impl Epoll {
         Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
     }
 
+    /// Stops watching a descriptor; one that is not watched is ignored.
     pub fn remove(&self, fd: &impl AsFd) {
         let _ = self.epoll.delete(fd);
     }

@@ -14,6 +14,7 @@ const AGAIN_NS: u64 = 6 * 3_600_000_000_000;
 const REMEMBERED_NS: u64 = 24 * 3_600_000_000_000;
 const MAX_REMEMBERED: usize = 16_384;
 
+/// The addresses that were refused recently, and the number of refusals since somebody last came by TCP.
 #[derive(Debug, Default)]
 pub struct TcpFirst {
     unanswered: u32,

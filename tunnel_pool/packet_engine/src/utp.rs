@@ -3,9 +3,12 @@
 //! A packet: type (4 bits) and version (4 bits), extension (1), connection (2), timestamp (4), its difference (4),
 //! window (4), sequence number (2), acknowledged number (2).
 
+/// Offset of the connection id (2 bytes).
 pub const CONNECTION_AT: usize = 2;
 const WINDOW_AT: usize = 12;
+/// Offset of the sequence number (2 bytes).
 pub const SEQUENCE_AT: usize = 16;
+/// Length in bytes of the header, without extensions.
 pub const HEADER_BYTES: usize = 20;
 const ACKNOWLEDGED_AT: usize = 18;
 
@@ -24,6 +27,7 @@ pub fn could_be_utp(data: &[u8]) -> bool {
     }
 }
 
+/// Returns the 16 bits at an offset, big endian; None past the end of the packet.
 pub fn word(packet: &[u8], at: usize) -> Option<u16> {
     packet.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }

@@ -111,6 +111,7 @@ struct StreamOut {
     waiting: bool,
 }
 
+/// The engine's loop, with all sockets and tables. It is created on Python's thread and then moved to its own.
 pub struct Worker {
     core: Core,
     shared: Arc<Shared>,

@@ -15,6 +15,7 @@ use crate::streams::quic::{Quic, Read, StreamKey, Write};
 
 /// What moves in each direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
+/// Length in bytes of the buffer that `Bridge::turn` reads the socket into.
 pub const SCRATCH_BYTES: usize = 64 << 10;
 
 /// How a turn ended.
@@ -61,6 +62,7 @@ struct Pending {
 
 /// What a SOCKS5 client wants.
 pub struct Asked {
+    /// The lane of the client.
     pub lane: Lane,
     /// RFC 1928 encoding.
     pub destination: Vec<u8>,
@@ -70,7 +72,9 @@ pub struct Asked {
     pub tries: u8,
 }
 
+/// A stream and the TCP connection that it is joined with. The bridge owns the connection, `Quic` owns the stream.
 pub struct Bridge {
+    /// The stream.
     pub key: StreamKey,
     socket: TcpStream,
     /// By the last report of the kernel, which tells of changes alone.
@@ -91,6 +95,7 @@ pub struct Bridge {
     /// At an exit: what may pass. Bytes that are not judged yet are kept.
     inspection: Option<Inspection>,
     kept: BytesMut,
+    /// The time at which bytes last moved to the socket or to the stream.
     pub active: Instant,
     /// What the socket has sent and received since somebody took these.
     sent_bytes: usize,
@@ -204,10 +209,12 @@ impl Bridge {
         (std::mem::take(&mut self.sent_bytes), std::mem::take(&mut self.received_bytes))
     }
 
+    /// Returns the socket, and drops bytes that were not moved yet.
     pub fn into_socket(self) -> TcpStream {
         self.socket
     }
 
+    /// Returns the socket, to be watched.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }

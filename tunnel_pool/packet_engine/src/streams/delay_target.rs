@@ -61,6 +61,7 @@ impl Round {
     }
 }
 
+/// The congestion controller of one QUIC connection.
 #[derive(Clone)]
 pub struct DelayTarget {
     /// Bytes.
@@ -246,6 +247,7 @@ impl Controller for DelayTarget {
     }
 }
 
+/// Creates a `DelayTarget` for each QUIC connection.
 pub struct DelayTargetConfig;
 
 impl ControllerFactory for DelayTargetConfig {

@@ -10,6 +10,7 @@ use crate::rules::{ENCRYPTED_TCP, HTTPS, HTTPS_PORT, TCP};
 const HANDSHAKE: &[u8; 20] = b"\x13BitTorrent protocol";
 /// Eight reserved bytes follow, and the torrent's hash.
 pub const HASH_AT: usize = HANDSHAKE.len() + 8;
+/// Length in bytes of the torrent's hash in BitTorrent's handshake.
 pub const HASH_BYTES: usize = 20;
 const HASH_END: usize = HASH_AT + HASH_BYTES;
 const TLS_HANDSHAKE: u8 = 22;
@@ -32,6 +33,7 @@ pub enum Verdict {
     Passes,
     /// More have to come before that can be said; none may pass yet.
     Undecided,
+    /// They may not pass, and neither may anything that follows.
     Refused,
 }
 
@@ -83,6 +85,8 @@ pub fn may_connect(protocols: u8, port: u16) -> Result<(), DropReason> {
 }
 
 impl Inspection {
+    /// Creates an inspection of a connection to this port. `protocols` are bits (rules.rs); the port matters for TLS
+    /// alone.
     pub fn new(protocols: u8, port: u16) -> Self {
         Self { protocols, port, spoken: None }
     }

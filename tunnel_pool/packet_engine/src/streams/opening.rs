@@ -8,6 +8,7 @@
 
 use crate::address::{self, Destination, Malformed, MAX_ADDRESS_BYTES};
 
+/// The purpose of a stream, as the first byte of its request says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Wish {
@@ -23,11 +24,17 @@ const MAX_BYTES: usize = 1 + MAX_ADDRESS_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reply {
+    /// The connection is established; data of the other end follows.
     Succeeded = 0,
+    /// Another failure, such as a malformed request or too many connections.
     GeneralFailure = 1,
+    /// The exit's rules forbid it; another exit may allow it.
     NotAllowed = 2,
+    /// The network is unreachable, or no circuit carries a client's stream.
     NetworkUnreachable = 3,
+    /// The host is unreachable, or its name has no address that may be connected to.
     HostUnreachable = 4,
+    /// The host has refused the connection.
     ConnectionRefused = 5,
     /// The connection was not answered in time.
     TtlExpired = 6,

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 
 use crate::cell::STREAM_ID;
 
+/// Bytes in front of a whole packet in its message: the message id and the kind.
 pub const WHOLE_OVERHEAD_BYTES: usize = 2;
 const HALF_OVERHEAD_BYTES: usize = 3;
 const WHOLE: u8 = 0;
@@ -31,10 +32,12 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
+    /// Returns the length in bytes, including the message id.
     pub fn len(&self) -> usize {
         self.head_bytes + self.rest.len()
     }
 
+    /// Returns false, since every message has an id.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -79,9 +82,11 @@ struct Half {
 /// What a message gave.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Joined {
+    /// A whole packet, which is not checked here.
     Packet(BytesMut),
     /// The other half has not come yet.
     Half,
+    /// The message has an unknown kind, or is longer than a half may be.
     Malformed,
 }
 

@@ -27,12 +27,14 @@ pub const VERSION: u8 = 1;
 /// What an end says of itself in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
+    /// The version of streams that this end speaks, 1 or later.
     pub version: u8,
     /// The most bytes of a cell's message that reach this end in one packet.
     pub largest_message: u16,
 }
 
 impl Greeting {
+    /// Returns a greeting with our `VERSION`.
     pub fn ours(largest_message: u16) -> Self {
         Self { version: VERSION, largest_message }
     }

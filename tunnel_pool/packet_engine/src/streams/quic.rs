@@ -39,15 +39,19 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(15);
 /// A connection's circuit: one of ours, or one that ends here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
+    /// The circuit's id in the tables of `Routes`.
     pub circuit_id: u32,
+    /// Whether the circuit is ours; otherwise it is another node's and ends here.
     pub is_ours: bool,
 }
 
 impl LinkId {
+    /// Returns the link of a circuit of ours.
     pub fn ours(circuit_id: u32) -> Self {
         Self { circuit_id, is_ours: true }
     }
 
+    /// Returns the link of another node's circuit that ends here.
     pub fn exit(circuit_id: u32) -> Self {
         Self { circuit_id, is_ours: false }
     }
@@ -62,10 +66,13 @@ impl LinkId {
 /// A stream of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey {
+    /// The connection that the stream belongs to.
     pub link: LinkId,
+    /// The stream's id within its connection (RFC 9000, 2.1).
     pub id: StreamId,
 }
 
+/// A change of a connection or a stream, as `Quic::poll` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Streams can be opened.
@@ -74,7 +81,9 @@ pub enum Event {
     Lost(LinkId),
     /// The other end has opened a stream.
     Opened(StreamKey),
+    /// There may be something to read: data, an end or a reset.
     Readable(StreamKey),
+    /// A stream that was `Write::Blocked` may take data again.
     Writable(StreamKey),
     /// The other end wants no more of what we send.
     Stopped(StreamKey),
@@ -83,6 +92,7 @@ pub enum Event {
 /// What reading from a stream gave.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
+    /// The next bytes of the stream.
     Data(Bytes),
     /// There is nothing now.
     Nothing,
@@ -118,6 +128,7 @@ struct Link {
     opened: Instant,
 }
 
+/// The QUIC connections of one child, as client and as server.
 pub struct Quic {
     endpoint: Endpoint,
     token_key: Arc<hkdf::Prk>,
@@ -133,6 +144,7 @@ pub struct Quic {
     buffer: Vec<u8>,
 }
 
+/// Returns random bytes of the kernel. If the kernel has none, the call does not fail, and the bytes may be zeros.
 pub fn random_bytes() -> [u8; 64] {
     let mut bytes = [0; 64];
     // Nobody is asked to prove anything by these: without randomness they only tell nobody apart.
@@ -191,14 +203,17 @@ impl Quic {
         Arc::new(config)
     }
 
+    /// Returns whether a circuit has a connection, established or not.
     pub fn has(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)
     }
 
+    /// Returns whether a circuit has a connection whose handshake is complete.
     pub fn is_connected(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.is_connected)
     }
 
+    /// Returns the smoothed round trip of a circuit's connection (RFC 9002, 5.3); None without a connection.
     pub fn round_trip(&self, link: LinkId) -> Option<Duration> {
         self.links.get(&link).map(|known| known.connection.rtt())
     }
@@ -321,6 +336,7 @@ impl Quic {
         }
     }
 
+    /// Returns whether any connection has events to poll or packets to transmit.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }

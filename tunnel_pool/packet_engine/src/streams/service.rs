@@ -35,8 +35,11 @@ const MAX_OF_CIRCUIT_WHEN_FULL: u64 = 64;
 /// Streams of all circuits that one previous hop has here, while half of all connections are taken.
 const MAX_OF_NEIGHBOUR_WHEN_FULL: u64 = 1024;
 
+/// The connections and streams of one child. `Worker` owns it and passes on what the kernel reports.
 pub struct Service {
+    /// The connections and streams, by number.
     pub(super) entries: HashMap<u32, Entry>,
+    /// The numbers of entries that have a stream, by stream.
     pub(super) by_key: HashMap<StreamKey, u32>,
     /// Where the circuits that end here can be called.
     pub(super) doors: HashMap<u32, Door>,
@@ -46,10 +49,12 @@ pub struct Service {
     events: Vec<Event>,
     scratch: Box<[u8]>,
     looked: Instant,
+    /// The address, ports and device for the connections of exits.
     pub(super) from: Arc<ExitFrom>,
 }
 
 impl Service {
+    /// Creates a service without connections. `from` is for the connections of exits.
     pub fn new(from: Arc<ExitFrom>) -> Self {
         Self {
             entries: HashMap::new(),
@@ -74,6 +79,7 @@ impl Service {
         self.entries.contains_key(&number)
     }
 
+    /// Returns whether there are no connections.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -88,6 +94,7 @@ impl Service {
         (!self.entries.is_empty()).then(|| self.looked + LOOK_EVERY)
     }
 
+    /// Returns the number for a new entry; numbers wrap around after 2^32.
     pub(super) fn next_number(&mut self) -> u32 {
         self.next_number = self.next_number.wrapping_add(1);
         self.next_number
@@ -229,6 +236,7 @@ impl Service {
         core.quic.remove(link);
     }
 
+    /// Moves bytes between a joined stream and its connection, then handles the outcome. Other entries are ignored.
     pub(super) fn turn(&mut self, core: &mut Core, number: u32) {
         let Some(Entry::Joined(bridge)) = self.entries.get_mut(&number) else { return };
         let turn = bridge.turn(&mut core.quic, &mut self.scratch, core.now);
