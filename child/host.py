@@ -1,6 +1,5 @@
 """The child's work: a TunnelCommunity between the control and the data stream."""
 
-import asyncio
 import logging
 import os
 import time
@@ -8,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, Circuit
+from ipv8.messaging.anonymization.tunnel import PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8
 
 from tunnel_pool.child.confinement import give_up_names
 from tunnel_pool.child.control import ControlStream
 from tunnel_pool.child.data_path import DataPath, open_data_path
+from tunnel_pool.child.reports import Reports
 from tunnel_pool.child.sharing import MainByCalls, SharedPortCalls
-from tunnel_pool.child.snapshot import take_snapshot
 from tunnel_pool.overlay.community import LocalTunnelCommunity
 from tunnel_pool.overlay.config_messages import admission_of, config_of
 from tunnel_pool.overlay.ground.config import (
@@ -28,7 +27,7 @@ from tunnel_pool.overlay.ground.exit_rules import ExitRules
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.ground.messages import address_message, address_of, peer_of
 from tunnel_pool.overlay.ground.networks import use_as_numbers
-from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS, Guest
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.overlay.hidden_swarms.services import WatchedSwarm
 from tunnel_pool.overlay.node import open_overlay, open_sharing, socket_warning
 from tunnel_pool.overlay.paths.as_numbers import AsDatabaseError, open_as_numbers
@@ -40,14 +39,7 @@ from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.descriptors import SOCKETS
 from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, TUNNEL_SOCKET, DescriptorsTaken
-from tunnel_pool.rpc.sync import SyncEncoder
 
-MIN_SYNC_INTERVAL_S = 0.05
-IDLE_SYNC_INTERVAL_S = 1.0  # reached by doubling while nothing changes
-ROUTES_INTERVAL_S = 1.0  # circuits of others and our swarms are told of less often: nobody waits for them
-ROUTES_A_SECOND = 400  # the most of them that one second may tell of
-MAX_ROUTES_INTERVAL_S = 5.0
-ORPHANS_PER_EVENT = 1024
 EXIT_FLAGS = frozenset({PEER_FLAG_EXIT_BT, PEER_FLAG_EXIT_IPV8, PEER_FLAG_EXIT_HTTP, PEER_FLAG_EXIT_STREAMS})
 
 logger = logging.getLogger(__name__)
@@ -57,16 +49,9 @@ class ChildHost:
     """Owns the community; `on_lost(why)` is called when the main process can't be talked to any more."""
 
     def __init__(self, on_lost: Callable[[str], object]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
         self._community: LocalTunnelCommunity | None = None
-        self._encoder = SyncEncoder()
-        self._loop_delay_s = 0.0
-        self._next_routes_s = 0.0
-        self._sync_interval_s = IDLE_SYNC_INTERVAL_S
-        self._guests: list[pb.StreamGuest] = []  # those that the main process has not been told of
-        self._pause_s = 0.0
-        self._ticker: asyncio.TimerHandle | None = None
+        self._reports: Reports | None = None
         self._data_path: DataPath | None = None
         self._sockets = DescriptorsTaken(SOCKETS)
         self._control = ControlStream(
@@ -105,9 +90,8 @@ class ChildHost:
 
     async def close(self) -> None:
         """Tell the neighbours that our circuits end."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            self._ticker = None
+        if self._reports is not None:
+            self._reports.end()
         if self._community is not None:
             await self._community.unload()
 
@@ -127,18 +111,11 @@ class ChildHost:
         except (CannotBindError, EngineMissingError) as error:
             raise RemoteError(pb.ERROR_CANNOT_START, str(error)) from None
         self._data_path = open_data_path(community, self._on_lost)
-        community.on_circuit_removed = self._on_circuit_removed
-        community.on_orphans = self._on_orphans
-        community.on_guest = self._on_guest
-        community.on_exit_heard = self._on_exit_heard
-        community.on_exit_doubted = self._on_exit_doubted
         self._community = community
-        if warning := socket_warning(community):
-            self._control.send_event("notify", pb.Notify(level=pb.Notify.WARNING, text=warning))
-        community.on_changed = self._sync_soon
         community.cancel_pending_task("statistics")  # each sync reads them
-        self._sync_interval_s = max(message.sync_interval_s, MIN_SYNC_INTERVAL_S)
-        self._tick(self._loop.time())
+        self._reports = Reports(self._control, community, self._data_path, message.sync_interval_s)
+        if warning := socket_warning(community):
+            self._reports.warn(warning)
         return pb.Created(
             listen=address_message(community.endpoint.get_address()),
             receive_buffer_bytes=receive_buffer_bytes(community.endpoint.sock),
@@ -234,12 +211,8 @@ class ChildHost:
         return pb.GuestRefused()
 
     async def _on_heartbeat(self, message: pb.Heartbeat) -> pb.HeartbeatReply:
-        is_soon = self._ticker is not None and self._ticker.when() - self._loop.time() < IDLE_SYNC_INTERVAL_S / 2
-        if self._ticker is not None and (message.tell or is_soon):
-            due_s = self._ticker.when()
-            self._ticker.cancel()  # awake already: an idle child wakes up once a second, not twice
-            self._tick(due_s)
-        return pb.HeartbeatReply(loop_delay_s=self._loop_delay_s)
+        loop_delay_s = self._reports.heartbeat(message.tell) if self._reports is not None else 0.0
+        return pb.HeartbeatReply(loop_delay_s=loop_delay_s)
 
     async def _on_associate(self, message: pb.Associate) -> pb.Associated:
         data_path = self._opened_data_path()
@@ -343,78 +316,3 @@ class ChildHost:
         if self._community is None:
             raise RemoteError(pb.ERROR_NOT_READY, "RPC_CREATE comes first")
         return self._community
-
-    # What the main process hears unasked
-
-    def _tick(self, due_s: float) -> None:
-        """Sync, then schedule the next tick: soon while something changes, less and less often while nothing does."""
-        now_s = self._loop.time()
-        self._loop_delay_s = max(0.0, now_s - due_s)
-        lively = self._sync() or self._created().is_building()
-        self._created().look_after_circuits()
-        self._pause_s = self._sync_interval_s if lively else min(2 * self._pause_s, IDLE_SYNC_INTERVAL_S)
-        self._schedule_tick(now_s + self._pause_s)
-
-    def _schedule_tick(self, due_s: float) -> None:
-        self._ticker = self._loop.call_at(due_s, self._tick, due_s)
-
-    def _sync_soon(self) -> None:
-        """Sync in a moment: the main process waits for something, and more is likely to come."""
-        due_s = self._loop.time() + MIN_SYNC_INTERVAL_S
-        if self._ticker is not None and self._ticker.when() > due_s:
-            self._ticker.cancel()
-            self._schedule_tick(due_s)
-
-    def _sync(self) -> bool:
-        """Send what changed, unless the last frame is not written yet: then the next frame carries the changes, too.
-
-        Returns whether to sync again soon: a frame waits, or circuits, candidates or swarms changed.
-        """
-        if self._control.unsent_bytes or self._data_path is None:
-            return True
-        now_s = self._loop.time()
-        with_routes = now_s >= self._next_routes_s
-        if with_routes:
-            community = self._created()
-            routes = len(community.relay_from_to) + len(community.exit_sockets)
-            interval_s = max(ROUTES_INTERVAL_S, min(routes / ROUTES_A_SECOND, MAX_ROUTES_INTERVAL_S))
-            self._next_routes_s = now_s + interval_s
-        frame = self._encoder.encode(take_snapshot(self._created(), self._data_path.counters(), with_routes))
-        if frame is not None:
-            self._control.send_event("sync", frame)
-        for guest in self._guests:
-            self._control.send_event("stream_guest", guest)
-        self._guests.clear()
-        return frame is not None and bool(
-            frame.full or frame.circuits or frame.candidates or frame.lost_candidates or frame.swarms
-        )
-
-    def _on_orphans(self, lane: Lane, destinations: list[bytes]) -> None:
-        for start in range(0, len(destinations), ORPHANS_PER_EVENT):
-            some = destinations[start : start + ORPHANS_PER_EVENT]
-            self._control.send_event("orphans", pb.Orphans(**lane._asdict(), destinations=some))
-
-    def _on_exit_heard(self, mid: bytes, answered: bool) -> None:
-        self._control.send_event("exit_heard", pb.ExitHeard(mid=mid, answered=answered))
-
-    def _on_exit_doubted(self, mid: bytes) -> None:
-        self._control.send_event("exit_heard", pb.ExitHeard(mid=mid, doubted=True))
-
-    def _on_guest(self, guest: Guest) -> None:
-        """Tell of a guest with the next sync: the main process lets nobody in over a circuit that it does not know."""
-        message = pb.StreamGuest(circuit_id=guest.circuit.circuit_id, known_as=guest.known_as, infohash=guest.infohash)
-        self._guests.append(message)
-        self._sync_soon()
-
-    def _on_circuit_removed(self, circuit: Circuit, reason: str) -> None:
-        if self._data_path is not None:
-            self._data_path.circuit_removed(circuit.circuit_id)
-        self._control.send_event(
-            "circuit_dead",
-            pb.CircuitDead(
-                circuit_id=circuit.circuit_id,
-                reason=reason,
-                bytes_up=circuit.bytes_up,
-                bytes_down=circuit.bytes_down,
-            ),
-        )

@@ -25,7 +25,7 @@ from typing import Any
 
 import socks  # type: ignore[import-untyped]
 
-from tunnel_pool.cli.arguments.options import host_port
+from tunnel_pool.cli.arguments.values import host_port
 from tunnel_pool.overlay.ground.config import HostPort
 
 HANDSHAKE = b"\x13BitTorrent protocol" + bytes(8) + b"bulk" * 10

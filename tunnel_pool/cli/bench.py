@@ -25,7 +25,7 @@ from tunnel_pool.bench import (
 )
 from tunnel_pool.bench.harness import report
 from tunnel_pool.bench.harness.contenders import ALL, BY_NAME, Contender
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.packet_engine import EngineChoice, is_built
 from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.system.errors import UsageError, UserError
@@ -119,7 +119,7 @@ def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    number = options.whole_number
+    number = values.whole_number
     parser.add_argument(
         "scenario", nargs="*", metavar="SCENARIO", help=f"What to measure (default: {' '.join(DEFAULT_SCENARIOS)})."
     )
@@ -132,7 +132,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=number(1, 100), metavar="R", help="Number of runs of each (default: 3).")
     parser.add_argument("--size", type=number(1, 1 << 20), metavar="MB", help="Size of the file (default: 200).")
-    parser.add_argument("--workers", type=options.workers, metavar="N", help="Workers of our downloader (default: 1).")
+    parser.add_argument("--workers", type=values.workers, metavar="N", help="Workers of our downloader (default: 1).")
     parser.add_argument(
         "--seconds", type=number(1, 3600), help="Seconds that each node or stream is under load, or idle (default: 5)."
     )

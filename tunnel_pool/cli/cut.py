@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.system.errors import UserError
 
 DESCRIPTION = """Find where a program should be cut in two processes.
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TOML",
         help="File that says what the program is made of (default: that of this program).",
     )
-    parser.add_argument("--size", type=options.whole_number(1, 1 << 20), default=SIZE_MB, metavar="MB",
+    parser.add_argument("--size", type=values.whole_number(1, 1 << 20), default=SIZE_MB, metavar="MB",
                         help="Size of the file that is downloaded (default: %(default)s).")  # fmt: skip
     parser.add_argument("--profile", type=Path, metavar="FILE", help="Cut a profile that was saved, and run nothing.")
     parser.add_argument("--save", type=Path, metavar="FILE", help="Save the profile to this file, as JSON.")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.layers import Parse, config_model, layered
 from tunnel_pool.cli.arguments.pairs import folder_hop_pairs, hop_pairs, pairs, watches
 from tunnel_pool.cli.arguments.rpc_options import PASSWORD_VARIABLE, add_rpc_options, credentials
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--hops",
-        type=options.whole_number(0, MAX_HOPS),
+        type=values.whole_number(0, MAX_HOPS),
         default=1,
         metavar="H",
         help="Hop count of torrents that are added without one: 1 to 3, or 0, which is plain and not anonymous "
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--folder",
-        type=options.folder,
+        type=values.folder,
         metavar="DIR",
         help="Folder that downloads go to (default: the one that a client has set, else the current one).",
     )
@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--settle",
-        type=options.whole_number(0, 3600),
+        type=values.whole_number(0, 3600),
         default=5,
         metavar="SECONDS",
         help="Seconds for which a torrent that was added without a hop count contacts nobody, since clients send its "
@@ -88,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--script-limit",
-        type=options.whole_number(1, 7 * 24 * 3600),
+        type=values.whole_number(1, 7 * 24 * 3600),
         default=3600,
         metavar="SECONDS",
         help="Seconds after which that program is ended (default: %(default)s).",
@@ -129,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--plain-listen",
-        type=options.host_port,
+        type=values.host_port,
         default=ANYWHERE,
         metavar="IP:PORT",
         help="Address at which peers of torrents without hops come in (default: %(default)s).",
@@ -143,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_circuits_option(parser)
     parser.add_argument(
         "--nice",
-        type=options.whole_number(0, MAX_NICE),
+        type=values.whole_number(0, MAX_NICE),
         default=10,
         metavar="N",
         help="How much nicer workers and libtorrent's threads are than what answers clients (Linux; default: "
@@ -182,7 +182,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--log-file",
-        type=options.folder,
+        type=values.folder,
         metavar="FILE",
         help="Log to this file instead of stderr; a new one begins every 10 MB, and 5 are kept.",
     )

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
 from tunnel_pool.overlay.ground.config import HostPort
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_workers_option(parser, default="2")
     options.add_hops_option(parser)
-    number = options.whole_number
+    number = values.whole_number
     parser.add_argument(
         "--size",
         type=number(1, 1 << 20),

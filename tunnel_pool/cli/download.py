@@ -9,7 +9,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.cli.progress import ProgressDisplay
 from tunnel_pool.cli.report import run_report
@@ -41,14 +41,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--save",
-        type=options.folder,
+        type=values.folder,
         default=Path(),
         metavar="DIR",
         help="Folder to download to (default: the current one).",
     )
     parser.add_argument(
         "--peer",
-        type=options.peer_address,
+        type=values.peer_address,
         action="append",
         default=[],
         metavar="IP:PORT",

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.system.errors import UsageError, UserError
 
 DESCRIPTION = """Repeat the experiments that this program comes from, on this machine alone.
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_run_options(run_parser)
     _add_compare_options(compare_parser)
-    report_parser.add_argument("folder", type=options.folder, metavar="DIR")
+    report_parser.add_argument("folder", type=values.folder, metavar="DIR")
     parsers = {
         list_parser: show_list, run_parser: run_one, report_parser: make_report, compare_parser: compare_two,
     }  # fmt: skip
@@ -58,12 +58,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--set", type=_assignment, action="append", default=[], metavar="NAME=VALUE[,VALUE...]", dest="changes",
         help="Set the number of nodes of a role, or what is varied or set: --set workers=16,32,48. May be repeated.",
     )  # fmt: skip
-    number = options.whole_number
+    number = values.whole_number
     parser.add_argument("--runs", type=number(1, 1000), metavar="R", help="Number of runs of each combination.")
     parser.add_argument("--seed", type=number(0, 1 << 62), metavar="S", help="Seed of all that is left to chance.")
     parser.add_argument(
         "--output",
-        type=options.folder,
+        type=values.folder,
         metavar="DIR",
         help="Folder for the results, new or empty (default: results/NAME-TIME).",
     )
@@ -78,10 +78,10 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="Experiment that revisions are compared by (default: %(default)s).",
     )
-    parser.add_argument("--rounds", type=options.whole_number(1, 1000), default=5, metavar="R",
+    parser.add_argument("--rounds", type=values.whole_number(1, 1000), default=5, metavar="R",
                         help="Number of runs of each revision, in turn (default: %(default)s).")  # fmt: skip
     parser.add_argument(
-        "--times", type=options.whole_number(1, 1000), default=1, metavar="T",
+        "--times", type=values.whole_number(1, 1000), default=1, metavar="T",
         help="Compare revisions so often, each time by --rounds other runs, and give each time's verdicts: "
         "with A the same as B, this tells how often the guard is wrong.",
     )  # fmt: skip
@@ -91,7 +91,7 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output",
-        type=options.folder,
+        type=values.folder,
         metavar="DIR",
         help="Folder for the results, new or empty (default: results/compare-TIME).",
     )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.node import policy, status
 from tunnel_pool.node.config import PROTOCOL_NAMES, NodeConfig, exit_rules, protocols, read_config
@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics",
-        type=options.peer_address,
+        type=values.peer_address,
         metavar="IP:PORT",
         help="Serve metrics for Prometheus at http://IP:PORT/metrics.",
     )
@@ -91,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--exit-from",
-        type=options.exit_from,
+        type=values.exit_from,
         default=ANY_SOURCE,
         metavar="IP[:PORT-PORT]",
         help="Address, and ports, from which datagrams leave the exit (default: the address of --listen, any port).",
@@ -99,7 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show-policy", action="store_true", help="Say what may leave from here, and end.")
     parser.add_argument(
         "--test-destination",
-        type=options.destination,
+        type=values.destination,
         metavar="IP:PORT",
         help="Say whether datagrams may leave from here to this address, or why not, and end.",
     )

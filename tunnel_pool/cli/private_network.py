@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.overlay.ground.config import MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
 from tunnel_pool.private_swarm.recipe import MORE_NODES, files_of, least_nodes, nodes_of
 from tunnel_pool.system.errors import UsageError, UserError
@@ -20,15 +20,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Write the configuration of a private network to DIR: relays, exits and a daemon, and in README how to start "
         "them and a seeder. Nothing is started, and nobody is asked."
     )
-    parser.add_argument("folder", type=options.folder, metavar="DIR", help="Folder to write to, which is new or empty.")
+    parser.add_argument("folder", type=values.folder, metavar="DIR", help="Folder to write to, which is new or empty.")
     parser.add_argument(
         "--hops",
-        type=options.whole_number(1, MAX_HOPS),
+        type=values.whole_number(1, MAX_HOPS),
         default=2,
         metavar="H",
         help="Most hops that torrents are to have (default: %(default)s).",
     )
-    number = options.whole_number(0, MAX_NODES)
+    number = values.whole_number(0, MAX_NODES)
     parser.add_argument(
         "--relays",
         type=number,
@@ -45,14 +45,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port",
-        type=options.whole_number(1, options.MAX_PORT - MAX_NODES),
+        type=values.whole_number(1, values.MAX_PORT - MAX_NODES),
         default=7000,
         metavar="PORT",
         help="First UDP port on each machine (default: %(default)s).",
     )
     parser.add_argument(
         "--rpc",
-        type=options.peer_address,
+        type=values.peer_address,
         default=HostPort("127.0.0.1", 9091),
         metavar="IP:PORT",
         help="Address at which the daemon is driven (default: %(default)s).",
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _hosts(text: str) -> list[str]:
-    return [options.host_port(f"{host}:0").host for host in text.split(",")]
+    return [values.host_port(f"{host}:0").host for host in text.split(",")]
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"--rpc {arguments.rpc}: a daemon that listens beyond this machine needs a password file")
     folder: Path = arguments.folder.absolute()
     nodes = nodes_of(arguments.hosts, arguments.port, relays, arguments.exits)
-    if max(node.address.port for node in nodes) > options.MAX_PORT:
+    if max(node.address.port for node in nodes) > values.MAX_PORT:
         raise UsageError(f"--port {arguments.port} leaves no ports for so many nodes on one machine")
     community_id = secrets.token_hex(len(TRIBLER_COMMUNITY_ID))
     files = files_of(nodes, community_id, arguments.hops, str(folder), arguments.rpc)

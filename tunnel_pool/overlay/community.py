@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ipv8.messaging.anonymization.crypto import CryptoEndpoint
-from ipv8.messaging.anonymization.payload import CellPayload
 from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_READY,
@@ -17,23 +16,10 @@ from ipv8.messaging.anonymization.tunnel import (
 )
 from ipv8.taskmanager import task
 
+from tunnel_pool.overlay.clients.datagrams import Datagrams, may_carry
 from tunnel_pool.overlay.clients.direct import DirectCarrier
 from tunnel_pool.overlay.clients.liveness import Carried
-from tunnel_pool.overlay.ground.addresses import (
-    encode_packed,
-    pack_address,
-    pack_encoded,
-    packed_address_end,
-    unpack_address,
-    unpack_encoded,
-)
-from tunnel_pool.overlay.ground.config import NOWHERE, SLOT_SHIFT
-from tunnel_pool.overlay.ground.end_to_end import (
-    END_TO_END,
-    end_to_end_address,
-    is_linked,
-    number_of_end,
-)
+from tunnel_pool.overlay.ground.config import SLOT_SHIFT
 from tunnel_pool.overlay.ground.lanes import Lane, set_announced, set_group
 from tunnel_pool.overlay.ground.offers import MOST_TOGETHER
 from tunnel_pool.overlay.ground.pacing import Backoff
@@ -50,17 +36,12 @@ from tunnel_pool.overlay.requests.http import HttpRequests
 from tunnel_pool.overlay.serving.http_exit import HttpExit
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
 from tunnel_pool.overlay.serving.stream_names import StreamNames
-from tunnel_pool.overlay.wire.crypto_endpoint import DATA_MESSAGE
-from tunnel_pool.rpc.drop_reasons import DropReason
-from tunnel_pool.socks5.address import Socks5Error, encode_address
 from tunnel_pool.socks5.carrier import OnLost
 from tunnel_pool.steering.cells import BUCKETS, random_id
-from tunnel_pool.steering.layout import AFTER_CIRCUIT_ID, MESSAGE_ID_AT, PAYLOAD_AT
 
 CANDIDATE_DELAY_S = 0.2
 REBUILD_DELAY_S = 1.0
 STATISTICS_INTERVAL_S = 0.25
-_NO_ORIGIN = pack_address(*NOWHERE)  # of what leaves an exit
 
 
 class LocalTunnelSettings(ServingSettings, NodeSettings):
@@ -71,7 +52,7 @@ class LocalTunnelSettings(ServingSettings, NodeSettings):
     offered_together = MOST_TOGETHER  # the most hidden swarms that are offered over one circuit
 
 
-class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommunity):
+class LocalTunnelCommunity(Datagrams, ChosenHops, ServingTunnels, HiddenServices, NodeCommunity):
     """py-ipv8's TunnelCommunity with ids in a slot, an exit policy and no way through ourselves.
 
     Each base overrides methods that py-ipv8 calls, for one purpose. Features that py-ipv8 does not have are parts:
@@ -96,7 +77,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_changed: Callable[[], None] = lambda: None
         self.on_guest: Callable[[Guest], None] = lambda guest: None
-        self.on_datagram: Callable[[Circuit, bytes, bytes], None] = self._hand_on_raw_data
         self._next_circuit_id: int | None = None
         self._failure: str | None = None
         super().__init__(settings)
@@ -106,6 +86,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         self.http, self.http_exit = HttpRequests(self), HttpExit(self)
         self.stream_names = StreamNames(self)
         self.dht_names = DhtNames(self)
+        self.on_answer = self.dht_names.answered
         self._use_engine()
         self.set_exit_rules(settings.exit_rules)
         self.set_admission(settings.admission)
@@ -215,7 +196,7 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
 
     def is_building(self) -> bool:
         """Return whether any of our circuits can't carry datagrams yet."""
-        return any(not _may_carry(circuit) for circuit in self.circuits.values())
+        return any(not may_carry(circuit) for circuit in self.circuits.values())
 
     def _met(self) -> None:
         if self.way_out.met(time.monotonic()):
@@ -250,43 +231,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
         if circuit is not None and circuit.state == CIRCUIT_STATE_READY:
             self._backoff.succeeded()
 
-    def send_data(
-        self,
-        target: tuple[str, int],
-        circuit_id: int,
-        dest_address: tuple[str, int],
-        source_address: tuple[str, int],
-        data: bytes,
-    ) -> None:
-        """Send a datagram over a circuit, or back over one that we exit.
-
-        py-ipv8 would send it in the clear over a circuit that is unknown or has
-        no hop yet, and let it out too early over one that misses hops.
-        """
-        circuit = self.circuits.get(circuit_id)
-        if circuit is None and circuit_id not in self.exit_sockets:
-            self.counters[DropReason.UNKNOWN_CIRCUIT] += 1
-        elif circuit is not None and not _may_carry(circuit):
-            self.counters[DropReason.CIRCUIT_NOT_READY] += 1
-        else:
-            self._send_message(target, circuit_id, pack_address(*dest_address) + pack_address(*source_address) + data)
-
-    def send_datagram(self, circuit_id: int, address: bytes, data: bytes) -> None:
-        """Send a datagram out of the circuit's exit (tunnel_pool.contract)."""
-        circuit = self.circuits.get(circuit_id)
-        if circuit is None:
-            self.counters[DropReason.UNKNOWN_CIRCUIT] += 1
-        elif not _may_carry(circuit):
-            self.counters[DropReason.CIRCUIT_NOT_READY] += 1
-        else:
-            try:
-                self._send_message(circuit.hop.address, circuit_id, pack_encoded(address) + _NO_ORIGIN + data)
-            except Socks5Error:
-                self.counters[DropReason.DATAGRAM_MALFORMED] += 1
-
-    def _send_message(self, target: tuple[str, int], circuit_id: int, body: bytes) -> None:
-        self.crypto_endpoint.send_cell(target, CellPayload(circuit_id, DATA_MESSAGE + body))
-
     def announce_over(self, circuit_id: int, then: Callable[[], object] = lambda: None) -> None:
         """Hand what strangers send over this circuit to `on_datagram` (tunnel_pool.contract)."""
         circuit = self.circuits.get(circuit_id)
@@ -316,55 +260,6 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     def carrier(self, lane: Lane, on_lost: OnLost, *, announced: bool = False) -> DirectCarrier | None:
         """Return a carrier by which the native engine reads clients' datagrams, else None (tunnel_pool.contract)."""
         return DirectCarrier(self.native.engine, lane, self.circuits, announced) if self.native is not None else None
-
-    def on_data(self, source: tuple[str, int], data: bytes, circuit_id: int | None) -> None:
-        """Take a data message that came by py-ipv8's way: prefix (22), id, circuit id (4), the rest of the message."""
-        if circuit_id is not None:
-            self.on_data_message(source, circuit_id, data[MESSAGE_ID_AT:PAYLOAD_AT] + data[AFTER_CIRCUIT_ID:])
-
-    def on_data_message(self, source: tuple[str, int], circuit_id: int, message: bytes) -> None:
-        """Take a decrypted data message: for us over our circuit, or to leave from our exit (py-ipv8's on_data)."""
-        try:
-            origin_at = packed_address_end(message, 1)
-            data_at = packed_address_end(message, origin_at)
-            destination = unpack_address(message[1:origin_at])
-            origin = unpack_address(message[origin_at:data_at])
-        except ValueError:
-            self.counters[DropReason.CELL_DATA_MALFORMED] += 1
-            return
-        data = message[data_at:]
-        circuit = self.circuits.get(circuit_id)
-        if circuit is not None and source != circuit.hop.address:
-            self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
-        elif circuit is not None and not _may_carry(circuit):
-            self.counters[DropReason.CIRCUIT_NOT_READY] += 1
-        elif circuit is not None and circuit.ctype in END_TO_END:
-            self.on_datagram(circuit, encode_address(*end_to_end_address(circuit)), data)
-        elif circuit is not None:
-            if data.startswith(self._prefix):
-                self.message_from_outside(circuit, origin, data)
-            elif number_of_end(origin[0], origin[1]) is not None:
-                # The exit claims that the datagram comes from the other end of an end-to-end circuit of ours.
-                self.counters[DropReason.CIRCUIT_FOREIGN_SOURCE] += 1
-            elif circuit.ctype == CIRCUIT_TYPE_DATA:
-                self._hand_in(circuit, message[origin_at:data_at], data)
-            else:
-                self.dht_names.answered(circuit, origin, data)
-        elif destination != NOWHERE:
-            self.exit_data(circuit_id, source, destination, data)
-        else:
-            self.counters[DropReason.EXIT_DESTINATION_REFUSED] += 1
-
-    def _hand_in(self, circuit: Circuit, origin: bytes, data: bytes) -> None:
-        try:
-            address = encode_packed(origin)
-        except ValueError:  # an exit made up a name
-            self.counters[DropReason.ORIGIN_MALFORMED] += 1
-        else:
-            self.on_datagram(circuit, address, data)
-
-    def _hand_on_raw_data(self, circuit: Circuit, address: bytes, data: bytes) -> None:
-        self.on_raw_data(circuit, unpack_encoded(address), data)
 
     @task  # type: ignore[untyped-decorator]
     async def remove_circuit(
@@ -412,8 +307,3 @@ class LocalTunnelCommunity(ChosenHops, ServingTunnels, HiddenServices, NodeCommu
     async def update_statistics(self) -> None:
         """Bring what the engine counted into circuits and routes."""
         self.crypto_endpoint.update_statistics()
-
-
-def _may_carry(circuit: Circuit) -> bool:
-    """Return whether a circuit can carry datagrams: all its hops are there and, if it is end-to-end, it is linked."""
-    return bool(circuit.state == CIRCUIT_STATE_READY and (circuit.ctype not in END_TO_END or is_linked(circuit)))

@@ -6,13 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import Message
 
 from tunnel_pool.pool.command import StartMethod, only_for_children
 from tunnel_pool.pool.launchers import own_launcher
 from tunnel_pool.pool.launching import Descriptors, ProcessEvents, RunningProcess
+from tunnel_pool.pool.listener import PoolListener
 from tunnel_pool.pool.policy import (
     ALIVE_STATES,
     FINAL_STATES,
@@ -45,40 +46,6 @@ CALM_TICK_S = 0.25  # while all children work
 FOR_LISTENER = {"stream_guest": "guest_came", "exit_heard": "exit_heard"}
 
 logger = logging.getLogger(__name__)
-
-
-class PoolListener(Protocol):
-    """Hears from a pool what happens to its children."""
-
-    def child_ready(self, slot: int) -> None: ...
-
-    def child_gone(self, slot: int, how: str) -> None:
-        """Called when a child is ending or gone; its circuits are gone, too."""
-
-    def circuits_changed(self, slot: int, circuit_ids: Sequence[int]) -> None:
-        """Called when RPC_SYNC changed these circuits; their state is in `ProcessPool.pictures`."""
-
-    def swarms_changed(self, slot: int, infohashes: Sequence[bytes]) -> None:
-        """Hear that RPC_SYNC changed what the child knows of these."""
-
-    def candidates_changed(self) -> None:
-        """Hear that RPC_SYNC changed some child's candidates."""
-
-    def routes_changed(self, slot: int) -> None:
-        """Hear that RPC_SYNC changed the circuits that end at the child."""
-
-    async def called(self, slot: int, name: str, message: Any) -> Message:
-        """Return the answer to a call of a child's. Raises RemoteError."""
-
-    def circuit_died(self, slot: int, message: pb.CircuitDead) -> None: ...
-
-    def orphaned(self, slot: int, message: pb.Orphans) -> None: ...
-
-    def guest_came(self, message: pb.StreamGuest) -> None: ...
-
-    def exit_heard(self, message: pb.ExitHeard) -> None: ...
-
-    def datagram_received(self, slot: int, circuit_id: int, address: bytes, payload: bytes) -> None: ...
 
 
 class ProcessPool:

@@ -16,9 +16,7 @@ from ipv8.messaging.anonymization.tunnel import (
     CIRCUIT_STATE_CLOSING,
     CIRCUIT_STATE_READY,
     Circuit,
-    Hop,
 )
-from ipv8.messaging.interfaces.udp.endpoint import UDPv4Address
 from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 from ipv8.taskmanager import TaskManager
@@ -27,7 +25,7 @@ from tunnel_pool.overlay.community import LocalTunnelSettings
 from tunnel_pool.overlay.config_messages import admission_message, config_message
 from tunnel_pool.overlay.discovery import MAX_PEERS
 from tunnel_pool.overlay.ground.admission import Admission
-from tunnel_pool.overlay.ground.config import NOWHERE, HostPort, OverlayConfig, slot_of
+from tunnel_pool.overlay.ground.config import HostPort, OverlayConfig, slot_of
 from tunnel_pool.overlay.ground.end_to_end import secret_in_use, set_known_as
 from tunnel_pool.overlay.ground.exit_rules import ExitRules
 from tunnel_pool.overlay.ground.lanes import Lane, asked_hops, set_detour, set_group
@@ -43,13 +41,14 @@ from tunnel_pool.pooled.circuits import PooledCircuits
 from tunnel_pool.pooled.datagrams import PooledDatagrams
 from tunnel_pool.pooled.exit_requests import PooledExitRequests
 from tunnel_pool.pooled.hidden_services import PooledHiddenServices
+from tunnel_pool.pooled.neighbours import PooledNeighbours
 from tunnel_pool.pooled.shared_port import SharedPort
 from tunnel_pool.pooled.speed_test import PooledEndpoint
 from tunnel_pool.pooled.surface import refuse_the_rest
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import AS_NUMBERS, LIMITS_MEMORY, HasDescriptor
-from tunnel_pool.rpc.sync import CarriedState, CircuitState, PeerState
+from tunnel_pool.rpc.sync import CarriedState, CircuitState
 
 SYNC_INTERVAL_S = 0.25
 MAX_KNOWN_PEERS = 20
@@ -60,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 @refuse_the_rest
 class PooledTunnelCommunity(
-    PooledDatagrams, PooledCircuits, PooledHiddenServices, PooledExitRequests, HiddenTunnelCommunity
+    PooledDatagrams, PooledCircuits, PooledNeighbours, PooledHiddenServices, PooledExitRequests, HiddenTunnelCommunity
 ):
     """Acts as a HiddenTunnelCommunity; its circuits are mirrors, kept in step by RPC_SYNC.
 
@@ -90,6 +89,7 @@ class PooledTunnelCommunity(
         """
         PooledDatagrams.__init__(self)
         PooledCircuits.__init__(self)
+        PooledNeighbours.__init__(self)
         PooledHiddenServices.__init__(self)
         PooledExitRequests.__init__(self)
         TaskManager.__init__(self)
@@ -110,13 +110,9 @@ class PooledTunnelCommunity(
         self.settings = LocalTunnelSettings(my_peer=self.my_peer, endpoint=self.endpoint, network=Network())
         self.settings.max_circuits = max_circuits
         self.settings.peer_flags = set(config.peer_flags)
-        self.candidates: dict[Peer, list[int]] = {}
         self.on_circuit_removed: Callable[[Circuit, str], None] = lambda circuit, reason: None
         self.on_orphans: Callable[[Lane, list[bytes]], None] = lambda lane, destinations: None
         self.on_guest: Callable[[Guest], None] = lambda guest: None
-        self._peers: dict[bytes, Peer] = {}
-        self._presumed_address = UDPv4Address(*NOWHERE)
-        self.port: SharedPort | None = None
         self._shares_port = shares_port
         self._limits = limits
         self._as_database = as_database  # the file of the database of AS numbers
@@ -323,61 +319,6 @@ class PooledTunnelCommunity(
             circuit.close("closing")
         elif circuit.e2e and not was_linked:
             self._end_to_end_linked(circuit)
-
-    def candidates_changed(self) -> None:
-        """Merge what the children know; the dict stays the same object, as callers of py-ipv8 expect."""
-        merged: dict[Peer, list[int]] = {}
-        for picture in self.pool.pictures.values():
-            for candidate in picture.candidates.values():
-                merged[self.peer_of(candidate)] = list(candidate.flags)
-        self.candidates.clear()
-        self.candidates.update(merged)
-        self.do_circuits()
-
-    @property
-    def network(self) -> Network:
-        """Return the candidates as py-ipv8 keeps peers; the table is made when it is asked for."""
-        network = Network()
-        for peer in self.candidates:
-            network.add_verified_peer(peer)
-        return network
-
-    def get_peers(self) -> list[Peer]:
-        return list(self.candidates)
-
-    def walk_to(self, address: tuple[str, int]) -> None:
-        """Ask a node for its neighbours, where the children share a port; with ports of their own they find nodes."""
-        if self.port is not None:
-            self.port.front.walk_to(UDPv4Address(*address))
-
-    @property
-    def my_estimated_wan(self) -> UDPv4Address:
-        """Return the node's address as others see it; until children run, what a caller has set."""
-        if self.port is not None:
-            return UDPv4Address(*self.port.front.my_estimated_wan)
-        addresses = [address for slot in self.pool.working() if (address := self.pool.listen_address(slot))]
-        return UDPv4Address(*addresses[0]) if addresses else self._presumed_address
-
-    @my_estimated_wan.setter
-    def my_estimated_wan(self, address: tuple[str, int]) -> None:
-        self._presumed_address = UDPv4Address(*address)
-
-    my_estimated_lan = my_estimated_wan
-    global_time = 0
-
-    def _hop(self, hop: PeerState) -> Hop:
-        return Hop(self.peer_of(hop), flags=list(hop.flags))
-
-    def peer_of(self, state: PeerState) -> Peer:
-        """Return the peer of this state, kept from earlier calls, as parsing a key is slow."""
-        peer = self._peers.get(state.public_key)
-        if peer is None:
-            if len(self._peers) > 4096:
-                self._peers.clear()
-            peer = self._peers[state.public_key] = Peer(state.public_key)
-        if state.port:
-            peer.add_address(UDPv4Address(state.host, state.port))
-        return peer
 
     def _create_message(self, slot: int) -> pb.Create:
         """Return RPC_CREATE for a child: what the node is, and whom its other children know."""

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.parser import OneLineParser
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_bootstrap_option(parser)
     parser.add_argument(
         "--listen",
-        type=options.host_port,
+        type=values.host_port,
         default=ANYWHERE,
         metavar="IP:PORT",
         help="UDP address of the first worker; the others have the ports above (default: any address, any port)",

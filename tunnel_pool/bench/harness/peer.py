@@ -34,7 +34,7 @@ from ipv8.peer import Peer
 from ipv8.peerdiscovery.network import Network
 
 from tunnel_pool.bench.harness.plain_tunnels import adapt
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import values
 from tunnel_pool.framework import own_network
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.ground.lanes import Lane
@@ -169,10 +169,10 @@ def main() -> int:
         role_parser.add_argument("--hops", type=int, default=1)
         role_parser.add_argument("--torrent")
         role_parser.add_argument("--save", type=Path)
-        role_parser.add_argument("--peer", type=options.peer_address, action="append", default=[])
-        role_parser.add_argument("--listen", type=options.host_port)
-        role_parser.add_argument("--bootstrap", type=options.bootstrap)
-        role_parser.add_argument("--community-id", type=options.community_id)
+        role_parser.add_argument("--peer", type=values.peer_address, action="append", default=[])
+        role_parser.add_argument("--listen", type=values.host_port)
+        role_parser.add_argument("--bootstrap", type=values.bootstrap)
+        role_parser.add_argument("--community-id", type=values.community_id)
         role_parser.add_argument("--state", type=Path)
     # The rest of what tunnel-pool node takes means nothing to a peer.
     arguments, _ = parser.parse_known_args()

@@ -1,140 +1,22 @@
 """The options that several commands have, each once: its name, type, default and help."""
 
 import argparse
-import ipaddress
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.overlay.ground.config import COMMUNITY_ID_BYTES, MAX_HOPS, TRIBLER_COMMUNITY_ID, ExitFrom, HostPort
+from tunnel_pool.cli.arguments import values
+from tunnel_pool.overlay.ground.config import MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
 from tunnel_pool.overlay.ground.offers import MOST_TOGETHER, OWN_CIRCUITS
 from tunnel_pool.overlay.paths.guards import FIRST_LAYER
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
-from tunnel_pool.pool.scaling import WorkerRange
 from tunnel_pool.system.errors import UsageError
 from tunnel_pool.torrent.isolation import MOST_LANES, Isolation
 from tunnel_pool.torrent.sessions.lockdown import LockdownMode
-from tunnel_pool.tunnels import ANYWHERE, MAX_WORKERS, NodeOptions, physical_cores, shares_port
+from tunnel_pool.tunnels import ANYWHERE, NodeOptions, shares_port
 
-MAX_PORT = 0xFFFF
-DHT_NODES = (
-    HostPort("dht.libtorrent.org", 25401),
-    HostPort("router.bittorrent.com", 6881),
-    HostPort("dht.transmissionbt.com", 6881),
-)
 CLIENTS = ("download", "daemon")  # commands whose node has a new key after each start
 LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-def workers(text: str) -> WorkerRange:
-    """Parse --workers: a number, a range, or `auto`, as many as there is work for."""
-    if text == "auto":
-        return WorkerRange(1, min(physical_cores(), MAX_WORKERS))
-    least, dots, most = text.partition("..")
-    if not dots:
-        return WorkerRange(number := whole_number(0, MAX_WORKERS, "or MIN..MAX or auto")(text), number)
-    parse = whole_number(1, MAX_WORKERS, "in MIN..MAX")
-    found = WorkerRange(parse(least), parse(most))
-    if found.least > found.most:
-        raise argparse.ArgumentTypeError(f"{text!r} is a range whose minimum is above its maximum")
-    return found
-
-
-def whole_number(least: int, most: int, otherwise: str = "") -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most} {otherwise}".rstrip())
-        return value
-
-    return parse
-
-
-def host_port(text: str) -> HostPort:
-    """Parse HOST:PORT with an IPv4 address: a name would be looked up outside the tunnels."""
-    host, _, port = text.rpartition(":")
-    try:
-        address = HostPort(str(ipaddress.IPv4Address(host)), int(port))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not IPV4:PORT") from None
-    if not 0 <= address.port <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
-    return address
-
-
-def peer_address(text: str) -> HostPort:
-    address = host_port(text)
-    if address.port == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} has no port")
-    return address
-
-
-def destination(text: str) -> HostPort:
-    """Parse IP:PORT, where the address may be IPv6, in brackets or not."""
-    host, _, port = text.rpartition(":")
-    try:
-        address = HostPort(str(ipaddress.ip_address(host.strip("[]"))), int(port))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT") from None
-    if not 0 <= address.port <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} has no port from 0 to 65535")
-    return address
-
-
-def exit_from(text: str) -> ExitFrom:
-    """Parse IP, or IP:PORT-PORT."""
-    host, _, ports = text.partition(":")
-    try:
-        address = str(ipaddress.IPv4Address(host))
-        first, last = (int(part) for part in ports.split("-")) if ports else (0, 0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not IPV4 or IPV4:PORT-PORT") from None
-    if ports and not 0 < first <= last <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} has no ports from 1 to 65535 in order")
-    return ExitFrom(address, (first, last))
-
-
-def bootstrap(text: str) -> tuple[bool, tuple[HostPort, ...]]:
-    """Parse `--bootstrap` into whether py-ipv8's own addresses are used, and further addresses."""
-    if text in ("default", "none"):
-        return text == "default", ()
-    return False, tuple(peer_address(part) for part in text.split(","))
-
-
-def name_port(text: str) -> HostPort:
-    """Parse HOST:PORT, where the host may be a name: an exit looks it up."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return HostPort(host, int(port))
-
-
-def dht(text: str) -> tuple[HostPort, ...]:
-    """Parse the nodes of BitTorrent's DHT to start from."""
-    if text in ("default", "none"):
-        return DHT_NODES if text == "default" else ()
-    return tuple(name_port(part) for part in text.split(","))
-
-
-def community_id(text: str) -> bytes:
-    try:
-        value = bytes.fromhex(text)
-    except ValueError:
-        value = b""
-    if len(value) != COMMUNITY_ID_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {2 * COMMUNITY_ID_BYTES} hexadecimal digits")
-    return value
-
-
-def folder(text: str) -> Path:
-    """Parse a path; refuse the empty one, which an unset shell variable leaves."""
-    if not text:
-        raise argparse.ArgumentTypeError("an empty path names no folder")
-    return Path(text)
 
 
 def add_output_options(parser: argparse.ArgumentParser, log_level: str = "warning") -> None:
@@ -152,7 +34,7 @@ def add_output_options(parser: argparse.ArgumentParser, log_level: str = "warnin
 def add_workers_option(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--workers",
-        type=workers,
+        type=values.workers,
         default=default,
         metavar="N",
         help="Number of child processes that carry circuits. MIN..MAX keeps as many as there is work for, auto is 1 to "
@@ -188,7 +70,7 @@ def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None
     """Add `--hops`; without `exits`, no circuit is kept for what leaves the network."""
     parser.add_argument(
         "--hops",
-        type=whole_number(1, MAX_HOPS),
+        type=values.whole_number(1, MAX_HOPS),
         default=1,
         metavar="H",
         help="Number of hops of a circuit, 1 to 3 (default: %(default)s).",
@@ -200,7 +82,7 @@ def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None
 def add_dht_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dht",
-        type=dht,
+        type=values.dht,
         default=None,
         metavar="WHERE",
         help="Nodes from which BitTorrent's DHT is entered, through the tunnels: default, none, or "
@@ -213,14 +95,14 @@ def dht_nodes(arguments: argparse.Namespace) -> tuple[HostPort, ...]:
     if arguments.dht is not None:
         return tuple(arguments.dht)
     bootstrap_default, _ = arguments.bootstrap
-    return DHT_NODES if bootstrap_default else ()
+    return values.DHT_NODES if bootstrap_default else ()
 
 
 def add_path_options(parser: argparse.ArgumentParser) -> None:
     """Add the options on how a client chooses its circuits' hops, and whether it is a hop for others."""
     parser.add_argument(
         "--guards",
-        type=whole_number(0, 8),
+        type=values.whole_number(0, 8),
         default=FIRST_LAYER.count,
         metavar="N",
         help="Number of nodes that circuits of several hops begin at, kept for weeks in --state. With 0, each circuit "
@@ -282,7 +164,7 @@ def add_host_name_option(parser: argparse.ArgumentParser, callers: str, besides:
 def add_offer_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offer-together",
-        type=whole_number(1, MOST_TOGETHER),
+        type=values.whole_number(1, MOST_TOGETHER),
         default=MOST_TOGETHER,
         metavar="N",
         help="The most hidden torrents that share a circuit to an introduction point, which sees then that they are "
@@ -294,7 +176,7 @@ def add_offer_option(parser: argparse.ArgumentParser) -> None:
 def add_circuits_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--circuits",
-        type=whole_number(0, 1024),
+        type=values.whole_number(0, 1024),
         default=0,
         metavar="C",
         help="Number of circuits to keep; 0 is 8, or two a worker if that is more (default: %(default)s).",
@@ -307,7 +189,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser, private_swarm: bool = 
     own = "More nodes beside the swarm's own, as IP:PORT[,IP:PORT...] (default: none)."
     parser.add_argument(
         "--bootstrap",
-        type=bootstrap,
+        type=values.bootstrap,
         metavar="WHERE",
         default="none" if private_swarm else "default",
         help=own if private_swarm else usual,
@@ -325,7 +207,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
 
     parser.add_argument(
         "--listen",
-        type=host_port,
+        type=values.host_port,
         metavar="IP:PORT",
         **default(
             ANYWHERE,
@@ -339,7 +221,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
     add_bootstrap_option(parser, private_swarm)
     parser.add_argument(
         "--community-id",
-        type=community_id,
+        type=values.community_id,
         metavar="HEX",
         **default(
             TRIBLER_COMMUNITY_ID,
@@ -350,7 +232,7 @@ def add_network_options(parser: argparse.ArgumentParser, private_swarm: bool = F
     )
     parser.add_argument(
         "--state",
-        type=folder,
+        type=values.folder,
         metavar="DIR",
         **default(
             user_state_path("tunnel-pool"),
@@ -375,7 +257,7 @@ def check_ports(arguments: argparse.Namespace) -> None:
     """Raises UsageError when the workers' ports would pass the last."""
     listen = arguments.listen
     own_ports = not shares_port(arguments.workers, arguments.steering == "auto")
-    if own_ports and listen and listen.port and listen.port + max(arguments.workers.most, 1) - 1 > MAX_PORT:
+    if own_ports and listen and listen.port and listen.port + max(arguments.workers.most, 1) - 1 > values.MAX_PORT:
         raise UsageError(f"--listen {listen} leaves no ports for {arguments.workers.most} workers")
 
 

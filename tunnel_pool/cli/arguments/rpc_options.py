@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import values
 from tunnel_pool.daemon.server.guard import Credentials
 from tunnel_pool.daemon.server.web import USUAL_ADDRESS
 from tunnel_pool.overlay.ground.config import HostPort
@@ -30,8 +30,8 @@ def rpc_address(text: str) -> HostPort:
     """Parse IP:PORT, where an IPv6 address is in brackets, or localhost:PORT, which is not looked up."""
     host, _, port = text.rpartition(":")
     if host.startswith("["):
-        return options.destination(text)
-    return options.host_port(f"127.0.0.1:{port}" if host == "localhost" else text)
+        return values.destination(text)
+    return values.host_port(f"127.0.0.1:{port}" if host == "localhost" else text)
 
 
 def credentials(arguments: argparse.Namespace) -> Credentials | None:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.remote.remote import add_ids, ask, describe
 from tunnel_pool.daemon.record import LimitMode
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         _add_settings(parser)
     elif command == "move":
         parser.add_argument(
-            "--to", type=options.folder, metavar="DIR", required=True, help="Folder on the daemon's machine."
+            "--to", type=values.folder, metavar="DIR", required=True, help="Folder on the daemon's machine."
         )
         parser.add_argument(
             "--find", action="store_true", help="The files are there already: look for them, and move nothing."
@@ -44,9 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count, 0 (plain) to 3."
-    )
+    parser.add_argument("--hops", type=values.whole_number(0, MAX_HOPS), metavar="H", help="Hop count, 0 (plain) to 3.")
     parser.add_argument(
         "--fewer-hops",
         action="store_true",
@@ -55,7 +53,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--label", action="append", metavar="LABEL", help="Label in place of those that are there; may be repeated."
     )
-    speed = _number_or(options.whole_number(0, MAX_KB_PER_S), NONE)
+    speed = _number_or(values.whole_number(0, MAX_KB_PER_S), NONE)
     for name, what in (("down", "downloaded"), ("up", "uploaded")):
         parser.add_argument(
             f"--{name}", type=speed, metavar="KB", help=f"Most kB that are {what} in a second, or {NONE}."
@@ -68,12 +66,12 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--idle",
-        type=_number_or(options.whole_number(0, MAX_COUNT), NONE, USUAL),
+        type=_number_or(values.whole_number(0, MAX_COUNT), NONE, USUAL),
         metavar="MINUTES",
         help=f"Minutes without a peer after which seeding ends; {NONE}, or {USUAL}: those of all torrents.",
     )
     parser.add_argument(
-        "--peers", type=options.whole_number(1, MAX_COUNT), metavar="N", help="Most peers that are connected."
+        "--peers", type=values.whole_number(1, MAX_COUNT), metavar="N", help="Most peers that are connected."
     )
 
 

@@ -5,7 +5,7 @@ import datetime
 from typing import Any
 from urllib.parse import quote
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
@@ -69,13 +69,13 @@ def _add_feed_options(parser: argparse.ArgumentParser, action: str) -> None:
         parser.add_argument("--name", metavar="NAME", help="What it is called here. Default: its host.")
         parser.add_argument(
             "--hops",
-            type=options.whole_number(1, MAX_HOPS),
+            type=values.whole_number(1, MAX_HOPS),
             metavar="H",
             help="Hop count of the circuits by which it is fetched, 1 to 3. Default: that of new torrents.",
         )
         parser.add_argument(
             "--every",
-            type=options.whole_number(LEAST_INTERVAL_MIN, MOST_INTERVAL_MIN),
+            type=values.whole_number(LEAST_INTERVAL_MIN, MOST_INTERVAL_MIN),
             metavar="MINUTES",
             help="How often it is read. Default: 30.",
         )
@@ -106,10 +106,10 @@ def _add_rule_options(parser: argparse.ArgumentParser, action: str) -> None:
     )
     parser.add_argument("--label", action="append", metavar="LABEL", help="Label of the torrents; may be repeated.")
     parser.add_argument(
-        "--to", type=options.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
+        "--to", type=values.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
     )
     parser.add_argument(
-        "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count of the torrents, 0 (plain) to 3."
+        "--hops", type=values.whole_number(0, MAX_HOPS), metavar="H", help="Hop count of the torrents, 0 (plain) to 3."
     )
     _add_switch(parser, "--paused", "Whether not to start the torrents yet.")
     _add_switch(parser, "--on", "Whether it adds anything. Default: it does.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.remote import Remote
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Folder of what it keeps: its configuration, or rTorrent's session (default: the usual one).",
     )
     parser.add_argument(
-        "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count (default: the daemon's rules)."
+        "--hops", type=values.whole_number(0, MAX_HOPS), metavar="H", help="Hop count (default: the daemon's rules)."
     )
     parser.add_argument(
         "--map",

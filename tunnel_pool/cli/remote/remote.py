@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tunnel_pool.cli.arguments import options
+from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options, credentials
 from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.daemon.remote import Remote
@@ -38,18 +38,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help=f"A .torrent file, a magnet link or an infohash. {FROM_ELSEWHERE}",
         )
         parser.add_argument(
-            "--hops", type=options.whole_number(0, MAX_HOPS), metavar="H", help="Hop count, 0 (plain) to 3."
+            "--hops", type=values.whole_number(0, MAX_HOPS), metavar="H", help="Hop count, 0 (plain) to 3."
         )
         parser.add_argument(
             "--label", action="append", default=[], metavar="LABEL", help="Label of the torrents; may be repeated."
         )
         parser.add_argument(
-            "--to", type=options.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
+            "--to", type=values.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
         )
         parser.add_argument("--paused", action="store_true", help="Do not start the torrents yet.")
         parser.add_argument(
             "--peer",
-            type=options.peer_address,
+            type=values.peer_address,
             action="append",
             default=[],
             metavar="IP:PORT",
