@@ -28,9 +28,9 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 NO_TORRENTS = {"self", "rule", "article", "parameters", "record"}  # which have fields of the same names
 DAEMON = Path(life.__file__).parent.parent
 SOUND = (Place.IN_SESSION, Trouble.NONE, Check.NONE)
-NOTHING = Facts(0.0, False, False, False, False, False, True)
+NOTHING = Facts(0.0, False, False, False, False, False, False, True)
 
-facts = st.builds(Facts, st.floats(0, 100), *[st.booleans()] * 6)
+facts = st.builds(Facts, st.floats(0, 100), *[st.booleans()] * 7)
 
 
 def states_of(one):
@@ -102,7 +102,9 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
             continue
         if orders.may_meet:
             assert one.turn is Activity.RUNNING
-            assert not any((one.why, seen.is_bound_elsewhere, seen.takes_over))
+            assert not any((one.why, seen.is_bound_elsewhere, seen.takes_over, seen.is_untouched))
+        if orders.looks_first:
+            assert (seen.is_untouched, one.turn, one.why) == (True, Activity.RUNNING, "")
         if orders.runs and not orders.checks_only:
             assert orders.may_meet
         if one.why and one.check is Check.NONE:
@@ -118,6 +120,8 @@ def test_whatever_happens_libtorrent_is_asked_for_nothing_that_it_can_not_do(hap
         ([], {"has_way": False, "is_checking": True}, True, False, State.CHECKING),
         ([], {"takes_over": True}, False, False, State.DOWNLOADING),
         ([], {"takes_over": True, "is_checking": True}, True, True, State.CHECKING),
+        ([], {"is_untouched": True}, False, False, State.DOWNLOADING),
+        ([], {"is_untouched": True, "is_checking": True}, True, True, State.CHECKING),
         ([], {"is_bound_elsewhere": True}, False, False, State.MOVING),
         ([], {"is_settling": True}, True, False, State.MOVING),
         ([Event.FAILED], {}, False, False, State.FAILED),
@@ -149,7 +153,7 @@ def test_a_torrent_that_is_stopped_or_held_runs_only_to_be_verified():
     assert held.orders(NOTHING._replace(now_s=10.0)).runs
     for one in (stopped, held):
         one.happened(Event.VERIFY_BEGUN)
-        assert one.orders(NOTHING) == (True, True, False)
+        assert one.orders(NOTHING._replace(is_untouched=True)) == (True, True, False, False)
 
 
 def _writes(path):

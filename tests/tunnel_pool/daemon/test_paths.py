@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
-from tunnel_pool.daemon.changes.edits import AddRequest, Move, Remove, Rename, Run, Select, Verify
+from tunnel_pool.daemon.changes.edits import AddRequest, Move, Remove, Rename, Run, Select, Stop, Verify
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
+from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.upkeep import incomplete
 from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
@@ -304,6 +305,81 @@ async def test_a_file_that_holds_nothing_of_the_torrent_is_not_written_to(size, 
         assert (own / "kept").read_bytes() == b"s" * size
 
 
+@pytest.mark.parametrize(
+    "came",
+    [
+        (b"s" * 30_000, "/t/a is there already, and is no file of this torrent"),
+        (b"s" * 20_000, "/t/a is there already, and holds nothing of this torrent"),
+    ],
+    ids=["longer", "as long"],
+)
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_that_came_while_a_torrent_waited_is_not_written_over(came, restarts, seeder, tmp_path, state):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a", "b"]), folder=seeder.folder)
+    seeder.start(read_metainfo(torrent))
+    async with daemon_here(state) as here:
+        await add(here, torrent, own, stopped=True)
+        if not restarts:
+            await is_left_alone(here, own, *came)
+    if restarts:
+        async with daemon_here(state) as here:
+            (added,) = here.library.torrents.values()
+            await is_left_alone(here, own, *came)
+            (own / "t" / "a").unlink()
+            await here.changes.apply([added], Run())
+            added.handle.connect_peer(seeder.address)
+            await until(lambda: added.is_finished)
+            assert not added.record.untouched
+
+
+async def is_left_alone(here, own, there, why):
+    """Write a stranger's file to the torrent's place, start the torrent, and check that it stands still."""
+    (added,) = here.library.torrents.values()
+    (own / "t").mkdir(parents=True)
+    (own / "t" / "a").write_bytes(there)
+    await here.changes.apply([added], Run())
+    await until(lambda: why in added.error)
+    await until(lambda: added.is_paused)
+    assert files_below(own) == {own / "t" / "a": there}
+
+
+async def test_a_torrent_that_waited_uses_what_came_and_is_its_own(seeder, tmp_path, state):
+    files = contents(["a", "b"])
+    torrent = torrent_of("t", files, folder=seeder.folder)
+    seeder.start(read_metainfo(torrent))
+    async with daemon_here(state) as here:
+        verified = await add(here, torrent_of("v", files), tmp_path / "own", stopped=True)
+        started = await add(here, torrent_of("s", files), tmp_path / "own", stopped=True)
+        for name in ("v", "s"):
+            torrent_of(name, files, folder=tmp_path / "own")
+        await here.changes.apply([verified], Verify())
+        await until(lambda: verified.is_finished and not verified.record.untouched)
+        assert not verified.record.taking_over
+        await here.changes.apply([started], Run())
+        await until(lambda: started.is_finished and not started.record.taking_over)
+        assert verified.totals.downloaded == started.totals.downloaded == 0
+
+
+async def test_torrents_that_wait_in_the_queue_are_looked_at_when_their_turn_comes(seeder, tmp_path, state):
+    own = tmp_path / "own"
+    torrents = [torrent_of(name, contents(["a"]), folder=seeder.folder) for name in ("first", "second", "third")]
+    async with daemon_here(state) as here:
+        await here.changes.edit_settings(
+            lambda old: msgspec.structs.replace(old, download_queue_enabled=True, download_queue_size=1)
+        )
+        first, second, third = [await add(here, torrent, own) for torrent in torrents]
+        assert [each.record.untouched for each in (first, second, third)] == [False, True, True]
+        (own / "second").mkdir(parents=True)
+        (own / "second" / "a").write_bytes(b"a stranger's")
+        await here.changes.apply([first], Remove(delete_files=False))
+        await until(lambda: "holds nothing of this torrent" in second.error)
+        assert files_below(own) == {own / "second" / "a": b"a stranger's"}
+        await here.changes.apply([second], Stop())
+        third.handle.connect_peer(seeder.address)
+        await until(lambda: not third.record.untouched)
+
+
 async def test_a_file_that_comes_to_be_wanted_is_not_written_over_anothers(tmp_path, state):
     own = tmp_path / "own"
     async with daemon_here(state) as here:
@@ -328,6 +404,71 @@ async def test_removing_a_torrent_with_its_files_keeps_those_that_were_not_found
         assert files_below(tmp_path / "own") == {tmp_path / "own" / "t" / "a": b"a stranger's"}
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_removing_a_torrent_with_its_files_keeps_what_came_to_places_that_it_never_wrote_to(
+    restarts, seeder, tmp_path, state
+):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a", "b", "c", "sub/d"], 65_536), folder=seeder.folder)
+    seeder.start(read_metainfo(torrent))
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, own, file_priorities=[4, 0, 4, 0])
+        added.handle.connect_peer(seeder.address)
+        await until(lambda: added.is_finished)
+        await here.changes.apply([added], Select(lambda _: [4, 0, 0, 0]))
+        waiting = await add(here, torrent_of("w", contents(["a", "b"])), own, stopped=True)
+        (own / "w").mkdir()
+        strangers = [own / "t" / "b", own / "t" / "sub" / "d", own / "w" / "a"]
+        for path in strangers:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"a stranger's")
+        if not restarts:
+            await here.changes.apply([added, waiting], Remove(delete_files=True))
+    if restarts:
+        async with daemon_here(state) as here:
+            await here.changes.apply(list(here.library.torrents.values()), Remove(delete_files=True))
+    assert files_below(own) == dict.fromkeys(strangers, b"a stranger's")
+
+
+async def test_a_torrent_that_was_removed_does_not_take_strangers_files_for_its_own(tmp_path, state):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a", "b"], 65_536), folder=own)
+    async with daemon_here(state) as here:
+        (own / "t" / "b").unlink()
+        added = await add(here, torrent, own, file_priorities=[4, 0])
+        await until(lambda: added.is_finished)
+        (own / "t" / "b").write_bytes(b"a stranger's")
+        await here.changes.apply([added], Remove(delete_files=False))
+        added = await add(here, torrent, own)
+        await until(lambda: "/t/b is there already, and holds nothing of this torrent" in added.error)
+
+
+async def test_what_the_torrent_left_before_goes_with_it_though_it_is_wanted_no_more(tmp_path, state):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a", "b"], 65_536), folder=own)
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, own)
+        await until(lambda: added.is_finished)
+        for _ in range(2):  # also when it is left by one that never wrote to it
+            await here.changes.apply([added], Remove(delete_files=False))
+            added = await add(here, torrent, own, file_priorities=[4, 0], stopped=True)
+        await here.changes.apply([added], Remove(delete_files=True))
+    assert files_below(own) == {}
+
+
+def test_a_copy_that_was_cut_short_goes_with_its_torrent_and_a_strangers_file_stays(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder, files in ((source, {"a": b"123456", "b": b"123456"}), (target, {"a": b"123", "b": b"??", "c": b"1"})):
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    found = [
+        file.path for file in disk.files_in(str(target), "abc") if disk.is_in_the_way(file, str(source), str(target))
+    ]
+    assert found == [str(target / "b")]
+    assert not any(disk.is_in_the_way(file, str(source), "") for file in disk.files_in(str(target), "abc"))
+
+
 async def test_what_is_broken_in_a_torrents_own_files_is_mended(seeder, tmp_path, state):
     files = contents(["a", "b", "c"], 65_536)
     torrent = torrent_of("t", files, folder=seeder.folder)
@@ -347,7 +488,7 @@ async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(se
     torrent = torrent_of("t", files, folder=seeder.folder)
     seeder.start(read_metainfo(torrent))
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        added = await add(here, torrent, tmp_path / "own")
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])  # as far as it had come
         await here.changes.apply([added], Remove())
@@ -395,7 +536,7 @@ async def test_a_torrent_knows_the_files_that_it_has_left_before_it_was_elsewher
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        added = await add(here, torrent, tmp_path / "own")
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])
         await here.changes.apply([added], Remove())
@@ -429,7 +570,7 @@ async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own", stopped=True)
+        added = await add(here, torrent, tmp_path / "own")
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])
         await here.changes.apply([added], Remove())

@@ -55,7 +55,7 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
             torrent = library.open(record, parameters, is_missing)
             if error:
                 torrent.happened(Event.FAILED, error)
-            if not (was_ended or is_missing or record.done_s or record.taking_over):
+            if not (was_ended or is_missing or record.done_s or record.taking_over or record.untouched):
                 interrupted.append(Interrupted(torrent, parameters))
             if torrent.info is not None and record.is_incoming:
                 torrent.waiting.expect_arrival()

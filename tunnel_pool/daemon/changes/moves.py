@@ -49,6 +49,8 @@ class Moves:
             if not has_some:
                 is_any_there, is_own = await paths.take_over(record.infohash, record.folder, entries)
                 record.taking_over = (is_any_there and not is_own) or does_share or is_gone
+                waits = record.stopped or self._library.scheduler.is_full
+                record.untouched = waits and not record.taking_over
         if not is_gone and not is_any_there:
             self._put_aside(record, parameters.ti is not None)
         await paths.learn([record.folder, record.folder_when_done])
@@ -61,7 +63,8 @@ class Moves:
             aside = os.path.join(record.folder, f".{record.infohash}{INCOMING}")
         else:
             return
-        record.folder, record.folder_when_done, record.taking_over = aside, record.folder, False
+        record.folder, record.folder_when_done = aside, record.folder
+        record.taking_over = record.untouched = False  # nobody else has files there
 
     async def arrived(self, torrents: Iterable[Torrent]) -> None:
         """Wait until the files of torrents that have just become known are at their places, or can't be there.

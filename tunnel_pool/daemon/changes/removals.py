@@ -9,6 +9,7 @@ from tunnel_pool.daemon.changes.hop_changes import REMOVE_TIMEOUT_S
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.store import Deletion, StoreError
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.paths import never_written
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry
 
@@ -30,7 +31,7 @@ class Removals:
             torrents = [torrent for torrent in torrents if library.records.has(torrent)]
             # A thread looks at every file of every torrent. `changing` keeps the torrents as they are meanwhile.
             deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
-            left = {} if delete_files else await asyncio.to_thread(_places_of, torrents)
+            left = {} if delete_files else await asyncio.to_thread(self._places_of, torrents)
             await self._leave(left)  # for a kill that comes before libtorrent has closed them
             await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
             removals = [library.close(torrent) for torrent in torrents]
@@ -43,14 +44,33 @@ class Removals:
     def _files_only_of(self, torrents: Iterable[Torrent]) -> list[Deletion]:
         """Return their files, without those that other torrents have, too."""
         infohashes = {torrent.record.infohash for torrent in torrents}
-        kept: list[Deletion] = []
-        own: list[Deletion] = []
-        for torrent in self._library.torrents.values():
-            if torrent.record.infohash not in infohashes:
-                kept.extend(torrent_files(torrent))
-            elif not torrent.record.taking_over:  # nobody knows yet whose they are
-                own.extend(torrent_files(torrent))
-        return disk.without(own, kept)
+        kept = [
+            file
+            for torrent in self._library.torrents.values()
+            if torrent.record.infohash not in infohashes
+            for file in torrent_files(torrent, torrent.file_indexes())
+        ]
+        return disk.without([file for torrent in torrents for file in self._files_of(torrent)], kept)
+
+    def _places_of(self, torrents: Iterable[Torrent]) -> dict[str, list[Entry]]:
+        """Return where files of torrents can be, without those that may be others'."""
+        return {
+            torrent.record.infohash: [Entry(file.path, 0) for file in self._files_of(torrent)]
+            for torrent in torrents
+            if not torrent.record.taking_over
+        }
+
+    def _files_of(self, torrent: Torrent) -> list[Deletion]:
+        """Return where files of a torrent can be, without places where only another's is."""
+        record = torrent.record
+        if record.taking_over:  # nobody knows yet whose they are
+            return []
+        left = self._library.records.left_by(record.infohash)
+        unwritten = never_written(torrent)
+        files = torrent_files(torrent, set(torrent.file_indexes()) - unwritten)
+        others = torrent_files(torrent, unwritten, with_parts=False)
+        files += [file for file in others if disk.are_left([Entry(file.path, 0)], left)]
+        return [file for file in files if not disk.is_in_the_way(file, record.folder, record.moving_to)]
 
     async def _let_go(
         self, removals: Sequence["asyncio.Future[None]"], deletions: list[Deletion], left: Mapping[str, list[Entry]]
@@ -77,19 +97,11 @@ def _look(places: Mapping[str, list[Entry]], before: Mapping[str, disk.Left]) ->
     return {infohash: disk.left_at(entries, before[infohash]) for infohash, entries in places.items()}
 
 
-def _places_of(torrents: Iterable[Torrent]) -> dict[str, list[Entry]]:
-    """Return where files of torrents can be, without those that may be others'."""
-    return {
-        torrent.record.infohash: [Entry(file.path, 0) for file in torrent_files(torrent)]
-        for torrent in torrents
-        if not torrent.record.taking_over
-    }
-
-
-def torrent_files(torrent: Torrent) -> list[Deletion]:
-    """Return the torrent's files, in its folder and in the folder that it is being moved to."""
-    names = [torrent.file_path(index) for index in torrent.file_indexes()]
-    names.append(disk.parts_name(torrent.status.info_hashes))
+def torrent_files(torrent: Torrent, indexes: Iterable[int], *, with_parts: bool = True) -> list[Deletion]:
+    """Return these of the torrent's files, in its folder and in the folder that it is being moved to."""
+    names = [torrent.file_path(index) for index in indexes]
+    if with_parts:
+        names.append(disk.parts_name(torrent.status.info_hashes))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
     found = [file for folder in folders for file in disk.files_in(folder, names)]
     own = torrent.record.folder

@@ -159,6 +159,7 @@ class Facts(NamedTuple):
     is_bound_elsewhere: bool  # whether its record names another folder, to which its files go: also before and after
     is_settling: bool  # whether its files, just known, go where they belong, which takes a moment
     takes_over: bool  # whether files that were there have yet to be found to be its own
+    is_untouched: bool  # whether files may have come to its places while it waited for its first turn
     has_way: bool  # whether peers can be reached
 
 
@@ -168,6 +169,7 @@ class Orders(NamedTuple):
     runs: bool
     checks_only: bool  # libtorrent stops it when it is checked
     may_meet: bool
+    looks_first: bool = False  # whether its places are to be looked at before anything is written there
 
 
 def _after(state: S, event: Event) -> S:
@@ -220,10 +222,10 @@ class Life:
             return None
         is_free = self.trouble is Trouble.NONE and not facts.is_bound_elsewhere and facts.now_s >= self.held_until_s
         may_check = self.turn is Activity.RUNNING and is_free
-        may_meet = may_check and not facts.takes_over
+        may_meet = may_check and not facts.takes_over and not facts.is_untouched
         is_verifying = self.check is Check.VERIFYING
         runs = is_verifying or (facts.is_checking and may_check) or (may_meet and facts.has_way)
-        return Orders(runs, runs and not may_meet, may_meet)
+        return Orders(runs, runs and not may_meet, may_meet, may_check and facts.is_untouched)
 
     def state(self, facts: Facts) -> State:
         """Return the first of the states that holds."""

@@ -155,6 +155,17 @@ def finish_move(names: Iterable[str], source: str, target: str) -> None:
         remove_empty_folders(Path(source) / name, Path(source))
 
 
+def is_in_the_way(file: Deletion, source: str, target: str) -> bool:
+    """Return whether a file is in the target of a move that has not ended, and is no copy of the one in the source."""
+    if not target or file.root != target or source == target:
+        return False
+    path = Path(source) / os.path.relpath(file.path, target)
+    try:
+        return path.is_file() and not _may_arrive(path, Path(file.path))
+    except OSError:
+        return True
+
+
 def _may_arrive(path: Path, destination: Path) -> bool:
     """Return whether nothing is at the destination, or a beginning of the file, as a copy leaves that is cut short.
 

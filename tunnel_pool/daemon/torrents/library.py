@@ -67,7 +67,8 @@ class Library:
             self.records, self.seen, sessions, tunnels, self.background, min_free_bytes=min_free_bytes
         )
         self.places = Places(self.records, self.background, self.scheduler.tick_soon)
-        self.paths = Paths(self.records, self.scheduler.tick_soon)
+        self.paths = Paths(self.records, self.background, self.scheduler.tick_soon)
+        self.scheduler.look_first = self.paths.look_first
         self._removed: deque[tuple[float, int]] = deque()  # when a torrent was removed, and its number
         # What torrents moved that libtorrent lets go of: trackers hear of it then.
         self._left: dict[str, Totals] = Newest(MAX_LEFT)

@@ -18,6 +18,7 @@ from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import final_paths, first_clash, is_inside, renames, spellings_of
 from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry, Part, parts_of, pieces_of
@@ -31,9 +32,11 @@ logger = logging.getLogger(__name__)
 class Paths:
     """Knows which path belongs to which torrent: `note` each torrent whenever its files get other paths."""
 
-    def __init__(self, records: Records, tick_soon: Callable[[], None]) -> None:
+    def __init__(self, records: Records, background: Background, tick_soon: Callable[[], None]) -> None:
         self._records = records
+        self._background = background
         self._tick_soon = tick_soon
+        self._unlooked: dict[str, Torrent] = {}  # those that wait for a look before they begin
         self._registry = PathRegistry()
         self._real: dict[str, str] = {}  # folders without symbolic links, by their names
 
@@ -160,6 +163,39 @@ class Paths:
         left = self._records.left_by(infohash)
         return is_any_there, bool(left) and await asyncio.to_thread(disk.are_left, places, left)
 
+    def look_first(self, torrent: Torrent) -> None:
+        """Look for files that came to a torrent's places while it waited, and let it begin where there are none."""
+        if not self._unlooked:
+            self._background.spawn(self._look_first())
+        self._unlooked[torrent.record.infohash] = torrent
+
+    async def _look_first(self) -> None:
+        records = self._records
+        async with records.changing:
+            torrents, self._unlooked = self._unlooked, {}
+            found: list[tuple[Torrent, dict[str, object]]] = []
+            for torrent in torrents.values():
+                record = torrent.record
+                if not records.is_here(torrent) or not record.untouched or torrent.is_moving or record.moving_to:
+                    continue
+                try:
+                    is_any_there, is_own = await self.take_over(record.infohash, record.folder, entries_of(torrent))
+                except RequestError as error:
+                    self._stand_still(torrent, str(error))
+                else:
+                    takes_over = record.taking_over or (is_any_there and not is_own)
+                    found.append((torrent, {"untouched": False, "taking_over": takes_over}))
+            await records.put_each(found)
+            for torrent, fields in found:
+                if fields["taking_over"]:
+                    torrent.recheck()
+        self._tick_soon()
+
+    @staticmethod
+    def _stand_still(torrent: Torrent, why: str) -> None:
+        logger.warning("A torrent stands still, as files that are there are not its own; clients show which")
+        torrent.happened(Event.FAILED, why)
+
     # When what was there has been checked
 
     async def judge(self, torrent: Torrent) -> None:
@@ -167,17 +203,20 @@ class Paths:
         records = self._records
         async with records.changing:
             is_checked = not (torrent.is_checking or torrent.is_verifying)
-            if not (records.is_here(torrent) and torrent.record.taking_over and is_checked):
+            record = torrent.record
+            # One that waits, and has nothing, is looked at before it begins.
+            is_found = record.taking_over or (record.untouched and torrent.summary.total_done > 0)
+            if not (records.is_here(torrent) and is_found and is_checked):
                 return
             parts = _parts_of(torrent)
             why = self._others_first(torrent, parts)
             if not why and (path := await asyncio.to_thread(stranger, parts)):
                 why = f"{path} is there already, and holds nothing of this torrent: {TO_DO}"
             if why:
-                logger.warning("A torrent stands still, as files that are there are not its own; clients show which")
-                torrent.happened(Event.FAILED, why)
+                self._stand_still(torrent, why)
             else:
-                await records.put(torrent, taking_over=False)
+                is_untouched = record.untouched and not torrent.summary.total_done
+                await records.put(torrent, taking_over=False, untouched=is_untouched)
         self._tick_soon()
 
     def _others_first(self, torrent: Torrent, parts: Iterable[Part]) -> str:
@@ -223,6 +262,31 @@ def untouched_files(torrent: Torrent, indexes: Collection[int]) -> set[int]:
     touched = {each["piece_index"] for each in torrent.handle.get_download_queue()}
     touched.update(piece for piece, is_there in enumerate(has) if is_there)
     return {index for index in indexes if touched.isdisjoint(pieces_of(layout, index))}
+
+
+def never_written(torrent: Torrent) -> set[int]:
+    """Return those files to which nothing was written by the torrent, by its record and by its pieces.
+
+    What unwanted files share with wanted ones is in the parts file. While no session has the torrent, nobody knows of
+    pieces: its record says all.
+    """
+    layout, record = torrent.layout, torrent.record
+    if layout is None:
+        return set()
+    if record.untouched:
+        return set(torrent.file_indexes())
+    written = {index for index in torrent.file_indexes() if torrent.is_wanted(index)} | set(record.written)
+    others = set(torrent.file_indexes()) - written
+    if not others or torrent.is_between_sessions:
+        return others
+    shared = {piece for index in written for piece in pieces_of(layout, index)}
+    has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
+    pieces = {each["piece_index"] for each in torrent.handle.get_download_queue()} - shared
+    return {
+        index
+        for index in others
+        if not any(piece in pieces or (piece not in shared and has[piece]) for piece in pieces_of(layout, index))
+    }
 
 
 def _folders(torrent: Torrent) -> list[str]:

@@ -97,6 +97,7 @@ class TorrentView:
             is_moving and not is_incoming,
             is_moving and is_incoming,
             record.taking_over,
+            record.untouched,
             has_way,
         )
 

@@ -13,6 +13,7 @@ from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.paths import never_written
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
@@ -83,13 +84,14 @@ class AlertReader:
         torrent.was_checked()
         self._library.scheduler.tick_soon()
         self._exported(torrent)
-        if torrent.record.taking_over:
+        if torrent.record.taking_over or torrent.record.untouched:
             self._library.background.spawn(self._library.paths.judge(torrent))
 
     def _file_prio_alert(self, torrent: Torrent, alert: lt.file_prio_alert) -> None:
         torrent.was_selected()
         self._torrent_status(torrent, torrent.handle.status())  # libtorrent does not say by itself that less is wanted
         self._exported(torrent)
+        self._library.background.spawn(self._keep_written(torrent))
 
     def _exported(self, torrent: Torrent) -> None:
         """Note that the bytes of files wanted of late are in the files, or are fetched again."""
@@ -100,6 +102,17 @@ class AlertReader:
         async with self._library.records.changing:
             if not torrent.selections and self._library.records.has(torrent) and not torrent.is_between_sessions:
                 await self._library.records.put_with_resume(torrent, exporting=[])
+
+    async def _keep_written(self, torrent: Torrent) -> None:
+        """Keep to which unwanted files libtorrent writes yet what was under way when they came to be unwanted."""
+        records = self._library.records
+        async with records.changing:
+            if torrent.selections or not records.is_here(torrent) or torrent.record.taking_over:
+                return
+            unwritten = await asyncio.to_thread(never_written, torrent)
+            written = {index for index in torrent.file_indexes() if not torrent.is_wanted(index)} - unwritten
+            if not written <= set(torrent.record.written):
+                await records.put(torrent, written=sorted(written.union(torrent.record.written)))
 
     async def _finish(self, torrent: Torrent) -> None:
         async with self._library.records.changing:  # its name may be kept just now
