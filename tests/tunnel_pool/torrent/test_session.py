@@ -260,6 +260,32 @@ async def test_a_download_writes_to_no_file_that_is_not_its_own(size, tmp_path):
         await until(lambda: added.status.finished)
 
 
+@pytest.mark.parametrize("size", [None, 100_000, 100_001])
+async def test_a_download_by_magnet_link_writes_to_no_file_that_is_not_its_own(size, tmp_path):
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds" / "f").write_bytes(os.urandom(100_000))
+    torrent = make_torrent(tmp_path / "seeds" / "f", lambda *_: None, 16384)
+    link = lt.make_magnet_uri(lt.load_torrent_buffer(torrent))
+    info = lt.load_torrent_buffer(torrent).ti.info_section()
+    stranger = tmp_path / "f"
+    async with session_over(Consumer(), tmp_path / "resume") as (session, _):
+        if size is None:
+            session.add(parse_torrent(link), tmp_path / "seeds")
+            (added,) = session._torrents.values()
+            added.handle.set_metadata(info)
+            await until(lambda: added.status.finished)
+            assert added.error is None
+            return
+        stranger.write_bytes(b"s" * size)
+        session.add(parse_torrent(link), tmp_path)
+        (added,) = session._torrents.values()
+        added.handle.set_metadata(info)
+        await until(lambda: added.error)
+        assert f"{stranger} is there already" in added.error
+        await until(lambda: added.handle.status().flags & lt.torrent_flags.paused)
+        assert stranger.read_bytes() == b"s" * size
+
+
 async def test_a_seed_that_can_not_be_read_does_not_end_the_others(tmp_path):
     session = TorrentSession(1, tmp_path / "resume")
     session.start()

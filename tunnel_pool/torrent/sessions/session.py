@@ -16,16 +16,17 @@ from tunnel_pool.contract import Address
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
-from tunnel_pool.torrent.entries import Entry, entries_in, parts_of
+from tunnel_pool.torrent.entries import parts_of
 from tunnel_pool.torrent.leftovers import take_leftovers
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
+from tunnel_pool.torrent.sessions.resume_files import ResumeFiles, places_in
 from tunnel_pool.torrent.sessions.session_settings import anonymous_settings
 from tunnel_pool.torrent.takeover import look_at, stranger
 
 POLL_S = 0.2
+POLL_SOON_S = 0.02  # while metadata may come at any time: no piece is to come before a look at the torrent's places
 RESUME_INTERVAL_S = 5.0
 RECONNECT_S = 2.0
 LOOKS = 200
@@ -60,6 +61,7 @@ class _Torrent:
     seed: bool
     error: str | None = None
     saving: bool = False
+    is_unlooked: bool = False  # whether others' files may be at its places, which its metadata will tell
     checked: asyncio.Event = field(default_factory=asyncio.Event)  # set once libtorrent knows what is there
 
     @property
@@ -88,7 +90,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         lockdown: Lockdown | None = None,
     ) -> None:
         """Raises UserError when `resume_dir` can't be made."""
-        self._resume_dir = make_resume_dir(resume_dir)
+        self._resume_files = ResumeFiles(resume_dir)
         self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
         super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
         self._rules = tracker_rules(lockdown is not None, private)
@@ -115,7 +117,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         if seed:
             parameters.flags |= lt.torrent_flags.seed_mode
         else:
-            saved, is_own = self._resumed(infohash, parameters, save_dir)
+            saved, is_own = self._resume_files.read(infohash, parameters, save_dir)
             if saved is not None:
                 parameters, is_resumed = saved, True
         takes_over = not (seed or is_own) and _take_over(parameters, save_dir)
@@ -137,19 +139,42 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
         torrent = _Torrent(handle, frozenset(peers), status, seed)
         self._by_infohash[infohash] = self._torrents[handle] = torrent
+        if parameters.ti is None:
+            torrent.is_unlooked = not (seed or is_own)
+        if takes_over:
+            handle.resume()
         begin = self._take_over(torrent, parameters) if takes_over else self._begin(torrent, parameters, is_resumed)
         _spawn(begin, self._beginnings)
         return infohash
 
+    def _on_metadata(self, torrent: _Torrent) -> None:
+        """Look for others' files at the places of a torrent that a magnet link named, as its files are known now."""
+        if not torrent.is_unlooked:
+            return
+        torrent.is_unlooked = False
+        parameters = lt.add_torrent_params()
+        status = torrent.handle.status()
+        parameters.ti, parameters.save_path = status.torrent_file, status.save_path
+        try:
+            takes_over = _take_over(parameters, Path(parameters.save_path))
+        except UserError as error:
+            torrent.handle.pause()
+            torrent.error = str(error)
+            self._tell_changed()
+            return
+        if takes_over:  # libtorrent checks them by itself, before it asks for pieces
+            torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
+            _spawn(self._take_over(torrent, parameters), self._beginnings)
+
     async def _take_over(self, torrent: _Torrent, parameters: lt.add_torrent_params) -> None:
-        """Have what is there checked, and begin if it is the torrent's own."""
-        torrent.handle.resume()
+        """Begin once what is there was checked, if it is the torrent's own."""
         await torrent.checked.wait()  # libtorrent has stopped it then
         has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
         assert parameters.ti is not None
-        entries = _entries(parameters, Path(parameters.save_path))
+        entries = places_in(parameters, Path(parameters.save_path))
         path = await asyncio.to_thread(stranger, parts_of(parameters.ti.layout(), entries, has))
         if path:
+            torrent.handle.pause()
             torrent.error = IN_THE_WAY.format(path)
             self._tell_changed()
         else:
@@ -169,8 +194,9 @@ class TorrentSession(LibtorrentSession[_Torrent]):
                 async with asyncio.timeout(CHECKED_S):
                     await torrent.checked.wait()
                 await take_leftovers(torrent.handle, parameters)
-        self.connect_peers()
-        torrent.handle.resume()
+        if torrent.error is None:
+            self.connect_peers()
+            torrent.handle.resume()
 
     def add_peer(self, infohash: str, peer: Address) -> None:
         """Connect to a peer, again and again until it is lost (`reconnect`)."""
@@ -228,33 +254,6 @@ class TorrentSession(LibtorrentSession[_Torrent]):
 
     # Resume data
 
-    def _resume_path(self, infohash: str) -> Path:
-        return self._resume_dir / f"{infohash}.resume"
-
-    def _resumed(
-        self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path
-    ) -> tuple[lt.add_torrent_params | None, bool]:
-        """Return the saved state, with what was given, and whether there is one of this torrent in this folder.
-
-        It is None where there is none, and where files have changed since, so that all of them are checked.
-        """
-        path = self._resume_path(infohash)
-        try:
-            saved = lt.read_resume_data(path.read_bytes())
-        except FileNotFoundError:
-            return None, False
-        except (OSError, RuntimeError) as error:
-            logger.warning("Resume data of a torrent is unusable, its files are checked instead: %s", error)
-            return None, False
-        if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
-            return None, False
-        if _is_complete(saved) and not _files_are_whole(saved, save_dir):
-            logger.warning("Files of a complete torrent have changed: they are checked and mended")
-            return None, True
-        saved.trackers = [*{*saved.trackers, *parameters.trackers}]
-        saved.peers = [*{*saved.peers, *parameters.peers}]
-        return saved, True
-
     def _request_save(self, torrent: _Torrent, flags: int) -> None:
         if not torrent.saving and torrent.handle.is_valid():
             torrent.saving = True
@@ -266,7 +265,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
     async def _write_off_loop(self, torrent: _Torrent, data: bytes) -> None:
         """Write one state of a torrent at a time, so that an older one can't come last."""
         try:
-            await asyncio.to_thread(write_atomically, self._resume_path(torrent.status.infohash), data)
+            await asyncio.to_thread(self._resume_files.write, torrent.status.infohash, data)
         except OSError as error:
             logger.warning("Resume data of a torrent was not written: %s", error.strerror)
         torrent.saving = False
@@ -287,19 +286,21 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             if now_s >= next_connect_s:
                 next_connect_s = now_s + RECONNECT_S
                 self.connect_peers()
-            await asyncio.sleep(POLL_S)
+            is_near = any(torrent.is_unlooked and torrent.status.peers for torrent in self._torrents.values())
+            await asyncio.sleep(POLL_SOON_S if is_near else POLL_S)
 
     def _handle_alerts(self) -> None:
         for alert in self._session.pop_alerts():
             self._note_announce(alert)
             match type(alert).__name__:
                 case "state_update_alert":
-                    for status in alert.status:
-                        self._on_status(status)
+                    self._on_statuses(alert.status)
                 case "save_resume_data_alert":
                     self._write(self._torrents[alert.handle], lt.write_resume_data_buf(alert.params))
                 case "save_resume_data_failed_alert":
                     self._torrents[alert.handle].saving = False
+                case "metadata_received_alert":
+                    self._on_metadata(self._torrents[alert.handle])
                 case "torrent_checked_alert":
                     self._torrents[alert.handle].checked.set()
                 case "torrent_finished_alert":
@@ -320,69 +321,37 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             logger.error("%s, and start again: it is not seeded meanwhile", torrent.error)
         self._tell_changed()
 
-    def _on_status(self, status: lt.torrent_status) -> None:
-        torrent = self._torrents[status.handle]
-        torrent.status = TorrentStatus(
-            infohash=torrent.status.infohash,
-            name=status.name or torrent.status.name,
-            done_bytes=status.total_wanted_done,
-            wanted_bytes=status.total_wanted if status.has_metadata else 0,
-            downloaded_bytes=status.total_payload_download,
-            uploaded_bytes=status.total_payload_upload,
-            download_bytes_per_s=status.download_payload_rate,
-            peers=status.num_peers,
-            finished=status.has_metadata and status.is_finished,
-            hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
-        )
-        self._tell_changed()
+    def _on_statuses(self, statuses: Iterable[lt.torrent_status]) -> None:
+        for status in statuses:
+            torrent = self._torrents[status.handle]
+            torrent.status = TorrentStatus(
+                infohash=torrent.status.infohash,
+                name=status.name or torrent.status.name,
+                done_bytes=status.total_wanted_done,
+                wanted_bytes=status.total_wanted if status.has_metadata else 0,
+                downloaded_bytes=status.total_payload_download,
+                uploaded_bytes=status.total_payload_upload,
+                download_bytes_per_s=status.download_payload_rate,
+                peers=status.num_peers,
+                finished=status.has_metadata and status.is_finished,
+                hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
+            )
+            self._tell_changed()
 
     def _tell_changed(self) -> None:
         self._changed.set()
         self.on_changed()
 
 
-def _entries(parameters: lt.add_torrent_params, folder: Path) -> list[tuple[int, Entry]]:
-    """Return a torrent's files by their indexes, each by its whole path."""
-    return [(index, Entry(str(folder / path), size)) for index, (path, size) in entries_in(parameters)]
-
-
 def _take_over(parameters: lt.add_torrent_params, folder: Path) -> bool:
     """Return whether files are there that may be the torrent's. Raises UserError where one is not for certain."""
-    is_any_there, in_the_way = look_at(entry for _, entry in _entries(parameters, folder))
+    is_any_there, in_the_way = look_at(entry for _, entry in places_in(parameters, folder))
     if in_the_way:
         raise UserError(IN_THE_WAY.format(in_the_way))
     return is_any_there
-
-
-def delete_unfinished(folder: Path) -> None:
-    """Delete the files that a killed run was writing. Call it before there are sessions."""
-    for unfinished in folder.glob(".*.resume.*"):
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-
-
-def make_resume_dir(folder: Path) -> Path:
-    """Return the folder, made if it is not there. Raises UserError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise UserError(f"cannot keep resume data in {folder}: {error.strerror}") from None
-    return folder
 
 
 def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
-
-
-def _is_complete(saved: lt.add_torrent_params) -> bool:
-    return saved.ti is not None and len(saved.have_pieces) == saved.ti.num_pieces() and all(saved.have_pieces)
-
-
-def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
-    """Return whether every file has its full length; only a check of all pieces could verify the contents."""
-    try:
-        return all(Path(path).stat().st_size == size for _, (path, size) in _entries(saved, save_dir))
-    except OSError:
-        return False
