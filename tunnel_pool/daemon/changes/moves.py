@@ -44,7 +44,7 @@ class Moves:
         is_any_there = has_some = any(parameters.have_pieces)
         if parameters.ti is not None:
             await paths.choose(record, parameters, renamed)
-            entries = [entry for _, entry in entries_in(parameters)]
+            entries = await asyncio.to_thread(lambda: [entry for _, entry in entries_in(parameters)])
             does_share = await paths.check(record, record.folder, entries, may_share=True)
             if not has_some:
                 is_any_there, is_own = await paths.take_over(record.infohash, record.folder, entries)
@@ -114,7 +114,7 @@ class Moves:
         """
         record, info, paths = torrent.record, torrent.info, self._library.paths
         assert info is not None
-        given = {index: torrent.file_path(index) for index in range(info.layout().num_files())}
+        given = dict(enumerate(torrent.file_paths(range(info.layout().num_files()))))
         chosen = await paths.choice(record, record.folder_when_done, info, given, {})
         for index in torrent.file_indexes():
             path = kept_name(chosen, info.layout(), index)
@@ -301,7 +301,7 @@ def check_folders(settings: Settings) -> None:
 
 
 def _is_any_there(torrent: Torrent, folder: str) -> bool:
-    files = (Part(os.path.join(folder, torrent.file_path(index)), 0) for index in torrent.file_indexes())
+    files = (Part(os.path.join(folder, path), 0) for path in torrent.file_paths(torrent.file_indexes()))
     return presence_of(files) is not Presence.GONE
 
 

@@ -99,7 +99,7 @@ def _look(places: Mapping[str, list[Entry]], before: Mapping[str, disk.Left]) ->
 
 def torrent_files(torrent: Torrent, indexes: Iterable[int], *, with_parts: bool = True) -> list[Deletion]:
     """Return these of the torrent's files, in its folder and in the folder that it is being moved to."""
-    names = [torrent.file_path(index) for index in indexes]
+    names = torrent.file_paths(indexes)
     if with_parts:
         names.append(disk.parts_name(torrent.status.info_hashes))
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))

@@ -35,7 +35,8 @@ async def check_rename(library: Library, torrent: Torrent, edit: Rename) -> Rena
         raise RequestError("the torrent is being moved")
     if torrent.record.taking_over:
         raise RequestError(NOT_ITS_OWN)
-    paths = {index: torrent.file_path(index) for index in torrent.file_indexes()}
+    indexes = torrent.file_indexes()
+    paths = dict(zip(indexes, torrent.file_paths(indexes), strict=True))
     renames = renames_of(paths, path, name)
     if not renames:
         raise RequestError("the torrent has no such file or folder")

@@ -35,12 +35,16 @@ class PathRegistry:
 
     def near(self, tops: Iterable[str]) -> set[str]:
         """Return the owners that have files at one of these paths, below it, or at a folder above it."""
-        found: set[str] = set()
-        for top in {each.casefold() for each in tops}:
-            for place in (top, *folders_above(top)):
-                found |= self._owners_at.get(place, set())
-            found |= self._owners_below.get(top, set())
-        return found
+        paths = {each.casefold() for each in tops}
+        folders: set[str] = set()
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        at = (self._owners_at.get(place, set()) for place in paths | folders)
+        below = (self._owners_below.get(path, set()) for path in paths)
+        return set().union(*at, *below)
 
 
 def _take_out(owners: dict[str, set[str]], place: str, owner: str) -> None:

@@ -50,7 +50,7 @@ class Paths:
         """Keep where a torrent has its files, and where they are to go."""
         if torrent.layout is None:
             return
-        tops = {torrent.file_path(index).partition("/")[0] for index in torrent.file_indexes()}
+        tops = {path.partition("/")[0] for path in torrent.file_paths(torrent.file_indexes())}
         torrent.found_at(tops)
         places = (os.path.join(self._real.get(folder, folder), top) for folder in _folders(torrent) for top in tops)
         self._registry.put(torrent.record.infohash, places)
@@ -76,7 +76,7 @@ class Paths:
         wished: Mapping[int, str],
     ) -> dict[int, str]:
         """Return those paths of a torrent's files that are not as it says itself. Raises RequestError."""
-        spellings = spellings_of(info, repaired, record.layout, record.infohash)
+        spellings = await asyncio.to_thread(spellings_of, info, repaired, record.layout, record.infohash)
         if not (wished or spellings.unchanged) and spellings.own == spellings.portable:
             return renames(info, repaired, spellings.own)
         is_case_sensitive = True
@@ -102,19 +102,20 @@ class Paths:
         """
         await self.learn([folder])
         real = self._real[folder]
-        mine = [Entry(os.path.join(real, entry.path), entry.size) for entry in entries]
-        folded, does_share = _folded(mine), False
+        mine = await asyncio.to_thread(_below, real, entries)
+        folded, does_share = await asyncio.to_thread(_folded, mine), False
         for other in self._near(record.infohash, mine):
             theirs = self._entries_of(other, comes_home=other.record.number < record.number)
-            in_the_way = first_clash(mine, theirs, may_share)
-            if not in_the_way and (like_one := first_clash(folded, _folded(theirs), may_share)):
+            in_the_way = await asyncio.to_thread(first_clash, mine, theirs, may_share)
+            theirs_folded = _folded(theirs)
+            if not in_the_way and (like_one := await asyncio.to_thread(first_clash, folded, theirs_folded, may_share)):
                 in_the_way = "" if await asyncio.to_thread(disk.is_case_sensitive, folder) else like_one
             if in_the_way:
                 raise RequestError(
                     f"{in_the_way} is a file of torrent {other.record.number}, {other.record.name}: "
                     "choose another folder"
                 )
-            does_share = does_share or not {path for path, _ in folded}.isdisjoint(path for path, _ in _folded(theirs))
+            does_share = does_share or not {path for path, _ in folded}.isdisjoint(path for path, _ in theirs_folded)
         return does_share
 
     def _near(self, infohash: str, entries: Iterable[Entry]) -> list[Torrent]:
@@ -144,7 +145,7 @@ class Paths:
         if torrent.layout is None:
             return []
         indexes = [i for i in torrent.file_indexes() if torrent.is_wanted(i) and priority_of(priorities, i) == UNWANTED]
-        places = [os.path.join(torrent.record.folder, torrent.file_path(index)) for index in indexes]
+        places = [os.path.join(torrent.record.folder, path) for path in torrent.file_paths(indexes)]
         return await asyncio.to_thread(
             lambda: [index for index, place in zip(indexes, places, strict=True) if os.path.lexists(place)]
         )
@@ -154,7 +155,7 @@ class Paths:
 
         Raises RequestError where one can't be the torrent's.
         """
-        places = [Entry(os.path.join(folder, entry.path), entry.size) for entry in entries]
+        places = await asyncio.to_thread(_below, folder, entries)
         is_any_there, in_the_way = await asyncio.to_thread(look_at, places)
         if in_the_way:
             raise RequestError(
@@ -251,7 +252,10 @@ def entries_of(torrent: Torrent) -> list[Entry]:
     layout = torrent.layout
     if layout is None:
         return []
-    return [Entry(torrent.file_path(index), layout.file_size(index)) for index in torrent.file_indexes()]
+    indexes = torrent.file_indexes()
+    return [
+        Entry(path, layout.file_size(index)) for index, path in zip(indexes, torrent.file_paths(indexes), strict=True)
+    ]
 
 
 def untouched_files(torrent: Torrent, indexes: Collection[int]) -> set[int]:
@@ -292,6 +296,10 @@ def never_written(torrent: Torrent) -> set[int]:
 def _folders(torrent: Torrent) -> list[str]:
     record = torrent.record
     return list(filter(None, (record.folder, record.moving_to, record.folder_when_done)))
+
+
+def _below(folder: str, entries: Iterable[Entry]) -> list[Entry]:
+    return [Entry(os.path.join(folder, path), size) for path, size in entries]
 
 
 def _folded(entries: Iterable[Entry]) -> list[Entry]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
@@ -251,8 +251,13 @@ class TorrentView:
 
     def file_path(self, index: int) -> str:
         """Return the path of a file in the torrent's folder, as it was renamed."""
-        assert self.layout is not None
-        return str(self.status.renamed_files.file_path(self.layout, index))
+        (path,) = self.file_paths([index])
+        return path
+
+    def file_paths(self, indexes: Iterable[int]) -> list[str]:
+        """Return the paths of files in the torrent's folder, as they were renamed; none before they are known."""
+        layout, renamed = self.layout, self.status.renamed_files
+        return [] if layout is None else [str(renamed.file_path(layout, index)) for index in indexes]
 
     @property
     def progress(self) -> float:

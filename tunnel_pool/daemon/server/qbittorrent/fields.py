@@ -255,7 +255,7 @@ def peers(torrent: TorrentView) -> dict[str, dict[str, object]]:
 
 def _paths(torrent: TorrentView) -> tuple[str, str]:
     """Return the path of its content: of its only file, or of the folder of all its files; and that folder's alone."""
-    folder, paths = torrent.record.folder, [torrent.file_path(index) for index in torrent.file_indexes()]
+    folder, paths = torrent.record.folder, torrent.file_paths(torrent.file_indexes())
     tops = {path.split("/", 1)[0] if "/" in path else "" for path in paths}
     root = os.path.join(folder, tops.pop()) if len(tops) == 1 and "" not in tops else ""
     only = os.path.join(folder, paths[0]) if len(paths) == 1 else ""
