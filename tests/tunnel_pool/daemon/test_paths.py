@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import libtorrent as lt
@@ -441,6 +442,16 @@ async def test_a_torrent_that_was_removed_does_not_take_strangers_files_for_its_
         await here.changes.apply([added], Remove(delete_files=False))
         added = await add(here, torrent, own)
         await until(lambda: "/t/b is there already, and holds nothing of this torrent" in added.error)
+
+
+def test_a_new_file_with_the_inode_of_one_that_was_left_is_not_taken_for_it(tmp_path):
+    place = Entry(str(tmp_path / "a"), 0)
+    (tmp_path / "a").write_bytes(b"left")
+    left = disk.left_at([place], {})
+    assert disk.are_left([place], left)
+    before = dict.fromkeys(left, time.time() - 2 * disk.CLOSED_WITHIN_S)
+    os.utime(tmp_path / "a", (1e9, 1e9))  # as archives do
+    assert not disk.are_left([place], before)
 
 
 async def test_what_the_torrent_left_before_goes_with_it_though_it_is_wanted_no_more(tmp_path, state):

@@ -89,9 +89,15 @@ def left_at(places: Iterable[Entry], before: Left) -> Left:
 
 
 def are_left(places: Iterable[Entry], left: Left) -> bool:
-    """Return whether all files at these places are those: a new file may have the inode of one that is gone."""
+    """Return whether all files at these places are those, untouched: a new file may have the inode of one that is gone.
+
+    What an archive holds comes with an old time of modification; nobody chooses the time of a file's last change.
+    """
     never_s = float("-inf")
-    return all(found.st_mtime <= left.get(_key_of(found), never_s) + CLOSED_WITHIN_S for found in _found_at(places))
+    return all(
+        max(found.st_mtime, found.st_ctime) <= left.get(_key_of(found), never_s) + CLOSED_WITHIN_S
+        for found in _found_at(places)
+    )
 
 
 def _key_of(found: os.stat_result) -> str:
