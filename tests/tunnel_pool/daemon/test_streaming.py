@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import itertools
+import mimetypes
 import os
 
 import aiohttp
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.tunnel_pool.daemon.running import connected, daemon, make_torrent, seen
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
+from tunnel_pool.daemon.server.media_types import media_type
 from tunnel_pool.daemon.server.streaming import pieces_of
 from tunnel_pool.daemon.upkeep.alerts import FILE_TOO_SHORT
 from tunnel_pool.private_swarm.swarm import LocalSwarm
@@ -68,6 +70,8 @@ async def test_parts_of_a_file_that_is_there(tmp_path):
         assert (status, body, headers["Content-Range"]) == (206, content[70_000:140_000], "bytes 70000-139999/300000")
         assert (await get(http, base, "bytes=-10"))[:2] == (206, content[-10:])
         assert (await get(http, base, "bytes=299999-"))[:2] == (206, content[-1:])
+        assert (await get(http, base, "Bytes=5-9"))[:2] == (206, content[5:10])  # RFC 9110, 14.1
+        assert (await get(http, f"{base}/a%20name.mp4", "bytes=5-9"))[:2] == (206, content[5:10])
         assert (await get(http, base, "bytes=0-1,5-6"))[:2] == (200, content)
         for validator, answer in ((headers["ETag"], (206, content[:10])), ('"another"', (200, content))):
             async with http.get(base, headers={"Range": "bytes=0-9", "If-Range": validator}) as response:
@@ -89,6 +93,28 @@ async def test_parts_of_a_file_that_is_there(tmp_path):
         assert (await asyncio.to_thread(client.get_torrent, added.id)).percent_done == 1.0
         for missing in (f"{stream}/3", f"{stream}/x", f"{stream}/-1", f"http://{address}/stream/{'0' * 40}/0"):
             assert (await get(http, missing))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.mkv", "video/x-matroska"),
+        ("a/b.TS", "video/mp2t"),
+        ("a.m2ts", "video/mp2t"),
+        ("a.m4v", "video/mp4"),
+        ("a.flac", "audio/flac"),
+        ("what? a.mp3", "audio/mpeg"),
+        ("data:a.opus", "audio/ogg"),
+        ("a.html", "text/html"),
+        ("a.tar.gz", "application/octet-stream"),
+        ("a", "application/octet-stream"),
+        ("", "application/octet-stream"),
+    ],
+)
+def test_media_types_are_those_of_no_machine(name, kind, monkeypatch):
+    for end in (".mkv", ".ts", ".flac", ".mp3"):
+        monkeypatch.setitem(mimetypes.types_map, end, "text/vnd.trolltech.linguist")
+    assert media_type(name) == kind
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-"""GET /stream/INFOHASH/FILE: a file of a torrent for a player, with byte ranges (RFC 9110, section 14)."""
+"""GET /stream/INFOHASH/FILE[/NAME]: a file of a torrent for a player, with byte ranges (RFC 9110, section 14)."""
 
 import asyncio
-import mimetypes
 import os
+import re
 from contextlib import aclosing
 
 from aiohttp import web
@@ -10,16 +10,21 @@ from aiohttp.typedefs import Handler
 
 from tunnel_pool.daemon.server.api.openapi import STREAM_PATH
 from tunnel_pool.daemon.server.api.server import problem
+from tunnel_pool.daemon.server.media_types import OTHER, media_type
 from tunnel_pool.daemon.server.streaming import GoneError, Reader
 from tunnel_pool.daemon.storage.presence import Part, Presence, presence_of
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
+_PART = re.compile(r"([0-9]{0,18})-([0-9]{0,18})")
 SAFE_TYPES = ("audio", "video")  # a browser may take other types for a page of ours
 
 
 def add_streams(app: web.Application, library: Library) -> None:
-    app.router.add_get(STREAM_PATH, _handler(library))
+    handler = _handler(library)
+    app.router.add_get(STREAM_PATH, handler)
+    # Players name what they play by the end of its address.
+    app.router.add_get(STREAM_PATH + "/{name:[^/]*}", handler)
 
 
 def _handler(library: Library) -> Handler:
@@ -66,9 +71,9 @@ def _is_short(torrent: Torrent, index: int) -> bool:
 
 
 def _headers(torrent: Torrent, index: int) -> dict[str, str]:
-    kind = mimetypes.guess_type(torrent.file_path(index))[0] or ""
+    kind = media_type(torrent.file_path(index))
     return {
-        "Content-Type": kind if kind.split("/")[0] in SAFE_TYPES else "application/octet-stream",
+        "Content-Type": kind if kind.split("/")[0] in SAFE_TYPES else OTHER,
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Accept-Ranges": "bytes",
         "Cache-Control": "no-store",
@@ -113,11 +118,14 @@ def range_of(request: web.Request, size: int, etag: str) -> tuple[int, int, bool
     header = request.headers.get("Range", "")
     if request.headers.get("If-Range", etag) != etag:
         return 0, size, False
-    if not header.startswith("bytes=") or "," in header:
+    unit, _, parts = header.partition("=")
+    if unit.strip().lower() != "bytes" or "," in parts:
         return 0, size, False
-    try:
-        wanted = request.http_range
-    except ValueError:
+    if (found := _PART.fullmatch(parts.strip())) is None or not any(found.groups()):
         return None
-    start, end, _ = wanted.indices(size)
+    first, last = found.groups()
+    if not first:
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1 if last else size)
     return (start, end, True) if start < end else None

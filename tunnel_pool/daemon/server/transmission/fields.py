@@ -1,7 +1,6 @@
 """A torrent as torrent-get shows it: the fields of Transmission's RPC (docs/rpc-spec.md 3.3)."""
 
 import base64
-import mimetypes
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import libtorrent as lt
 from tunnel_pool.daemon.record import NORMAL, UNWANTED
 from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.rules.queue import Activity
+from tunnel_pool.daemon.server.media_types import OTHER, media_type
 from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, eta_s, magnet_link, name_in_folder, ratio, total_bytes
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.torrents.view import TorrentView
@@ -143,9 +143,9 @@ def _availability(torrent: TorrentView) -> list[int]:
 def _mime_type(torrent: TorrentView) -> str:
     layout = torrent.layout
     if layout is None:
-        return "application/octet-stream"
+        return OTHER
     largest = max(torrent.file_indexes(), key=layout.file_size, default=0)
-    return mimetypes.guess_type(torrent.file_path(largest))[0] or "application/octet-stream"
+    return media_type(torrent.file_path(largest))
 
 
 def labels_of(torrent: TorrentView) -> list[str]:
