@@ -227,7 +227,9 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.callback(loop_meter.stop)
         entrance = Entrance()
         app = _app(daemon, loop_meter, entrance)
-        watching = asyncio.get_running_loop().create_task(keep_watch(lambda: daemon.options.watches, daemon.changes))
+        watching = asyncio.get_running_loop().create_task(
+            keep_watch(lambda: daemon.options.watches, daemon.changes, daemon.library.records)
+        )
         stack.callback(watching.cancel)
         daemon.address = await stack.enter_async_context(
             serving_app(

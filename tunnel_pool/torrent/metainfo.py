@@ -1,6 +1,5 @@
 """Reads what a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
 
-import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import libtorrent as lt
 
 from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.links import is_link, links_in
 
 MAX_TORRENT_FILE_BYTES = 64 << 20
 MAX_LINK_PEERS = 100  # the most x.pe of a magnet link, which may be as long as it likes
@@ -16,7 +16,6 @@ MAX_TRACKERS = 200  # the most trackers of a torrent, however many it names
 MAX_WEB_SEEDS = 100
 MAX_TOKENS = 3_000_000  # libtorrent's own bound: numbers, texts, lists and dictionaries, of a file about eight
 MAX_TOKENS_OF_STRANGERS = 150_000
-_INFOHASH = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 
 
 def parse_torrent(what: str) -> lt.add_torrent_params:
@@ -28,13 +27,19 @@ def parse_torrent(what: str) -> lt.add_torrent_params:
 
 def parse_link(what: str) -> lt.add_torrent_params | None:
     """Parse a magnet link or an infohash; return None when it is neither. Raises UserError."""
-    if what.startswith("magnet:"):
-        return _parse_magnet(what, what)
-    if _INFOHASH.fullmatch(what):
-        # BEP 9: v1 as btih; v2 (BEP 52) as a multihash, 1220 for SHA-256.
-        topic = f"urn:btih:{what}" if len(what) == 40 else f"urn:btmh:1220{what}"
-        return _parse_magnet(f"magnet:?xt={topic}", what)
-    return None
+    links = links_in(what)
+    if len(links) > 1:
+        raise UserError(f"{len(links)} links in place of one: {what[:100]}")
+    return parameters_of(links[0]) if links else None
+
+
+def parameters_of(link: str) -> lt.add_torrent_params:
+    """Return the parameters of a link that links_in has found. Raises UserError."""
+    if is_link(link):
+        return _parse_magnet(link, link)
+    # BEP 9: v1 as btih; v2 (BEP 52) as a multihash, 1220 for SHA-256.
+    topic = f"urn:btih:{link}" if len(link) == 40 else f"urn:btmh:1220{link}"
+    return _parse_magnet(f"magnet:?xt={topic}", link)
 
 
 def read_metainfo(data: bytes, most_tokens: int = MAX_TOKENS) -> lt.add_torrent_params:

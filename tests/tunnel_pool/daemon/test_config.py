@@ -218,15 +218,35 @@ async def test_a_wrong_option_is_one_line(arguments, code, said, tmp_path):
     assert (ended, said in line) == (code, True), line
 
 
+async def test_what_was_taken_from_a_folder_that_can_not_be_written_to_comes_no_second_time(tmp_path):
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    (watched / "a.magnet").write_text(f"magnet:?xt=urn:btih:{'a' * 40}")
+    os.utime(watched / "a.magnet", (1, 1))
+    (watched / "a.magnet.added").mkdir()  # so that it can't be renamed
+    arguments = ["--workers=0", f"--watch={watched}"]
+    async with daemon(tmp_path, *arguments) as (running, address), Rpc(address) as rpc:
+        await running.until_line(lambda line: "can't be renamed, and is left alone" in line)
+        await rpc.call("torrent_remove", {"ids": ["a" * 40]})
+    (watched / "b.magnet").write_text(f"magnet:?xt=urn:btih:{'b' * 40}")
+    os.utime(watched / "b.magnet", (1, 1))
+    async with daemon(tmp_path, *arguments) as (_, address), Rpc(address) as rpc:
+        await until((watched / "b.magnet.added").exists)
+        torrents = (await rpc.call("torrent_get", {"fields": ["hash_string"]}))["torrents"]
+        assert [torrent["hash_string"] for torrent in torrents] == ["b" * 40]
+
+
 async def test_watched_folders_add_what_is_put_there_with_their_hops(tmp_path):
     watched = tmp_path / "watched"
     watched.mkdir()
     (watched / "a.torrent").write_bytes(make_torrent(tmp_path / "made", "a", {"x": 1000}))
-    (watched / "b.magnet").write_text(f"magnet:?xt=urn:btih:{'b' * 40}\n")
+    (watched / "b.magnet").write_text(f"MAGNET:?xt=urn:btih:{'b' * 40}\n", "utf-16")
     (watched / "c.torrent").write_text("no torrent")
     (watched / "d.txt").write_text("nothing to us")
+    (watched / "f.magnet").write_text(f"magnet:?xt=urn:btih:{'f' * 40}\nmagnet:?xt=urn:btih:{'9' * 40}")
     for path in watched.iterdir():
         os.utime(path, (1, 1))  # nobody writes to them any more
+    os.utime(watched / "f.magnet", (2e9, 2e9))  # a time to come
     (tmp_path / "daemon.toml").write_text(
         f"[daemon]\nworkers = 0\nhops = 3\n[[watch]]\nfolder = '{watched}'\nhops = 2\nlabels = ['w']\n"
         f"download_to = '{tmp_path / 'to'}'\nstopped = true\n"
@@ -242,14 +262,14 @@ async def test_watched_folders_add_what_is_put_there_with_their_hops(tmp_path):
         os.utime(tmp_path / "late" / "e.magnet", (1, 1))
         await until(lambda: list((tmp_path / "late").glob("*.added")))
         async with asyncio.timeout(20):
-            while len(list(watched.glob("*.added"))) < 2 or not list(watched.glob("*.refused")):  # noqa: ASYNC110
+            while len(list(watched.glob("*.added"))) < 3 or not list(watched.glob("*.refused")):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         assert sorted(path.name for path in watched.iterdir()) == [
-            "a.torrent.added", "b.magnet.added", "c.torrent.refused", "d.txt",
+            "a.torrent.added", "b.magnet.added", "c.torrent.refused", "d.txt", "f.magnet.added",
         ]  # fmt: skip
         fields = ["name", "labels", "download_dir", "status"]
         torrents = (await rpc.call("torrent_get", {"fields": fields}))["torrents"]
-        assert {torrent["name"] for torrent in torrents} == {"a", "b" * 40, "e" * 40}
+        assert {torrent["name"] for torrent in torrents} == {"a", *(digit * 40 for digit in "bef9")}
         await running.until_line(lambda line: line.endswith("it is no torrent file, or no magnet link"))
         for torrent in (torrent for torrent in torrents if torrent["name"] != "e" * 40):
             assert torrent["labels"] == ["w", "hops:2"]

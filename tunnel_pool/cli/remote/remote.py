@@ -16,6 +16,7 @@ from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UsageError, UserError
+from tunnel_pool.torrent.links import is_link, links_in
 from tunnel_pool.torrent.metainfo import magnet_link, parse_torrent
 
 ALL = "all"
@@ -105,7 +106,8 @@ def _source(what: str) -> dict[str, str]:
     """Return the torrent for torrent-add, read here as the daemon may run elsewhere. Raises UserError."""
     parameters = parse_torrent(what)
     if parameters.ti is None:
-        return {"filename": what if what.startswith("magnet:") else magnet_link(parameters)}
+        (link,) = links_in(what)
+        return {"filename": link if is_link(link) else magnet_link(parameters)}
     return {"metainfo": base64.b64encode(Path(what).read_bytes()).decode()}
 
 

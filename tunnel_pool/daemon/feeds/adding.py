@@ -6,8 +6,9 @@ from yarl import URL
 from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.feeds.model import Article, Rule
 from tunnel_pool.daemon.outside.client import WebClient, WebSession
-from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way, is_magnet
+from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
 from tunnel_pool.daemon.sources import of_source
+from tunnel_pool.torrent.links import is_link
 from tunnel_pool.torrent.metainfo import MAX_TOKENS_OF_STRANGERS, read_metainfo
 
 MAX_TORRENT_BYTES = 16 << 20
@@ -18,7 +19,7 @@ async def parameters_of(article: Article, client: WebClient, session: WebSession
 
     Raises RequestError and OutsideError.
     """
-    if is_magnet(article.torrent_url):
+    if is_link(article.torrent_url):
         return of_source(article.torrent_url, files=False)
     source = Place(Way.DIRECT if article.is_direct else Way.TUNNELS, URL(article.source))
     fetched, _ = await session.fetch(client.place_of(article.torrent_url, source), MAX_TORRENT_BYTES)

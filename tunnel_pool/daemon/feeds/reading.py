@@ -15,7 +15,8 @@ from defusedxml import DefusedXmlException
 from defusedxml import ElementTree as SafeTree
 
 from tunnel_pool.daemon.feeds.model import Article
-from tunnel_pool.daemon.outside.urls import MAX_URL_CHARACTERS, is_magnet
+from tunnel_pool.daemon.outside.urls import MAX_URL_CHARACTERS
+from tunnel_pool.torrent.links import is_link
 
 MAX_ARTICLES = 500
 MAX_ELEMENTS, MAX_ATTRIBUTES, MAX_DEPTH = 200_000, 200_000, 64
@@ -142,8 +143,8 @@ def _torrent_url(item: Element, enclosure: Element | None, magnet: str, link: st
     enclosed = enclosure.get("url", "") if enclosure is not None else _atom_link(item, "enclosure")
     named = (magnet, _text(item, "magneturi", MAX_MAGNET_CHARACTERS), enclosed, link)
     candidates = [text.strip() for text in named if text.strip()]
-    magnets = [text for text in candidates if is_magnet(text) and len(text) <= MAX_MAGNET_CHARACTERS]
-    others = [text for text in candidates if not is_magnet(text) and len(text) <= MAX_URL_CHARACTERS]
+    magnets = [text for text in candidates if is_link(text) and len(text) <= MAX_MAGNET_CHARACTERS]
+    others = [text for text in candidates if not is_link(text) and len(text) <= MAX_URL_CHARACTERS]
     return next(iter(magnets + others), "")
 
 

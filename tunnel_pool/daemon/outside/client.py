@@ -13,12 +13,13 @@ import aiohttp
 from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError, ProxyType
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.outside.urls import NotNowError, OutsideError, Place, Way, is_magnet, place_of
+from tunnel_pool.daemon.outside.urls import NotNowError, OutsideError, Place, Way, place_of
 from tunnel_pool.overlay.ground.lanes import MAX_GROUP, Lane
 from tunnel_pool.socks5.address import AddressType, Socks5Address
 from tunnel_pool.socks5.messages import ReplyCode
 from tunnel_pool.socks5.server import CannotListenError
 from tunnel_pool.torrent.anonymous_torrents import HTTPS_PORT
+from tunnel_pool.torrent.links import is_link
 from tunnel_pool.torrent.network_words import way_out_in_words
 from tunnel_pool.torrent.sessions.dispatch import new_secret, serve_session
 
@@ -83,7 +84,7 @@ class WebSession:
             given = await self._ask(place, partial(_get, place=place, most_bytes=most_bytes))
             if not isinstance(given, str):
                 return Fetched(given), place
-            if is_magnet(given):
+            if is_link(given):
                 return Fetched(b"", given), place
             place = self._client.place_of(given, place)
         raise OutsideError(f"it redirects more than {MAX_REDIRECTS} times")

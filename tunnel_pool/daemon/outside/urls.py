@@ -66,10 +66,6 @@ def place_of(text: str, source: Place | None = None, *, tunnel_all_tls: bool = F
     return Place(Way.TUNNELS, url)
 
 
-def is_magnet(text: str) -> bool:
-    return text[:8].lower() == "magnet:?"
-
-
 def _parsed(text: str, source: Place | None) -> URL:
     """Return a URL, which may be relative to the URL of `source`. Raises NotAllowedError."""
     if len(text) > MAX_URL_CHARACTERS:

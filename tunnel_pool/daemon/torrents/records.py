@@ -58,6 +58,14 @@ class Records:
         """Return whether they are those of a backup."""
         return self._store.was_restored
 
+    async def note(self, name: str) -> bytes | None:
+        """Return what was kept under a name beside the torrents. Raises StoreError."""
+        return await self._store.setting(name)
+
+    async def keep_note(self, name: str, value: bytes) -> None:
+        """Keep something under a name beside the torrents. Raises StoreError."""
+        await self._store.set_setting(name, value)
+
     async def set_aside(self, infohash: str) -> None:
         """Keep a copy of what can't be read of a torrent. Raises StoreError."""
         await self._store.set_aside(infohash)
