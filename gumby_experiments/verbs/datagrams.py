@@ -52,7 +52,7 @@ class DatagramModule(SwarmModule):
         node = self._run.node(number)
         await node.start(
             self._program(
-                "socks_node", f"--workers={workers}", f"--circuits={circuits}", f"--steering={steering}", "--hops=1",
+                "nodes.socks_node", f"--workers={workers}", f"--circuits={circuits}", f"--steering={steering}", "--hops=1",
                 *self.client_arguments(node),
             )
         )  # fmt: skip
