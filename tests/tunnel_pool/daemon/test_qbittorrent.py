@@ -444,6 +444,56 @@ async def test_a_tracker_that_answers_no_text_is_shown_with_its_torrent(tmp_path
         assert shown["tracker_stats"][0]["announce"] == f"http://{tracker}/announce"
 
 
+ANSWERS = {
+    "refused": (200, b"d14:failure reason20:unregistered torrent8:intervali1800ee"),
+    "unreadable": (200, b"d14:failure reason4:\xff\xfe\x80!e"),
+    "warned": (200, b"d8:intervali1800e5:peers0:15:warning message20:torrent is not knowne"),
+    "missing": (404, b"<html>"),
+    "down": (503, b""),
+    "page": (200, b"<html>hello</html>"),
+}
+
+
+@pytest.mark.parametrize(
+    ("paths", "said", "error"),
+    [
+        (["announce/refused"], ["unregistered torrent"], (2, "unregistered torrent")),
+        (["announce/unreadable"], ["it answers what is no text"], (2, "it answers what is no text")),
+        (["announce/warned"], ["torrent is not known"], (1, "torrent is not known")),
+        (["announce/missing", "announce/down"], ["404 Not Found", "503 Service Unavailable"], (0, "")),
+        (["announce/page"], ["its answer is none of a tracker (expected value"], (0, "")),
+        (["elsewhere/refused"], ["libtorrent asks an address of this machine"], (0, "")),
+        (["announce/refused", "announce/down"], ["unregistered torrent", "503"], (0, "")),
+    ],
+)
+async def test_both_interfaces_say_what_trackers_said_and_why_they_said_nothing(paths, said, error, tmp_path):
+    async def announce(request):
+        status, body = ANSWERS[request.path.rpartition("/")[2]]
+        return web.Response(status=status, body=body)
+
+    app = web.Application()
+    app.router.add_get("/{folder}/{kind}", announce)
+    async with (
+        serving_app(app, HostPort(unused_host(), 0), "cannot listen on") as tracker,
+        daemon_here(tmp_path) as here,
+        raw(here.address) as ask,
+        Rpc(here.address) as rpc,
+    ):
+        link = "&tr=".join([f"magnet:?xt=urn:btih:{NOBODY}", *(f"http://{tracker}/{path}" for path in paths)])
+        assert (await ask("POST", "torrents/add", {"urls": link, "tags": "hops:0"}))[0] == 200
+        (torrent,) = here.library.torrents.values()
+        await until(
+            lambda: len(torrent.trackers) == len(paths) and all(each.said for each in torrent.trackers.values())
+        )
+        _, text = await ask("GET", f"torrents/trackers?hash={NOBODY}")
+        rows = {row["url"].rpartition(f"{tracker}/")[2]: row["msg"] for row in json.loads(text) if row["tier"] >= 0}
+        (shown,) = (await rpc.call("torrent_get", {"fields": ["tracker_stats", "error", "error_string"]}))["torrents"]
+        for path, words, stats in zip(paths, said, shown["tracker_stats"], strict=True):
+            assert rows[path].startswith(words)
+            assert stats["last_announce_result"] == rows[path]
+        assert (shown["error"], shown["error_string"]) == error
+
+
 @pytest.mark.parametrize("name", ["...evil", "....", ".a", "a.mkv"])
 async def test_no_layout_puts_a_file_outside_of_its_folder(tmp_path, name):
     info = {b"name": name.encode(), b"piece length": 16384, b"length": 1, b"pieces": bytes(20)}

@@ -18,7 +18,23 @@ def entries_of(torrent: TorrentView) -> Iterator[Mapping[str, Any]]:
     for tier, urls in enumerate(torrent.record.trackers):
         for url in urls:
             entry = asked.get(url) or {**UNREADABLE, "fails": 0, "message": NOT_ASKED}
-            yield {**entry, "url": url, "tier": tier, "is_asked": url in asked}
+            heard = torrent.trackers.get(url)
+            message = heard.said if heard is not None and url in asked and heard.said else entry["message"]
+            yield {**entry, "url": url, "tier": tier, "is_asked": url in asked, "message": message}
+
+
+def refusal_of(torrent: TorrentView) -> str:
+    """Return what the trackers of a torrent say that all refuse it; empty where one is of use, or may be."""
+    heard = [torrent.trackers.get(url) for url in urls_of(torrent)]
+    if not heard or not all(each is not None and each.is_refusal for each in heard):
+        return ""
+    return next(each.said for each in heard if each is not None)
+
+
+def warning_of(torrent: TorrentView) -> str:
+    """Return what a tracker of the torrent warns of; empty where none does."""
+    heard = (torrent.trackers.get(url) for url in urls_of(torrent))
+    return next((each.said for each in heard if each is not None and each.is_warning), "")
 
 
 def urls_of(torrent: TorrentView) -> list[str]:

@@ -103,10 +103,13 @@ NEVER_SAVED = Saved()
 
 
 class Announced(NamedTuple):
-    """Says when a tracker answered, and how many peers it named; or that it did not."""
+    """Says when a tracker answered, and how many peers it named; or that it did not, and why."""
 
     at_s: float  # since the epoch
     peers: int
+    said: str = ""
+    is_refusal: bool = False  # whether it has said so itself, in place of peers
+    is_warning: bool = False  # whether it warned of this, beside peers
 
 
 class Count:

@@ -86,9 +86,12 @@ class Torrent(TorrentView):
             self.notice = notice
             self._note_change()
 
-    def announced(self, url: str, peers: int) -> None:
-        """Note that a tracker answered with so many peers just now, or failed."""
-        self.trackers[url] = Announced(time.time(), peers)
+    def announced(self, url: str, announced: Announced) -> None:
+        """Note what came of an announce just now."""
+        before = self.trackers.get(url)
+        self.trackers[url] = announced
+        if before is None or before[2:] != announced[2:]:
+            self._note_change()
 
     def found_at(self, tops: Collection[str]) -> None:
         """Note the topmost files or folders that its files are in."""

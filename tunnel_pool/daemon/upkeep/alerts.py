@@ -14,11 +14,14 @@ from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.paths import never_written
+from tunnel_pool.daemon.torrents.seen import Announced
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.announces.words import refusal_of, warning_of
 
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
 CHECK_AGAIN_S = 60.0
 TRY_AGAIN_S = 60.0
+WARNED_BEFORE_S = 2.0  # a tracker's warning is told of so much before its peers, at most
 STALE_S = 5.0  # how long reads that were asked for before may still fail
 
 logger = logging.getLogger(__name__)
@@ -137,10 +140,19 @@ class AlertReader:
         await self._library.records.save_resume([torrent])
 
     def _tracker_reply_alert(self, torrent: Torrent, alert: lt.tracker_reply_alert) -> None:
-        torrent.announced(alert.tracker_url(), alert.num_peers)
+        now_s, before = time.time(), torrent.trackers.get(alert.tracker_url())
+        said = ""
+        if before is not None and before.is_warning and now_s < before.at_s + WARNED_BEFORE_S:
+            said = before.said
+        torrent.announced(alert.tracker_url(), Announced(now_s, alert.num_peers, said, is_warning=bool(said)))
+
+    def _tracker_warning_alert(self, torrent: Torrent, alert: lt.tracker_warning_alert) -> None:
+        """Keep what a tracker warns of; libtorrent tells of its peers after that."""
+        torrent.announced(alert.tracker_url(), Announced(time.time(), 0, warning_of(alert), is_warning=True))
 
     def _tracker_error_alert(self, torrent: Torrent, alert: lt.tracker_error_alert) -> None:
-        torrent.announced(alert.tracker_url(), 0)
+        said, is_refusal = refusal_of(alert)
+        torrent.announced(alert.tracker_url(), Announced(time.time(), 0, said, is_refusal))
 
     def _storage_moved_alert(self, torrent: Torrent, alert: lt.storage_moved_alert) -> None:
         _answer(torrent.waiting.moved, alert.storage_path())

@@ -5,10 +5,12 @@ from typing import Any
 
 import libtorrent as lt
 
+from tunnel_pool.torrent.announces.words import NO_TEXT
+
 # Of a tracker whose last answer is no text, which libtorrent's Python can't get at.
 UNREADABLE: dict[str, Any] = {
     "fails": 1,
-    "message": "it answers what is no text",
+    "message": NO_TEXT,
     "next_announce": None,
     "scrape_complete": 0,
     "scrape_downloaded": 0,

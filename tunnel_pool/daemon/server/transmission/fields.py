@@ -12,12 +12,14 @@ from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.media_types import OTHER, media_type
 from tunnel_pool.daemon.server.shown import NO_ROOM, UTP_SOCKET, eta_s, magnet_link, name_in_folder, ratio, total_bytes
+from tunnel_pool.daemon.server.tiers import refusal_of, warning_of
 from tunnel_pool.daemon.server.transmission import trackers
 from tunnel_pool.daemon.torrents.view import TorrentView
 
 STOPPED, CHECK_QUEUED, CHECKING, DOWNLOAD_QUEUED, DOWNLOADING, SEED_QUEUED, SEEDING = range(7)
 ETA_NOT_AVAILABLE, ETA_UNKNOWN = -1, -2
-WARNING, LOCAL_ERROR = 1, 3  # a tracker's warning, by which clients show a torrent as one that goes on
+# tr_stat_errtype; with a warning, clients show a torrent as one that goes on.
+WARNING, TRACKER_ERROR, LOCAL_ERROR = 1, 2, 3
 
 
 def status_of(torrent: TorrentView) -> int:
@@ -47,7 +49,12 @@ def _error(torrent: TorrentView) -> tuple[int, str]:
         return LOCAL_ERROR, torrent.error
     if torrent.activity is Activity.NO_ROOM:
         return LOCAL_ERROR, NO_ROOM
-    return (WARNING, torrent.notice) if torrent.notice else (0, "")
+    if torrent.notice:
+        return WARNING, torrent.notice
+    if refusal := refusal_of(torrent):
+        return TRACKER_ERROR, refusal
+    warning = warning_of(torrent)
+    return (WARNING, warning) if warning else (0, "")
 
 
 def _files(torrent: TorrentView) -> list[dict[str, object]]:

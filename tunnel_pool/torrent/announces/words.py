@@ -1,0 +1,39 @@
+"""What a tracker said, or why it said nothing, in words for the owner of a torrent."""
+
+import libtorrent as lt
+
+NO_TEXT = "it answers what is no text"
+MAX_CHARACTERS = 200
+# Of libtorrent's own errors (error_code.hpp): the tracker refuses, and libtorrent itself does not ask.
+_REFUSED, _NOT_ASKED = 173, 201
+_LOCAL_ALONE = "libtorrent asks an address of this machine or a local network for /announce alone"
+_NO_ANSWER = "its answer is none of a tracker"
+
+
+def refusal_of(alert: lt.tracker_error_alert) -> tuple[str, bool]:
+    """Return why a tracker has not given peers, and whether these are its own words."""
+    error = alert.error
+    category = error.category().name()
+    if category == lt.libtorrent_category().name() and error.value() == _REFUSED:
+        try:
+            return _short(alert.failure_reason()) or "it refuses, and does not say why", True
+        except UnicodeError:
+            return NO_TEXT, True
+    if category == lt.libtorrent_category().name() and error.value() == _NOT_ASKED:
+        return _LOCAL_ALONE, False
+    if category == lt.bdecode_category().name():
+        return f"{_NO_ANSWER} ({_short(error.message())})", False
+    return _short(error.message()), False
+
+
+def warning_of(alert: lt.tracker_warning_alert) -> str:
+    """Return what a tracker warns of; libtorrent has it in the alert's whole message alone."""
+    try:
+        return _short(alert.message().partition(" warning: ")[2])
+    except UnicodeError:
+        return NO_TEXT
+
+
+def _short(text: str) -> str:
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return line[:MAX_CHARACTERS]
