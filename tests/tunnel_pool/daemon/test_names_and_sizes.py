@@ -139,7 +139,10 @@ async def test_the_files_that_a_magnet_link_chooses_are_counted_without_pads(cho
         assert is_whole is bool(is_wanted[large])
         assert row["left_until_done"] == 0
         if is_hybrid:  # else files share pieces
-            assert (row["size_when_done"] < row["total_size"]) is (0 in is_wanted)
+            # On a machine with much to do, what is not wanted may have come before it was known.
+            is_all_there = all(file["bytes_completed"] == file["length"] for file in row["files"])
+            assert (row["size_when_done"] < row["total_size"]) is not is_all_there
+            assert is_all_there or 0 in is_wanted
 
 
 # Times, and what is not there

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from contextlib import AsyncExitStack
 
 from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.rpc import Rpc
@@ -35,6 +36,21 @@ async def test_a_trackers_answer_is_shown_with_its_time_and_an_unheard_one_as_su
         assert before_s <= stats["last_announce_time"] <= time.time()
         assert stats["next_announce_time"] > time.time()
         assert len(tracker.told) == 1
+
+
+async def test_one_tracker_of_each_tier_is_asked_although_the_first_one_answers(tmp_path):
+    host = unused_host()
+    async with AsyncExitStack() as stack:
+        trackers = [await stack.enter_async_context(recording_tracker(host)) for _ in range(4)]
+        here = await stack.enter_async_context(daemon_here(tmp_path))
+        urls = [f"http://{host}:{each.port}/announce" for each in trackers]
+        tiers = [[urls[0]], urls[1:3], [f"udp://{host}:{trackers[3].port}"]]
+        link = parse_torrent(f"magnet:?xt=urn:btih:{'ab' * 20}")
+        link.trackers, link.tracker_tiers = [url for tier in tiers for url in tier], [0, 1, 1, 2]
+        torrent, _ = await here.changes.add(link, AddRequest(hops=0))
+        assert torrent.record.trackers == tiers
+        await until(lambda: all(any(trackers[i].told for i in tier) for tier in ((0,), (1, 2), (3,))))
+        assert [told.event for each in trackers for told in each.told] == ["started"] * 3
 
 
 async def test_a_torrent_that_is_stopped_has_no_speed(tmp_path, tmp_path_factory):

@@ -41,6 +41,11 @@ NAMED_NOT_LISTED = frozenset({
     "proxy_username",
 })  # fmt: skip
 
+# One tracker of each tier is asked: public lists have a tier for each, and each knows other peers. libtorrent has the
+# names of this setting and of announce_to_all_tiers the wrong way round (findings/, libtorrent-announce-to-all-*). It
+# would put UDP trackers before HTTP trackers of one host, whatever their tiers, and then pass over some tiers.
+ASK_ALL_TIERS = {"announce_to_all_trackers": True, "prefer_udp_trackers": False}
+
 # A dead circuit looks like a silent peer: notice it and come back over another.
 OVER_CIRCUITS = {
     "piece_timeout": 5,
@@ -109,6 +114,7 @@ def anonymous_settings(
         "allow_multiple_connections_per_ip": True,
         "mixed_mode_algorithm": 0,
         "rate_limit_ip_overhead": False,
+        **ASK_ALL_TIERS,
         **OVER_CIRCUITS,
         "connection_speed": 50,
         "tick_interval": 100,  # ms; uTP's time-outs and limits of speed are looked at in a tick
@@ -133,6 +139,7 @@ def plain_settings(listen: str, dht_nodes: str, private: bool = False) -> dict[s
     """
     return {
         **(PRIVATE_DHT if private else {}),
+        **ASK_ALL_TIERS,
         "listen_interfaces": listen,
         "enable_upnp": False,
         "enable_natpmp": False,
