@@ -15,13 +15,18 @@ from tunnel_pool.pool.program import feed_reader_command, own_environment
 
 TIMEOUT_S = 3.0 * CPU_S  # on a busy machine it waits for a core
 MAX_ANSWER_BYTES = 16 << 20
+MAX_CHARSET = 40
 
 
-async def read_apart(document: bytes) -> tuple[str, list[Article]]:
-    """Return a feed's own title, and its articles (`reading.py`). Raises FeedError."""
+async def read_apart(document: bytes, charset: str = "") -> tuple[str, list[Article]]:
+    """Return a feed's own title, and its articles (`reading.py`). Raises FeedError.
+
+    `charset` is the one that the feed's server named.
+    """
+    line = charset.encode("ascii", errors="replace").partition(b"\n")[0][:MAX_CHARSET] + b"\n"
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            answer = await _answer_to(document)
+            answer = await _answer_to(line + document)
         reading = msgspec.msgpack.decode(answer, type=Reading)
     except (TimeoutError, msgspec.MsgspecError):
         raise FeedError(TOO_MUCH) from None

@@ -155,7 +155,7 @@ class Feeds(FeedBook):
         """Raises FeedError, OutsideError and StoreError."""
         fetched, place = await session.fetch(self._client.place_of(feed.url), MAX_FEED_BYTES)
         async with self._reading:
-            feed.title, articles = await read_apart(fetched.body)
+            feed.title, articles = await read_apart(fetched.body, fetched.charset)
         feed.problem, feed.failures, feed.read_s = "", 0, time.time()
         self._articles[feed.number] = merged(self.articles(feed), articles, place, time.time())
         await self._keep_articles(feed)

@@ -1,4 +1,4 @@
-"""A process that reads one feed: the document comes by stdin, what it says goes to stdout (`apart.py` starts it).
+"""A process that reads one feed: charset and document come by stdin, what it says goes to stdout (`apart.py`).
 
 What a stranger has written is parsed here and not in the main process, where it would hold up all torrents. This
 process has little memory, time and no sockets, and ends with its answer.
@@ -23,7 +23,8 @@ TOO_MUCH = "it takes more memory or time to read than a feed may"
 def main() -> None:
     _limit()
     try:
-        title, articles = read_feed(sys.stdin.buffer.read())
+        charset = sys.stdin.buffer.readline().decode("ascii", errors="replace").strip()
+        title, articles = read_feed(sys.stdin.buffer.read(), charset)
         reading = Reading(title=title, articles=articles)
     except FeedError as error:
         reading = Reading(error=str(error))

@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 from defusedxml import DefusedXmlException
 from defusedxml import ElementTree as SafeTree
 
+from tunnel_pool.daemon.feeds.mending import mended
 from tunnel_pool.daemon.feeds.model import Article
 from tunnel_pool.daemon.outside.urls import MAX_URL_CHARACTERS
 from tunnel_pool.torrent.links import is_link
@@ -24,6 +25,7 @@ PIECE_BYTES = 1 << 16
 MAX_UID, MAX_TITLE, MAX_TEXT, MAX_DESCRIPTION = 200, 500, 200, 1000
 MAX_MAGNET_CHARACTERS = 8192
 MOST_BYTES = 2**53
+NO_TORRENTS = ("audio", "image", "text", "video")  # media types of enclosures
 MAX_TIME_S = 2**32
 
 
@@ -54,9 +56,12 @@ class _BoundedBuilder(TreeBuilder):
 _TORZNAB = "{http://torznab.com/schemas/2015/feed}attr"
 
 
-def read_feed(document: bytes) -> tuple[str, list[Article]]:
-    """Return a feed's own title, and its articles in its order, no more than MAX_ARTICLES. Raises FeedError."""
-    root = _parsed(document)
+def read_feed(document: bytes, charset: str = "") -> tuple[str, list[Article]]:
+    """Return a feed's own title, and its articles in its order, no more than MAX_ARTICLES. Raises FeedError.
+
+    `charset` is the one that the feed's server named.
+    """
+    root = _parsed(document, charset)
     kind = _local(root.tag)
     if kind == "rss":
         parent = next(iter(_children(root, "channel")), None)
@@ -77,12 +82,13 @@ def read_feed(document: bytes) -> tuple[str, list[Article]]:
     return _text(parent, "title", MAX_TITLE), list(articles.values())
 
 
-def _parsed(document: bytes) -> Element:
+def _parsed(document: bytes, charset: str) -> Element:
     """Raises FeedError."""
     parser = SafeTree.DefusedXMLParser(target=_BoundedBuilder(), forbid_dtd=True)
     try:
-        for start in range(0, len(document), PIECE_BYTES):
-            parser.feed(document[start : start + PIECE_BYTES])
+        text = mended(document, charset)
+        for start in range(0, len(text), PIECE_BYTES):
+            parser.feed(text[start : start + PIECE_BYTES])
         root: Element = parser.close()
     except (DefusedXmlException, ParseError, ValueError, LookupError) as error:
         if document[:512].lstrip().lower().startswith((b"<!doctype html", b"<html")):
@@ -116,12 +122,11 @@ def _text(element: Element, name: str, most: int) -> str:
 def _article_of(item: Element) -> Article:
     link = _text(item, "link", MAX_URL_CHARACTERS + 1) or _atom_link(item, "alternate")
     attributes = {child.get("name", "").lower(): child.get("value", "") for child in item if child.tag == _TORZNAB}
-    enclosure = next(iter(_children(item, "enclosure")), None)
-    torrent_url = _torrent_url(item, enclosure, attributes.get("magneturl", ""), link)
+    enclosure, torrent_url = _torrent_url(item, attributes.get("magneturl", ""), link)
     title = _text(item, "title", MAX_TITLE)
     uid = _text(item, "guid", MAX_URL_CHARACTERS) or _text(item, "id", MAX_URL_CHARACTERS) or torrent_url or title
     sizes = (
-        enclosure.get("length", "") if enclosure is not None else "",
+        enclosure.get("length", enclosure.get("fileSize", "")) if enclosure is not None else "",
         _text(item, "contentlength", MAX_TEXT),
         attributes.get("size", ""),
     )
@@ -138,14 +143,35 @@ def _article_of(item: Element) -> Article:
     )
 
 
-def _torrent_url(item: Element, enclosure: Element | None, magnet: str, link: str) -> str:
-    """Return where the torrent is: a magnet link where there is one, as nobody has to be asked for that."""
-    enclosed = enclosure.get("url", "") if enclosure is not None else _atom_link(item, "enclosure")
-    named = (magnet, _text(item, "magneturi", MAX_MAGNET_CHARACTERS), enclosed, link)
-    candidates = [text.strip() for text in named if text.strip()]
-    magnets = [text for text in candidates if is_link(text) and len(text) <= MAX_MAGNET_CHARACTERS]
-    others = [text for text in candidates if not is_link(text) and len(text) <= MAX_URL_CHARACTERS]
-    return next(iter(magnets + others), "")
+def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None, str]:
+    """Return where the torrent is, and the enclosure that said so, if one did.
+
+    A magnet link comes first, as nobody has to be asked for that; then what is said to be a torrent, then what may be
+    one: a feed may have pictures, too.
+    """
+    enclosures = [
+        (each, (each.get("url") or each.get("href") or "").strip(), each.get("type", "").lower())
+        for each in item
+        if _local(each.tag) in ("enclosure", "content") or each.get("rel") == "enclosure"
+    ]
+    nested = (_text(each, "magneturi", MAX_MAGNET_CHARACTERS) for each in (item, *_children(item, "torrent")))
+    said = (_text(item, name, MAX_MAGNET_CHARACTERS) for name in ("guid", "comments"))
+    named: list[tuple[Element | None, str]] = [(None, text) for text in (magnet, *nested)]
+    named += [(each, url) for each, url, _ in enclosures]
+    named += [(None, link), *((None, text) for text in said)]
+    for each, text in named:
+        if is_link(text) and len(text) <= MAX_MAGNET_CHARACTERS:
+            return each, text.strip()
+    fetched: list[tuple[Element | None, str]] = [
+        (each, url) for each, url, kind in enclosures if _is_torrent(url, kind)
+    ]
+    fetched += [(each, url) for each, url, kind in enclosures if kind.partition("/")[0] not in NO_TORRENTS]
+    fetched.append((None, link))
+    return next(((each, url) for each, url in fetched if url and len(url) <= MAX_URL_CHARACTERS), (None, ""))
+
+
+def _is_torrent(url: str, kind: str) -> bool:
+    return kind == "application/x-bittorrent" or url.partition("?")[0].lower().endswith(".torrent")
 
 
 def _atom_link(item: Element, relation: str) -> str:

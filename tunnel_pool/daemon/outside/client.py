@@ -40,6 +40,7 @@ _groups = itertools.cycle(range(MAX_GROUP // 2, MAX_GROUP))
 class Fetched(NamedTuple):
     body: bytes
     magnet: str = ""  # the magnet link to which the server redirects
+    charset: str = ""  # as the server names it
 
 
 class _WayError(Exception):
@@ -82,8 +83,8 @@ class WebSession:
         """
         for _ in range(MAX_REDIRECTS + 1):
             given = await self._ask(place, partial(_get, place=place, most_bytes=most_bytes))
-            if not isinstance(given, str):
-                return Fetched(given), place
+            if isinstance(given, Fetched):
+                return given, place
             if is_link(given):
                 return Fetched(b"", given), place
             place = self._client.place_of(given, place)
@@ -189,7 +190,7 @@ def _http(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
     )
 
 
-async def _get(http: aiohttp.ClientSession, place: Place, most_bytes: int) -> bytes | str:
+async def _get(http: aiohttp.ClientSession, place: Place, most_bytes: int) -> Fetched | str:
     """Return the body of what is there, or where it redirects. Raises OutsideError and _WayError."""
     async with _answering(http.get(place.url, allow_redirects=False)) as response:
         if response.status in REDIRECTS and (location := response.headers.get("Location")):
@@ -203,9 +204,10 @@ async def _get(http: aiohttp.ClientSession, place: Place, most_bytes: int) -> by
             if len(body) > most_bytes:
                 raise OutsideError(f"it is larger than {most_bytes >> 20} MiB")
         encoding = response.headers.get("Content-Encoding", "identity").lower()
-        if encoding in ("identity", ""):
-            return bytes(body)
-        return await asyncio.to_thread(_unpacked, bytes(body), encoding, most_bytes)
+        if encoding not in ("identity", ""):
+            unpacked = await asyncio.to_thread(_unpacked, bytes(body), encoding, most_bytes)
+            return Fetched(unpacked, charset=response.charset or "")
+        return Fetched(bytes(body), charset=response.charset or "")
 
 
 async def _post(http: aiohttp.ClientSession, place: Place, told: object) -> None:
