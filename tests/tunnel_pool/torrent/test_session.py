@@ -275,6 +275,7 @@ async def test_a_download_by_magnet_link_writes_to_no_file_that_is_not_its_own(s
             added.handle.set_metadata(info)
             await until(lambda: added.status.finished)
             assert added.error is None
+            assert list((tmp_path / "seeds").iterdir()) == [tmp_path / "seeds" / "f"]
             return
         stranger.write_bytes(b"s" * size)
         session.add(parse_torrent(link), tmp_path)

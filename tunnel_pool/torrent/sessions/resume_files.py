@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 import libtorrent as lt
@@ -27,9 +28,9 @@ class ResumeFiles:
         return self._folder / f"{infohash}.resume"
 
     def read(
-        self, infohash: str, parameters: lt.add_torrent_params, save_dir: Path
+        self, infohash: str, parameters: lt.add_torrent_params, folders: Collection[Path]
     ) -> tuple[lt.add_torrent_params | None, bool]:
-        """Return the saved state, with what was given, and whether there is one of this torrent in this folder.
+        """Return the saved state, with what was given, and whether there is one of this torrent in these folders.
 
         It is None where there is none, and where files have changed since, so that all of them are checked.
         """
@@ -41,9 +42,10 @@ class ResumeFiles:
         except (OSError, RuntimeError) as error:
             logger.warning("Resume data of a torrent is unusable, its files are checked instead: %s", error)
             return None, False
-        if infohash_of(saved) != infohash or Path(saved.save_path) != save_dir:
+        folder = Path(saved.save_path)
+        if infohash_of(saved) != infohash or folder not in folders:
             return None, False
-        if _is_complete(saved) and not _files_are_whole(saved, save_dir):
+        if _is_complete(saved) and not _files_are_whole(saved, folder):
             logger.warning("Files of a complete torrent have changed: they are checked and mended")
             return None, True
         saved.trackers = [*{*saved.trackers, *parameters.trackers}]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -26,7 +27,6 @@ from tunnel_pool.torrent.sessions.session_settings import anonymous_settings
 from tunnel_pool.torrent.takeover import look_at, stranger
 
 POLL_S = 0.2
-POLL_SOON_S = 0.02  # while metadata may come at any time: no piece is to come before a look at the torrent's places
 RESUME_INTERVAL_S = 5.0
 RECONNECT_S = 2.0
 LOOKS = 200
@@ -61,7 +61,8 @@ class _Torrent:
     seed: bool
     error: str | None = None
     saving: bool = False
-    is_unlooked: bool = False  # whether others' files may be at its places, which its metadata will tell
+    home: Path | None = None  # where its files go once they are known; until then they have a folder of their own
+    moved: "asyncio.Future[None] | None" = None  # to be there
     checked: asyncio.Event = field(default_factory=asyncio.Event)  # set once libtorrent knows what is there
 
     @property
@@ -113,25 +114,18 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         infohash = infohash_of(parameters)
         if infohash in self._by_infohash:
             return infohash
+        aside = save_dir / f".{infohash}.incoming"
         is_resumed = is_own = False
-        if seed:
-            parameters.flags |= lt.torrent_flags.seed_mode
-        else:
-            saved, is_own = self._resume_files.read(infohash, parameters, save_dir)
+        if not seed:
+            saved, is_own = self._resume_files.read(infohash, parameters, (save_dir, aside))
             if saved is not None:
                 parameters, is_resumed = saved, True
-        takes_over = not (seed or is_own) and _take_over(parameters, save_dir)
-        parameters.save_path = str(save_dir)
+        is_aside = not seed and (parameters.ti is None or (is_resumed and Path(parameters.save_path) == aside))
+        takes_over = not (seed or is_own or is_aside) and _take_over(parameters, save_dir)
+        parameters.save_path = str(aside if is_aside else save_dir)
         if left_out := strip(parameters, self._rules):
             logger.warning("%s", left_out_trackers(left_out, self._rules))
-        # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
-        parameters.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.upload_mode)
-        parameters.flags |= lt.torrent_flags.paused
-        if takes_over:
-            parameters.flags |= lt.torrent_flags.stop_when_ready
-        if seed:
-            # Without upload_mode libtorrent would overwrite files that the user has changed, with data from peers.
-            parameters.flags |= lt.torrent_flags.upload_mode
+        parameters.flags = _flags(parameters, seed, takes_over)
         try:
             handle = self._session.add_torrent(parameters)
         except RuntimeError as error:
@@ -139,32 +133,47 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
         torrent = _Torrent(handle, frozenset(peers), status, seed)
         self._by_infohash[infohash] = self._torrents[handle] = torrent
-        if parameters.ti is None:
-            torrent.is_unlooked = not (seed or is_own)
         if takes_over:
             handle.resume()
         begin = self._take_over(torrent, parameters) if takes_over else self._begin(torrent, parameters, is_resumed)
         _spawn(begin, self._beginnings)
+        if is_aside:
+            torrent.home = save_dir
+            if parameters.ti is not None:
+                _spawn(self._go_home(torrent), self._beginnings)
         return infohash
 
-    def _on_metadata(self, torrent: _Torrent) -> None:
-        """Look for others' files at the places of a torrent that a magnet link named, as its files are known now."""
-        if not torrent.is_unlooked:
-            return
-        torrent.is_unlooked = False
+    async def _go_home(self, torrent: _Torrent) -> None:
+        """Move the files of a torrent that a magnet link named to its folder, unless others' files are there."""
+        home, handle = torrent.home, torrent.handle
+        assert home is not None
+        status = handle.status()
+        aside = Path(status.save_path)
         parameters = lt.add_torrent_params()
-        status = torrent.handle.status()
-        parameters.ti, parameters.save_path = status.torrent_file, status.save_path
+        parameters.ti, parameters.save_path = status.torrent_file, str(home)
+        torrent.moved = asyncio.get_running_loop().create_future()
         try:
-            takes_over = _take_over(parameters, Path(parameters.save_path))
+            takes_over = await asyncio.to_thread(_take_over, parameters, home)
+            if takes_over:
+                handle.pause()
+            flags = lt.move_flags_t
+            handle.move_storage(str(home), flags.reset_save_path if takes_over else flags.fail_if_exist)
+            await torrent.moved
         except UserError as error:
-            torrent.handle.pause()
+            handle.pause()
             torrent.error = str(error)
             self._tell_changed()
             return
-        if takes_over:  # libtorrent checks them by itself, before it asks for pieces
-            torrent.handle.set_flags(lt.torrent_flags.stop_when_ready)
-            _spawn(self._take_over(torrent, parameters), self._beginnings)
+        if takes_over:
+            torrent.checked.clear()
+            handle.force_recheck()
+            handle.set_flags(lt.torrent_flags.stop_when_ready)
+            handle.resume()
+            await self._take_over(torrent, parameters)
+        await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
+        torrent.home = None
+        self._request_save(torrent, 0)  # a kill that comes before would have these files checked
+        self._on_statuses([handle.status()])
 
     async def _take_over(self, torrent: _Torrent, parameters: lt.add_torrent_params) -> None:
         """Begin once what is there was checked, if it is the torrent's own."""
@@ -174,7 +183,6 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         entries = places_in(parameters, Path(parameters.save_path))
         path = await asyncio.to_thread(stranger, parts_of(parameters.ti.layout(), entries, has))
         if path:
-            torrent.handle.pause()
             torrent.error = IN_THE_WAY.format(path)
             self._tell_changed()
         else:
@@ -286,8 +294,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             if now_s >= next_connect_s:
                 next_connect_s = now_s + RECONNECT_S
                 self.connect_peers()
-            is_near = any(torrent.is_unlooked and torrent.status.peers for torrent in self._torrents.values())
-            await asyncio.sleep(POLL_SOON_S if is_near else POLL_S)
+            await asyncio.sleep(POLL_S)
 
     def _handle_alerts(self) -> None:
         for alert in self._session.pop_alerts():
@@ -299,8 +306,6 @@ class TorrentSession(LibtorrentSession[_Torrent]):
                     self._write(self._torrents[alert.handle], lt.write_resume_data_buf(alert.params))
                 case "save_resume_data_failed_alert":
                     self._torrents[alert.handle].saving = False
-                case "metadata_received_alert":
-                    self._on_metadata(self._torrents[alert.handle])
                 case "torrent_checked_alert":
                     self._torrents[alert.handle].checked.set()
                 case "torrent_finished_alert":
@@ -309,6 +314,26 @@ class TorrentSession(LibtorrentSession[_Torrent]):
                     self._listening(alert)
                 case "file_error_alert":
                     self._on_file_error(self._torrents[alert.handle], alert)
+                case _:
+                    self._on_place(alert)
+
+    def _on_place(self, alert: Any) -> None:
+        """Go on with a torrent whose files have become known, or have been moved."""
+        match type(alert).__name__:
+            case "metadata_received_alert" if self._torrents[alert.handle].home is not None:
+                _spawn(self._go_home(self._torrents[alert.handle]), self._beginnings)
+            case "storage_moved_alert" | "storage_moved_failed_alert":
+                self._on_moved(self._torrents[alert.handle], alert)
+
+    @staticmethod
+    def _on_moved(torrent: _Torrent, alert: Any) -> None:
+        if torrent.moved is None or torrent.moved.done():
+            return
+        if isinstance(alert, lt.storage_moved_alert):
+            torrent.moved.set_result(None)
+        else:
+            why = f"cannot move it to {torrent.home}: {alert.error.message()}"
+            torrent.moved.set_exception(UserError(f"{why}: make room there, or choose another folder by --save"))
 
     def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
         """Handle a torrent that libtorrent has stopped for an error of a file."""
@@ -333,7 +358,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
                 uploaded_bytes=status.total_payload_upload,
                 download_bytes_per_s=status.download_payload_rate,
                 peers=status.num_peers,
-                finished=status.has_metadata and status.is_finished,
+                finished=status.has_metadata and status.is_finished and torrent.home is None,
                 hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
             )
             self._tell_changed()
@@ -349,6 +374,18 @@ def _take_over(parameters: lt.add_torrent_params, folder: Path) -> bool:
     if in_the_way:
         raise UserError(IN_THE_WAY.format(in_the_way))
     return is_any_there
+
+
+def _flags(parameters: lt.add_torrent_params, seed: bool, takes_over: bool) -> int:
+    flags = lt.torrent_flags
+    # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
+    wanted = (parameters.flags & ~(flags.auto_managed | flags.upload_mode)) | flags.paused
+    if takes_over:
+        wanted |= flags.stop_when_ready
+    if seed:
+        # Without upload_mode libtorrent would overwrite files that the user has changed, with data from peers.
+        wanted |= flags.seed_mode | flags.upload_mode
+    return wanted
 
 
 def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
