@@ -52,8 +52,8 @@ class DatagramModule(SwarmModule):
         node = self._run.node(number)
         await node.start(
             self._program(
-                "nodes.socks_node", f"--workers={workers}", f"--circuits={circuits}", f"--steering={steering}", "--hops=1",
-                *self.client_arguments(node),
+                "nodes.socks_node", f"--workers={workers}", f"--circuits={circuits}", f"--steering={steering}",
+                "--hops=1", *self.client_arguments(node),
             )
         )  # fmt: skip
         await node.heard("port")

@@ -10,7 +10,9 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.system.errors import UserError
+from tunnel_pool.torrent.entries import pieces_of, real_files
 from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, read_metainfo
+from tunnel_pool.torrent.takeover import size_of
 
 BLOCK_BYTES = 16384
 
@@ -25,6 +27,7 @@ class Found:
     changes: dict[str, Any] = field(default_factory=dict)  # arguments of torrent-set
     name: str = ""  # as its owner called it
     renames: list[tuple[str, str]] = field(default_factory=list)  # of files named as not whole: path, and usual name
+    guesses: list[dict[int, str]] = field(default_factory=list)  # other names of its files
 
 
 class BadTorrentError(Exception):
@@ -122,6 +125,28 @@ def paths_of(parameters: lt.add_torrent_params) -> dict[int, str]:
     return {
         index: str(parameters.renamed_files.get(index, layout.file_path(index))) for index in range(layout.num_files())
     }
+
+
+def choose_names(found: Found) -> None:
+    """Have the files of a torrent the names by which some of them are there, if there are such."""
+    parameters, usual = found.parameters, dict(found.parameters.renamed_files)
+    for names in (usual, *found.guesses):
+        parameters.renamed_files = names
+        if any(os.path.lexists(os.path.join(parameters.save_path, path)) for path in paths_of(parameters).values()):
+            return
+    parameters.renamed_files = usual
+
+
+def missing_files(parameters: lt.add_torrent_params) -> int | None:
+    """Return how many files that should be whole are not there, by their sizes; None where nobody can see that."""
+    if not os.path.isdir(parameters.save_path):
+        return None
+    layout, has, missing = info_of(parameters).layout(), parameters.have_pieces, 0
+    for index, path in paths_of(parameters).items():
+        pieces = pieces_of(layout, index)
+        if index in set(real_files(layout)) and pieces and all(at < len(has) and has[at] for at in pieces):
+            missing += size_of(os.path.join(parameters.save_path, path)) != layout.file_size(index)
+    return missing
 
 
 def usual_names(parameters: lt.add_torrent_params, end: str) -> list[tuple[str, str]]:

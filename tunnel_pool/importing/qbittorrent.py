@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tunnel_pool.daemon.record import LimitMode
+from tunnel_pool.daemon.record import NORMAL, LimitMode
 from tunnel_pool.importing.libtorrents import speed_changes, with_resume
 from tunnel_pool.importing.model import (
     BadTorrentError,
@@ -118,6 +118,8 @@ def _found(parameters: Any, kept: dict[bytes, Any]) -> Found:
     }
     for key, name in ((b"qBt-seedingTimeLimit", "seeding_time"), (b"qBt-inactiveSeedingTimeLimit", "seed_idle")):
         changes |= _time(kept.get(key), name)
+    # Of its priorities 1 is the normal one (bittorrent/downloadpriority.h), and libtorrent's lowest.
+    parameters.file_priorities = [NORMAL if each == 1 else each for each in parameters.file_priorities]
     name = text(kept.get(b"qBt-name"))
     labels = [label for label in (category, *tags) if label]
     return Found(parameters, labels, is_stopped, changes, name, usual_names(parameters, PARTIAL))

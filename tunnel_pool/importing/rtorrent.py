@@ -67,8 +67,29 @@ def _found(parameters: lt.add_torrent_params, own: dict[bytes, Any], resume: dic
     )
     parameters.added_time = number(own.get(b"timestamp.started"))
     parameters.completed_time = number(own.get(b"timestamp.finished"))
+    if (tiers := _tiers(parameters, resume.get(b"trackers"))) is not None:
+        parameters.trackers = [url for urls in tiers for url in urls]
+        parameters.tracker_tiers = [tier for tier, urls in enumerate(tiers) for _ in urls]
     label = unquote(text(own.get(b"custom1")))  # ruTorrent's label, which is percent-encoded
     return Found(parameters, [label] if label else [], not number(own.get(b"state")), {}, info.name())
+
+
+def _tiers(parameters: lt.add_torrent_params, trackers: object) -> list[list[str]] | None:
+    """Return the trackers of the session by tier: those of the torrent file but for what was switched off, and others.
+
+    None where the session knows of none.
+    """
+    if not isinstance(trackers, dict) or not trackers:
+        return None
+    kept = {text(url): of for url, of in trackers.items() if isinstance(of, dict)}
+    tiers: dict[int, list[str]] = {}
+    for url, tier in zip(parameters.trackers, parameters.tracker_tiers, strict=True):
+        if number(kept.get(url, {}).get(b"enabled", 1)):
+            tiers.setdefault(tier, []).append(url)
+    for url, of in kept.items():
+        if number(of.get(b"extra_tracker")) and number(of.get(b"enabled", 1)):
+            tiers.setdefault(number(of.get(b"group")), []).append(url)
+    return [list(dict.fromkeys(tiers[tier])) for tier in sorted(tiers)]
 
 
 def _pieces(bitfield: object, count: int) -> list[bool]:

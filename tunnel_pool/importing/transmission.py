@@ -1,8 +1,10 @@
 """Reads what Transmission keeps: torrents/*.torrent and resume/*.resume (libtransmission/resume.cc)."""
 
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tunnel_pool.importing.model import (
     torrent_of,
     usual_names,
 )
+from tunnel_pool.torrent.links import links_in, text_of
 
 USUAL = (
     Path("~/.config/transmission-daemon"),
@@ -37,32 +40,50 @@ USUAL = (
 )
 NAME = "Transmission"
 PRIORITIES = {-1: LOW, 0: NORMAL, 1: HIGH}
+OLD_KEYS = {b"sequential_download": b"sequentialDownload", b"sequentialDownload": b"sequentialDownload"}
+RESERVED = re.compile(r'[<>:"|?*\x00-\x1f]')
 PARTIAL = ".part"  # what the names of files end with that are not whole (rename-partial-files)
 
 
 def read(folder: Path) -> Iterator[Found | BadTorrentError]:
     for path in sorted((folder / "torrents").glob("*.torrent")):
         yield attempted(path.name, partial(_read, path, folder / "resume" / f"{path.stem}.resume"))
+    for path in sorted((folder / "torrents").glob("*.magnet")):
+        yield attempted(path.name, partial(_read_link, path))
 
 
 def _read(path: Path, resume: Path) -> Found:
     kept = dictionary_of(content_of(resume), resume.name) if resume.exists() else {}
-    return _found(torrent_of(path), kept)
+    return _found(torrent_of(path), _usual_keys(kept))
+
+
+def _read_link(path: Path) -> Found:
+    """Raises BadTorrentError: what Transmission knows of such a torrent is its link."""
+    link = next(iter(links_in(text_of(content_of(path)))), "")
+    if not link:
+        raise BadTorrentError(f"{path.name} has no link")
+    raise BadTorrentError(f"its metadata is not known yet: add its link, {link}")
+
+
+def _usual_keys(kept: Any) -> Any:
+    """Return what is kept by the keys of Transmission before 4.1, however deep: `added-date` for `added_date`."""
+    if isinstance(kept, dict):
+        return {OLD_KEYS.get(key, key.replace(b"_", b"-")): _usual_keys(value) for key, value in kept.items()}
+    return kept
 
 
 def _found(parameters: lt.add_torrent_params, kept: dict[bytes, Any]) -> Found:
     info = info_of(parameters)
     name = text(kept.get(b"name")) or info.name()
     parameters.save_path = text(kept.get(b"destination"))
-    if names := [text(each) for each in kept.get(b"files") or ()]:
-        parameters.renamed_files = renamed(parameters, (each if each == name else f"{name}/{each}" for each in names))
-    elif name != info.name():
-        parameters.renamed_files = below(name, parameters)
+    guesses = _names_of(parameters, name, kept.get(b"files"))
+    parameters.renamed_files = guesses[0]
     parameters.have_pieces = _pieces(kept.get(b"progress"), info)
     incomplete = text(kept.get(b"incomplete-dir"))
     if incomplete and not all(parameters.have_pieces) and _is_there(incomplete, parameters):
         parameters.save_path = incomplete
-    _take_partial_names(parameters)
+    guesses = [_with_partial_names(parameters, names) for names in guesses]
+    parameters.renamed_files = guesses[0]
     parameters.file_priorities = _priorities(kept, info.num_files())
     parameters.total_uploaded, parameters.total_downloaded = (
         number(kept.get(b"uploaded")),
@@ -73,7 +94,26 @@ def _found(parameters: lt.add_torrent_params, kept: dict[bytes, Any]) -> Found:
     parameters.active_time = number(kept.get(b"downloading-time-seconds")) + parameters.finished_time
     labels = [text(label) for label in kept.get(b"labels") or ()]
     is_stopped = bool(number(kept.get(b"paused")))
-    return Found(parameters, labels, is_stopped, _changes(kept), name, usual_names(parameters, PARTIAL))
+    renames = usual_names(parameters, PARTIAL)
+    return Found(parameters, labels, is_stopped, _changes(kept), name, renames, guesses[1:])
+
+
+def _names_of(parameters: lt.add_torrent_params, name: str, files: object) -> list[dict[int, str]]:
+    """Return how its files may be named on the disk: as is kept, or as Transmission writes names of its own.
+
+    The resume file names each file by its whole path, or by an empty text where it was not renamed. It has no such list
+    before 4.0 where nothing was renamed. `name` is what is shown, and of old the top folder's, too. Characters that
+    some file systems refuse are written as `_`.
+    """
+    layout = info_of(parameters).layout()
+    own = [str(layout.file_path(index)) for index in range(layout.num_files())]
+    kept = [text(each) for each in files] if isinstance(files, list) else []
+    said = [there or usual for there, usual in zip_longest(kept[: len(own)], own, fillvalue="")]
+    mended = [RESERVED.sub("_", path) for path in said]
+    guesses = [renamed(parameters, paths) for paths in (said, mended)]
+    if name != info_of(parameters).name():
+        guesses.insert(0 if not any(kept) else 2, below(name, parameters))
+    return guesses
 
 
 def _pieces(progress: object, info: lt.torrent_info) -> list[bool]:
@@ -118,11 +158,12 @@ def _is_there(folder: str, parameters: lt.add_torrent_params) -> bool:
     return any(os.path.exists(os.path.join(folder, path + end)) for path in paths for end in ("", PARTIAL))
 
 
-def _take_partial_names(parameters: lt.add_torrent_params) -> None:
+def _with_partial_names(parameters: lt.add_torrent_params, names: dict[int, str]) -> dict[int, str]:
     """Name files as they are on the disk until they are whole, where this is the same machine."""
-    found = dict(parameters.renamed_files)
+    parameters.renamed_files = names
+    found = dict(names)
     for index, path in paths_of(parameters).items():
         place = os.path.join(parameters.save_path, path)
         if not os.path.exists(place) and os.path.exists(place + PARTIAL):
             found[index] = path + PARTIAL
-    parameters.renamed_files = found
+    return found

@@ -235,7 +235,7 @@ def test_no_speed_is_not_all_speed():
 
 @pytest.mark.parametrize(
     ("name", "old"),
-    [("rate_download", "rateDownload"), ("is_utp", "isUtp"), ("id", "id"), ("eta_idle", "etaIdle")],
+    [("rate_download", "rateDownload"), ("is_utp", "isUTP"), ("id", "id"), ("eta_idle", "etaIdle")],
 )
 def test_names_in_both_forms(name, old):
     assert camel(name) == old

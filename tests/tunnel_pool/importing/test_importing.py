@@ -1,6 +1,8 @@
 """Tests imports of the torrents that Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent kept."""
 
 import contextlib
+import hashlib
+import os
 import pickle
 import shutil
 import sqlite3
@@ -105,6 +107,106 @@ async def test_a_file_that_transmission_named_as_not_whole_gets_its_name(tmp_pat
 
 def bencoded(text):
     return f"{len(text)}:{text}".encode()
+
+
+def write_torrent(folder, name, files):
+    """Write a torrent file into a folder, and return its infohash and the contents of its files, by path."""
+    contents = {path: os.urandom(size) for path, size in files.items()}
+    whole = b"".join(contents.values())
+    pieces = b"".join(hashlib.sha1(whole[at : at + 16384]).digest() for at in range(0, len(whole), 16384))
+    info = {b"name": name.encode(), b"piece length": 16384, b"pieces": pieces}
+    if "" in files:
+        info[b"length"] = len(whole)
+    else:
+        info[b"files"] = [{b"length": size, b"path": path.encode().split(b"/")} for path, size in files.items()]
+    torrent = lt.bencode({b"announce": b"http://old.example/a", b"info": info})
+    infohash = str(lt.load_torrent_buffer(torrent).info_hashes.v1)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{infohash}.torrent").write_bytes(torrent)
+    return infohash, contents
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "kept", "places"),
+    [
+        ("whole", {"a": 40_000, "sub/b": 7}, {b"files": [b"whole/a", b"whole/sub/b"]}, ["whole/a", "whole/sub/b"]),
+        ("ren", {"a": 3, "b": 4}, {b"files": [b"", b"ren/new"]}, ["ren/a", "ren/new"]),
+        ("old", {"x": 3, "y": 4}, {b"name": b"new", b"files": [b"new/x", b"new/y"]}, ["new/x", "new/y"]),
+        ("half.bin", {"": 5}, {b"name": b"Shown", b"files": [b"half.bin"]}, ["half.bin"]),
+        ("title.bin", {"": 5}, {b"name": b"Shown"}, ["title.bin"]),
+        ("older", {"x": 3, "y": 4}, {b"name": b"newer"}, ["newer/x", "newer/y"]),
+        ("y|z", {"q*": 3, "r": 4}, {}, ["y_z/q_", "y_z/r"]),
+        ("w: v?", {"": 3}, {b"files": [b"w_ v_"]}, ["w_ v_"]),
+    ],
+)  # fmt: skip
+async def test_transmissions_files_are_found_as_its_versions_name_them(name, files, kept, places, tmp_path):
+    infohash, contents = write_torrent(tmp_path / "kept" / "torrents", name, files)
+    for place, content in zip(places, contents.values(), strict=True):
+        (tmp_path / "dl" / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dl" / place).write_bytes(content)
+    resume = {b"name": name.encode(), **kept, b"destination": bytes(tmp_path / "dl"), b"progress": {b"blocks": b"all"}}
+    (tmp_path / "kept" / "resume").mkdir()
+    (tmp_path / "kept" / "resume" / f"{infohash}.resume").write_bytes(lt.bencode(resume))
+    async with daemon_here(tmp_path) as here:
+        report = await imported("transmission", here.address, tmp_path, "--hops=0", source=tmp_path / "kept")
+        assert [(row["progress"], row["missing"]) for row in report["torrents"]] == [(1.0, 0)]
+        (torrent,) = here.library.torrents.values()
+        await until(lambda: torrent.is_finished)
+        assert [torrent.file_path(index) for index in torrent.file_indexes()] == places
+        assert not torrent.error
+
+
+async def test_transmissions_newer_keys_are_those_of_old_and_its_magnet_links_are_named(tmp_path):
+    infohash, _ = write_torrent(tmp_path / "torrents", "a", {"": 5})
+    link = f"magnet:?xt=urn:btih:{'a' * 40}"
+    (tmp_path / "torrents" / f"{'a' * 40}.magnet").write_text(link)
+    (tmp_path / "resume").mkdir()
+    kept = {
+        b"destination": bytes(tmp_path / "gone"), b"progress": {b"blocks": b"all"}, b"added_date": 1_700_000_000,
+        b"max_peers": 33, b"ratio_limit": {b"ratio_limit": b"2.5", b"ratio_mode": 1}, b"sequential_download": 1,
+        b"speed_limit_down": {b"speed_Bps": 100_000, b"use_speed_limit": 1}, b"seeding_time_seconds": 777,
+    }  # fmt: skip
+    (tmp_path / "resume" / f"{infohash}.resume").write_bytes(lt.bencode(kept))
+    report = await imported("transmission", "127.0.0.1:1", tmp_path, "--dry-run", source=tmp_path)
+    assert report["failed"] == [f"its metadata is not known yet: add its link, {link}"]
+    assert [row["missing"] for row in report["torrents"]] == [None]
+    (found, _) = PROGRAMS["transmission"].read(tmp_path)
+    assert (found.parameters.added_time, found.parameters.seeding_time) == (1_700_000_000, 777)
+    assert found.changes["seed_ratio_limit"] == 2.5
+    assert found.changes["sequential_download"]
+    assert (found.changes["peer_limit"], found.changes["download_limit"]) == (33, 100)
+
+
+async def test_a_dry_run_tells_which_files_are_missing(tmp_path, downloads):
+    (downloads / "whole" / "sub" / "b.bin").write_bytes(b"short")
+    report = await imported("transmission", "127.0.0.1:1", downloads, "--dry-run")
+    assert {row["name"]: row["missing"] for row in report["torrents"]}["whole"] == 1
+    assert "1 missing" in importing.describe(report)
+
+
+def test_qbittorrents_normal_priority_is_no_low_one(tmp_path):
+    infohash, _ = write_torrent(tmp_path, "a", {"x": 3, "y": 4, "z": 5, "u": 6})
+    resume = {
+        b"file-format": b"libtorrent resume file", b"file-version": 1, b"info-hash": bytes.fromhex(infohash),
+        b"file_priority": [1, 0, 6, 7], b"save_path": b"/x",
+    }  # fmt: skip
+    (tmp_path / f"{infohash}.fastresume").write_bytes(lt.bencode(resume))
+    (found,) = PROGRAMS["qbittorrent"].read(tmp_path)
+    assert found.parameters.file_priorities == [4, 0, 6, 7]
+
+
+def test_rtorrents_trackers_are_those_of_its_session(tmp_path):
+    infohash, _ = write_torrent(tmp_path, "a", {"": 5})
+    path = tmp_path / f"{infohash}.torrent"
+    path.with_name(f"{path.name}.rtorrent").write_bytes(lt.bencode({b"directory": b"/x", b"state": 1}))
+    trackers = {
+        b"http://old.example/a": {b"enabled": 0}, b"http://new.example/a": {b"enabled": 1, b"extra_tracker": 1},
+        b"udp://more.example:80": {b"enabled": 1, b"extra_tracker": 1, b"group": 3}, b"dht://": {b"enabled": 1},
+    }  # fmt: skip
+    path.with_name(f"{path.name}.libtorrent_resume").write_bytes(lt.bencode({b"trackers": trackers}))
+    (found,) = PROGRAMS["rtorrent"].read(tmp_path)
+    assert found.parameters.trackers == ["http://new.example/a", "udp://more.example:80"]
+    assert found.parameters.tracker_tiers == [0, 1]
 
 
 async def test_a_dry_run_asks_nobody_and_wrong_words_get_one_line(tmp_path, downloads):

@@ -14,7 +14,7 @@ from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.remote import Remote
 from tunnel_pool.importing import deluge, qbittorrent, rtorrent, transmission
-from tunnel_pool.importing.model import BadTorrentError, Found, first_of, info_of, mapped
+from tunnel_pool.importing.model import BadTorrentError, Found, choose_names, first_of, info_of, mapped, missing_files
 from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UserError
 
@@ -82,6 +82,7 @@ async def _import(arguments: argparse.Namespace) -> dict[str, Any]:
     folders = dict(arguments.map)
     for torrent in torrents:
         torrent.parameters.save_path = mapped(torrent.parameters.save_path, folders)
+        choose_names(torrent)
     rows = [_row(torrent) for torrent in torrents]
     if not arguments.dry_run:
         async with remote_of(arguments) as remote:
@@ -107,6 +108,7 @@ def _row(torrent: Found) -> dict[str, Any]:
         "name": torrent.name or info_of(torrent.parameters).name(),
         "progress": sum(map(bool, has)) / len(has) if has else 0.0,
         "folder": torrent.parameters.save_path,
+        "missing": missing_files(torrent.parameters),
         "stopped": torrent.is_stopped,
         "labels": torrent.labels,
     }
@@ -150,6 +152,7 @@ def describe(report: dict[str, Any]) -> str:
     rows = [
         [
             f"{100 * row['progress']:.0f} %",
+            "?" if row["missing"] is None else f"{row['missing']} missing" if row["missing"] else "there",
             "stopped" if row["stopped"] else "runs",
             _outcome(row),
             row["folder"],
@@ -157,7 +160,7 @@ def describe(report: dict[str, Any]) -> str:
         ]
         for row in report["torrents"]
     ]
-    lines = [table_of(("done", "state", "import", "folder", "name"), rows)]
+    lines = [table_of(("done", "files", "state", "import", "folder", "name"), rows)]
     lines += [f"not taken over: {printable(why)}" for why in report["failed"]]
     if any(row.get("new") and row.get("hops") for row in report["torrents"]):
         lines.append(f"Note that {SEEN_BEFORE}.")

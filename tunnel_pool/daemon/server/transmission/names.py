@@ -9,6 +9,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 # Of session-get, the only ones that were camelCase; of free-space and torrent-add, those that always had underscores.
 _CAMEL_IN_SESSION = {"seed_ratio_limit", "seed_ratio_limited"}
 _AS_THEY_ARE = {"total_size"}
+_IN_CAPITALS = {"is_utp": "isUTP"}
 
 
 def snake(name: str) -> str:
@@ -17,6 +18,8 @@ def snake(name: str) -> str:
 
 
 def camel(name: str) -> str:
+    if name in _IN_CAPITALS:
+        return _IN_CAPITALS[name]
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 
