@@ -425,9 +425,11 @@ async def test_removing_a_torrent_with_its_files_keeps_what_came_to_places_that_
             path.write_bytes(b"a stranger's")
         if not restarts:
             await here.changes.apply([added, waiting], Remove(delete_files=True))
+            await here.changes.removals.ended()
     if restarts:
         async with daemon_here(state) as here:
             await here.changes.apply(list(here.library.torrents.values()), Remove(delete_files=True))
+            await here.changes.removals.ended()
     assert files_below(own) == dict.fromkeys(strangers, b"a stranger's")
 
 
@@ -464,6 +466,7 @@ async def test_what_the_torrent_left_before_goes_with_it_though_it_is_wanted_no_
             await here.changes.apply([added], Remove(delete_files=False))
             added = await add(here, torrent, own, file_priorities=[4, 0], stopped=True)
         await here.changes.apply([added], Remove(delete_files=True))
+        await here.changes.removals.ended()
     assert files_below(own) == {}
 
 

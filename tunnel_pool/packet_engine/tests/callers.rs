@@ -4,7 +4,7 @@
 mod common;
 
 use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use common::*;
 use packet_engine::clients::Association;
@@ -19,6 +19,16 @@ const INFOHASH: [u8; 20] = *b"the torrent's hash..";
 /// libtorrent's.
 const SYN: [u8; 20] = [0x41, 0, 7, 8, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 0, 0];
 
+/// An address at which no program has a socket, of UDP or TCP.
+fn free_address() -> SocketAddr {
+    loop {
+        let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if TcpListener::bind(at).is_ok() {
+            return at;
+        }
+    }
+}
+
 /// What a peer sends first (BEP 3).
 fn handshake() -> Vec<u8> {
     [&HANDSHAKE[..], &[0; 8], &INFOHASH, b"-XX0001-a peer's id.."].concat()
@@ -30,7 +40,7 @@ fn announced(protocols: u8) -> (Pair, SocketAddr) {
     pair.exit.core.rules.inbound_per_s = Some(500);
     pair.client.core.routes.announce(ID);
     pair.until(|pair| pair.exit.core.quic.is_connected(LinkId::exit(ID)).then_some(()));
-    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = free_address();
     pair.exit.core.exit_announced(ID);
     open_door(&mut pair, at);
     (pair, at)
@@ -169,7 +179,7 @@ fn what_the_client_answers_is_judged_as_well() {
 fn doors_are_opened_where_client_operator_and_circuit_want_it_and_nowhere_else() {
     let mut pair = Pair::new(TCP);
     pair.until(|pair| pair.exit.core.quic.is_connected(LinkId::exit(ID)).then_some(()));
-    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = free_address();
     let Node { core, service, watched, .. } = &mut pair.exit;
     core.rules.inbound_per_s = Some(500);
     service.open_door(core, watched, ID, at);
@@ -200,7 +210,7 @@ fn a_client_that_allows_no_streams_is_called_by_nobody() {
     pair.exit.core.rules.inbound_per_s = Some(500);
     pair.until(|pair| pair.exit.core.quic.is_connected(LinkId::exit(ID)).then_some(()));
     pair.exit.core.exit_announced(ID);
-    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = free_address();
     open_door(&mut pair, at);
     assert!(TcpStream::connect(at).is_err());
     assert!(!pair.exit.core.routes.exits[&ID].has_door);
