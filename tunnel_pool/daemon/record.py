@@ -81,7 +81,7 @@ class Record(msgspec.Struct):
     chosen_files: list[int] = []  # by a magnet link's `so` (BEP 53), until its files are known; empty: all
     layout: Layout = Layout.ORIGINAL  # for when its metadata comes
     taking_over: bool = False  # whether files that were there before it have yet to be found to be its own
-    untouched: bool = False  # whether it waited for its turn when it was added, and has written nothing since
+    untouched: bool = False  # whether it has not begun since it was added, so that it has written nothing
 
     @property
     def is_incoming(self) -> bool:

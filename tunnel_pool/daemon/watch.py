@@ -61,15 +61,22 @@ async def keep_watch(watches: Callable[[], Sequence[Watch]], changes: Changes, r
                     stuck.add(file)
         if stuck != before:
             with contextlib.suppress(StoreError):  # it is tried again with the next change
-                await records.keep_note(STUCK, msgspec.json.encode(sorted(stuck)[:MOST_STUCK]))
+                await records.keep_note(STUCK, _encoded(stuck))
         await asyncio.sleep(INTERVAL_S)
 
 
 async def _read_stuck(records: Records) -> set[_File]:
     """Return the files that could not be renamed in runs before: a torrent that was removed does not come back."""
-    with contextlib.suppress(StoreError, msgspec.DecodeError, msgspec.ValidationError):
-        return set(msgspec.json.decode(await records.note(STUCK) or b"[]", type=list[_File]))
+    with contextlib.suppress(StoreError, msgspec.DecodeError, ValueError):
+        kept = msgspec.json.decode(await records.note(STUCK) or b"[]", type=list[tuple[str, int, float]])
+        return {_File(os.fsdecode(bytes.fromhex(path)), inode, changed_s) for path, inode, changed_s in kept}
     return set()
+
+
+def _encoded(stuck: set[_File]) -> bytes:
+    """Return the files as they are kept: a name of any bytes is in hex."""
+    some = sorted(stuck)[:MOST_STUCK]
+    return msgspec.json.encode([(os.fsencode(path).hex(), inode, changed_s) for path, inode, changed_s in some])
 
 
 def _written(folder: Path) -> list[_File]:

@@ -141,11 +141,12 @@ def missing_files(parameters: lt.add_torrent_params) -> int | None:
     """Return how many files that should be whole are not there, by their sizes; None where nobody can see that."""
     if not os.path.isdir(parameters.save_path):
         return None
-    layout, has, missing = info_of(parameters).layout(), parameters.have_pieces, 0
-    for index, path in paths_of(parameters).items():
+    layout, has, missing = info_of(parameters).layout(), list(parameters.have_pieces), 0
+    paths = paths_of(parameters)
+    for index in real_files(layout):
         pieces = pieces_of(layout, index)
-        if index in set(real_files(layout)) and pieces and all(at < len(has) and has[at] for at in pieces):
-            missing += size_of(os.path.join(parameters.save_path, path)) != layout.file_size(index)
+        if pieces and all(at < len(has) and has[at] for at in pieces):
+            missing += size_of(os.path.join(parameters.save_path, paths[index])) != layout.file_size(index)
     return missing
 
 

@@ -26,10 +26,11 @@ from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.isolation import Isolation, Isolator
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.network_words import way_out_in_words
+from tunnel_pool.torrent.sessions.added import TorrentStatus
 from tunnel_pool.torrent.sessions.anonymous_session import AnonymousSession, AnonymousSessions
 from tunnel_pool.torrent.sessions.lockdown import LockdownMode, open_lockdown
 from tunnel_pool.torrent.sessions.resume_files import delete_unfinished, make_resume_dir
-from tunnel_pool.torrent.sessions.session import TorrentSession, TorrentStatus
+from tunnel_pool.torrent.sessions.session import TorrentSession
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
 RESUME_DIR = "resume"

@@ -52,8 +52,10 @@ def _mended_field(field: str) -> str:
     if name.partition(".")[0] == "xt":
         value = re.sub("%3a", ":", value.strip(), flags=re.IGNORECASE)
         value = _TOPIC.sub(lambda topic: topic[0].lower(), value)
+    content = unquote_to_bytes(value.encode(errors="surrogateescape"))
     try:
-        unquote_to_bytes(value).decode()
-    except UnicodeDecodeError:
-        value = quote(unquote_to_bytes(value).decode(errors="replace"))
+        content.decode()
+        value.encode()
+    except UnicodeError:
+        value = quote(content.decode(errors="replace"))
     return f"{name}{equals}{value}".replace(" ", "%20").replace("\t", "%20")

@@ -4,9 +4,11 @@ What can't be is left alone. What may be, by its size, is checked before anythin
 right, it is somebody else's.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 from tunnel_pool.torrent.entries import Entry, Part
 
@@ -48,3 +50,13 @@ def size_of(path: str) -> int | None:
         return os.stat(path).st_size
     except OSError:
         return None
+
+
+def bring(source: Path, target: Path) -> None:
+    """Move what a run that was killed has left of a torrent to where the rest of it is; nothing there is replaced."""
+    for path in source.rglob("*"):
+        place = target / path.relative_to(source)
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.link(path, place)

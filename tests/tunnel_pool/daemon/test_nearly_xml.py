@@ -81,6 +81,10 @@ def test_an_encoding_that_is_none_of_a_text_is_passed_over():
         (f"<comments>{LINK}</comments>", LINK),
         ('<enclosure url="http://t/unknown"/>', "http://t/unknown"),
         ("", "https://site.example/1"),
+        ('<link>https://t/a.torrent</link><m:content xmlns:m="http://search.yahoo.com/mrss/" url="http://t/a.jpg"/>',
+         "https://t/a.torrent"),
+        ('<m:content xmlns:m="http://search.yahoo.com/mrss/" url="http://t/a.jpg" medium="image"/>',
+         "https://site.example/1"),
     ],
 )  # fmt: skip
 def test_the_torrent_is_taken_and_not_its_picture(item, url):
@@ -104,6 +108,10 @@ def test_of_several_enclosures_of_atom_the_torrents_is_taken():
 def test_a_document_type_that_defines_entities_is_refused(head):
     with pytest.raises(FeedError, match="document type"):
         read_feed(rss("&a;", head=head).encode())
+
+
+def test_comments_without_an_end_take_no_time():
+    assert "&amp;" in mended(b"<!--" * 200_000 + b" & ")
 
 
 @given(st.binary(max_size=300), st.text(max_size=12))

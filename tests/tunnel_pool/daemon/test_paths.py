@@ -1,5 +1,6 @@
 """Tests which torrent owns which path: a torrent never writes to an existing file that is not its own."""
 
+import dataclasses
 import hashlib
 import os
 import time
@@ -18,6 +19,7 @@ from tunnel_pool.daemon.changes.edits import AddRequest, Move, Remove, Rename, R
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
+from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.upkeep import incomplete
 from tunnel_pool.torrent.entries import Entry
@@ -61,6 +63,13 @@ def plain(folder, **more):
 async def add(here, torrent, folder, **more):
     parameters = read_metainfo(torrent) if isinstance(torrent, bytes) else parse_torrent(torrent)
     return (await here.changes.add(parameters, plain(folder, **more)))[0]
+
+
+async def begun(here, torrent, folder, **more):
+    """Add a torrent, and return it once its places were looked at, so that what is there from now on may be its own."""
+    added = await add(here, torrent, folder, **more)
+    await until(lambda: not added.record.untouched)
+    return added
 
 
 @pytest.fixture
@@ -370,7 +379,8 @@ async def test_torrents_that_wait_in_the_queue_are_looked_at_when_their_turn_com
             lambda old: msgspec.structs.replace(old, download_queue_enabled=True, download_queue_size=1)
         )
         first, second, third = [await add(here, torrent, own) for torrent in torrents]
-        assert [each.record.untouched for each in (first, second, third)] == [False, True, True]
+        await until(lambda: not first.record.untouched)
+        assert [each.record.untouched for each in (second, third)] == [True, True]
         (own / "second").mkdir(parents=True)
         (own / "second" / "a").write_bytes(b"a stranger's")
         await here.changes.apply([first], Remove(delete_files=False))
@@ -384,7 +394,7 @@ async def test_torrents_that_wait_in_the_queue_are_looked_at_when_their_turn_com
 async def test_a_file_that_comes_to_be_wanted_is_not_written_over_anothers(tmp_path, state):
     own = tmp_path / "own"
     async with daemon_here(state) as here:
-        added = await add(here, torrent_of("t", contents(["a", "b"], 32_768)), own, file_priorities=[4, 0])
+        added = await begun(here, torrent_of("t", contents(["a", "b"], 32_768)), own, file_priorities=[4, 0])
         (own / "t").mkdir(parents=True)
         (own / "t" / "b").write_bytes(b"a stranger's")
         with pytest.raises(RequestError, match="a file of that name is there already"):
@@ -470,14 +480,52 @@ async def test_what_the_torrent_left_before_goes_with_it_though_it_is_wanted_no_
     assert files_below(own) == {}
 
 
+async def test_a_torrent_that_has_no_way_out_yet_is_looked_at_when_it_has(tmp_path, state):
+    own = tmp_path / "own"
+    async with daemon_here(state) as here:
+        parameters = read_metainfo(torrent_of("t", contents(["a"])))
+        added, _ = await here.changes.add(parameters, AddRequest(hops=1, folder=str(own)))
+        (own / "t").mkdir(parents=True)
+        (own / "t" / "a").write_bytes(b"a stranger's")
+        assert (added.activity, added.record.untouched) == (Activity.RUNNING, True)
+        await here.changes.apply([added], Remove(delete_files=True))
+        await here.changes.removals.ended()
+    assert files_below(own) == {own / "t" / "a": b"a stranger's"}
+
+
+@pytest.mark.parametrize("edit", [Move("other"), Rename("t", "u"), Rename("t/b", "u")], ids=["move", "folder", "file"])
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_what_is_at_a_place_that_was_never_written_to_is_neither_moved_nor_renamed(
+    edit, is_begun, seeder, tmp_path, state
+):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a", "b"], 65_536), folder=seeder.folder)
+    seeder.start(read_metainfo(torrent))
+    edit = dataclasses.replace(edit, folder=str(tmp_path / "other")) if isinstance(edit, Move) else edit
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, own, file_priorities=[4, 0], stopped=not is_begun)
+        if is_begun:
+            added.handle.connect_peer(seeder.address)
+            await until(lambda: added.is_finished)
+        (own / "t").mkdir(parents=True, exist_ok=True)
+        (own / "t" / "b").write_bytes(b"a stranger's")
+        with pytest.raises(RequestError, match="/t/b is there, and is no file of this torrent"):
+            await here.changes.apply([added], edit)
+        assert (own / "t" / "b").read_bytes() == b"a stranger's"
+        (own / "t" / "b").unlink()
+        await here.changes.apply([added], edit)
+
+
 def test_a_copy_that_was_cut_short_goes_with_its_torrent_and_a_strangers_file_stays(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
-    for folder, files in ((source, {"a": b"123456", "b": b"123456"}), (target, {"a": b"123", "b": b"??", "c": b"1"})):
+    begun = b"1" * 100_000 + bytes(900_000)  # libtorrent gives a copy its whole length first
+    there = {"a": b"123456", "b": b"123456", "d": b"1" * 1_000_000}
+    for folder, files in ((source, there), (target, {"a": b"123", "b": b"??", "c": b"1", "d": begun})):
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
     found = [
-        file.path for file in disk.files_in(str(target), "abc") if disk.is_in_the_way(file, str(source), str(target))
+        file.path for file in disk.files_in(str(target), "abcd") if disk.is_in_the_way(file, str(source), str(target))
     ]
     assert found == [str(target / "b")]
     assert not any(disk.is_in_the_way(file, str(source), "") for file in disk.files_in(str(target), "abc"))
@@ -502,7 +550,7 @@ async def test_a_torrent_that_is_added_again_knows_the_files_that_it_has_left(se
     torrent = torrent_of("t", files, folder=seeder.folder)
     seeder.start(read_metainfo(torrent))
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own")
+        added = await begun(here, torrent, tmp_path / "own")
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])  # as far as it had come
         await here.changes.apply([added], Remove())
@@ -550,7 +598,7 @@ async def test_a_torrent_knows_the_files_that_it_has_left_before_it_was_elsewher
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own")
+        added = await begun(here, torrent, tmp_path / "own")
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])
         await here.changes.apply([added], Remove())
@@ -564,7 +612,7 @@ async def test_a_file_that_is_wanted_again_is_the_torrents_where_it_was_there_be
     files, place = contents(["a", "b", "c"], 20_000), tmp_path / "own" / "t"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own")
+        added = await begun(here, torrent, tmp_path / "own")
         place.mkdir(parents=True)
         (place / "b").write_bytes(files["b"][:10_000])
         await here.changes.apply([added], Select(lambda torrent: [4, 0, 0]))
@@ -584,7 +632,7 @@ async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_
     files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
     torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await add(here, torrent, tmp_path / "own")
+        added = await begun(here, torrent, tmp_path / "own")
         place.parent.mkdir(parents=True)
         place.write_bytes(files["a"][:10_000])
         await here.changes.apply([added], Remove())

@@ -1,6 +1,7 @@
 """Tests real libtorrent with a real SOCKS5 server: nothing bypasses the proxy, and a second run resumes the first."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -254,6 +255,13 @@ async def test_a_download_writes_to_no_file_that_is_not_its_own(size, tmp_path):
             session.check(others_go_on=False)
         assert stranger.read_bytes() == b"s" * size
         assert added.handle.status().flags & lt.torrent_flags.paused
+    async with session_over(Consumer(), tmp_path / "resume") as (
+        session,
+        _,
+    ):  # nothing was saved by which it is its own
+        session.add(lt.load_torrent_buffer(torrent), tmp_path)
+        (added,) = session._torrents.values()
+        await until(lambda: added.error)
     async with session_over(Consumer(), tmp_path / "resume2") as (session, _):
         session.add(lt.load_torrent_buffer(torrent), tmp_path / "seeds")
         (added,) = session._torrents.values()
@@ -284,6 +292,13 @@ async def test_a_download_by_magnet_link_writes_to_no_file_that_is_not_its_own(s
         await until(lambda: added.error)
         assert f"{stranger} is there already" in added.error
         await until(lambda: added.handle.status().flags & lt.torrent_flags.paused)
+        assert stranger.read_bytes() == b"s" * size
+    async with session_over(Consumer(), tmp_path / "resume") as (session, _):
+        session.add(parse_torrent(link), tmp_path)
+        (added,) = session._torrents.values()
+        with contextlib.suppress(RuntimeError):  # it is known already
+            added.handle.set_metadata(info)
+        await until(lambda: added.error)
         assert stranger.read_bytes() == b"s" * size
 
 

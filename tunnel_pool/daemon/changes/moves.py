@@ -49,8 +49,7 @@ class Moves:
             if not has_some:
                 is_any_there, is_own = await paths.take_over(record.infohash, record.folder, entries)
                 record.taking_over = (is_any_there and not is_own) or does_share or is_gone
-                waits = record.stopped or self._library.scheduler.is_full
-                record.untouched = waits and not record.taking_over
+                record.untouched = not record.taking_over
         if not is_gone and not is_any_there:
             self._put_aside(record, parameters.ti is not None)
         await paths.learn([record.folder, record.folder_when_done])
@@ -144,6 +143,7 @@ class Moves:
         if edit.with_files and torrent.record.taking_over and not _has_nothing(torrent):
             raise RequestError(NOT_ITS_OWN)
         if edit.with_files and not torrent.record.taking_over:
+            await self._library.paths.check_own(torrent)
             await self._check_move(torrent, folder)
         else:
             await self._check_look(torrent, folder)
@@ -176,6 +176,8 @@ class Moves:
         moved = torrent.waiting.move()
         before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
+        if torrent.record.is_incoming:  # it has written nothing there, if it has not run
+            fields["untouched"] = not (torrent.has_run or torrent.summary.total_done)
         try:
             try:
                 torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)

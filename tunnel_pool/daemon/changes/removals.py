@@ -70,6 +70,8 @@ class Removals:
         files = torrent_files(torrent, set(torrent.file_indexes()) - unwritten)
         others = torrent_files(torrent, unwritten, with_parts=False)
         files += [file for file in others if disk.are_left([Entry(file.path, 0)], left)]
+        if torrent.is_moving:  # nothing was there when that began
+            return files
         return [file for file in files if not disk.is_in_the_way(file, record.folder, record.moving_to)]
 
     async def _let_go(

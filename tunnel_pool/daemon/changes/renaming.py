@@ -35,6 +35,7 @@ async def check_rename(library: Library, torrent: Torrent, edit: Rename) -> Rena
         raise RequestError("the torrent is being moved")
     if torrent.record.taking_over:
         raise RequestError(NOT_ITS_OWN)
+    await library.paths.check_own(torrent)
     indexes = torrent.file_indexes()
     paths = dict(zip(indexes, torrent.file_paths(indexes), strict=True))
     renames = renames_of(paths, path, name)

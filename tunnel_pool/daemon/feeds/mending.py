@@ -6,6 +6,7 @@ Nothing is added that could grow: a document type that defines entities stays, a
 import codecs
 import html.entities
 import re
+from collections.abc import Iterator
 
 # What is a single character in HTML, and in XML needs a document type.
 _NAMED = html.entities.name2codepoint
@@ -21,7 +22,7 @@ _DECLARED = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:-]
 _DECLARATION = re.compile(r"<\?xml[^>]{0,500}\?>")
 _DOCUMENT_TYPE = re.compile(r"<!DOCTYPE[^\[\]<>]{0,1000}>", re.IGNORECASE)  # without entities of its own
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
-_LITERAL = re.compile(r"<!\[CDATA\[.*?\]\]>|<!--.*?-->", re.DOTALL)
+_LITERAL = re.compile(r"<!\[CDATA\[|<!--")
 _AMPERSAND = re.compile(r"&(?:(#[0-9]{1,7}|#x[0-9a-fA-F]{1,6})(;)|([a-zA-Z][a-zA-Z0-9]{0,30})(;))?")
 
 
@@ -32,10 +33,21 @@ def mended(document: bytes, charset: str = "") -> str:
     head, rest = text[:4096], text[4096:]
     text = _DOCUMENT_TYPE.sub("", head, count=1) + rest
     parts, at = [], 0
-    for literal in _LITERAL.finditer(text):
-        parts += [_AMPERSAND.sub(_character, text[at : literal.start()]), literal[0]]
-        at = literal.end()
+    for begin, end in _literals(text):
+        parts += [_AMPERSAND.sub(_character, text[at:begin]), text[begin:end]]
+        at = end
     return "".join([*parts, _AMPERSAND.sub(_character, text[at:])]).lstrip()
+
+
+def _literals(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where parts begin and end that mean what they say: comments, and CDATA. One that does not end is none."""
+    at = 0
+    while (begin := _LITERAL.search(text, at)) is not None:
+        close = "-->" if begin[0] == "<!--" else "]]>"
+        if (end := text.find(close, begin.end())) < 0:
+            return
+        at = end + len(close)
+        yield begin.start(), at
 
 
 def _decoded(document: bytes, charset: str) -> str:

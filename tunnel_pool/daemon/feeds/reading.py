@@ -150,7 +150,11 @@ def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None,
     one: a feed may have pictures, too.
     """
     enclosures = [
-        (each, (each.get("url") or each.get("href") or "").strip(), each.get("type", "").lower())
+        (
+            each,
+            (each.get("url") or each.get("href") or "").strip(),
+            (each.get("type") or each.get("medium") or "").lower(),
+        )
         for each in item
         if _local(each.tag) in ("enclosure", "content") or each.get("rel") == "enclosure"
     ]
@@ -165,9 +169,16 @@ def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None,
     fetched: list[tuple[Element | None, str]] = [
         (each, url) for each, url, kind in enclosures if _is_torrent(url, kind)
     ]
+    if _is_torrent(link, ""):
+        fetched.append((None, link))
     fetched += [(each, url) for each, url, kind in enclosures if kind.partition("/")[0] not in NO_TORRENTS]
     fetched.append((None, link))
     return next(((each, url) for each, url in fetched if url and len(url) <= MAX_URL_CHARACTERS), (None, ""))
+
+
+def _kind_of(enclosure: Element) -> str:
+    """Return its media type, or the kind of medium that it is (Media RSS)."""
+    return (enclosure.get("type") or enclosure.get("medium") or "").lower()
 
 
 def _is_torrent(url: str, kind: str) -> bool:

@@ -225,7 +225,8 @@ class Life:
         may_meet = may_check and not facts.takes_over and not facts.is_untouched
         is_verifying = self.check is Check.VERIFYING
         runs = is_verifying or (facts.is_checking and may_check) or (may_meet and facts.has_way)
-        return Orders(runs, runs and not may_meet, may_meet, may_check and facts.is_untouched)
+        looks_first = may_check and facts.is_untouched and facts.has_way
+        return Orders(runs, runs and not may_meet, may_meet, looks_first)
 
     def state(self, facts: Facts) -> State:
         """Return the first of the states that holds."""

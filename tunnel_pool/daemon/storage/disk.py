@@ -15,7 +15,7 @@ from tunnel_pool.daemon.rules.room import NOT_TOLD, FreeSpace
 from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.torrent.entries import Entry, entries_in
 
-COMPARED_BYTES = 1 << 20
+COMPARED_BYTES = 1 << 16
 MOST_LEFT = 1000  # files of a removed torrent that are remembered; one with more is checked like a stranger's
 CLOSED_WITHIN_S = 15.0  # libtorrent writes to the files of a removed torrent for no longer
 Identity = tuple[int, int]
@@ -173,9 +173,9 @@ def is_in_the_way(file: Deletion, source: str, target: str) -> bool:
 
 
 def _may_arrive(path: Path, destination: Path) -> bool:
-    """Return whether nothing is at the destination, or a beginning of the file, as a copy leaves that is cut short.
+    """Return whether nothing is at the destination, or a copy of the file that was cut short: what is missing is zeros.
 
-    Raises OSError.
+    libtorrent gives a copy its whole length first. Raises OSError.
     """
     if not os.path.lexists(destination):
         return True
@@ -183,6 +183,7 @@ def _may_arrive(path: Path, destination: Path) -> bool:
         return False
     with path.open("rb") as whole, destination.open("rb") as begun:
         while piece := begun.read(COMPARED_BYTES):
-            if whole.read(len(piece)) != piece:
+            there = whole.read(len(piece))
+            if len(there) < len(piece) or not there.startswith(piece.rstrip(b"\0")):
                 return False
     return True

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 import libtorrent as lt
 
@@ -24,6 +25,7 @@ from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry, Part, parts_of, pieces_of
 from tunnel_pool.torrent.takeover import look_at, stranger
 
+LOOKS_AT_ONCE = 64  # torrents whose turn has come; the others ask again in the next tick
 TO_DO = "move it away and verify the torrent, or set another location"
 
 logger = logging.getLogger(__name__)
@@ -142,13 +144,19 @@ class Paths:
 
     async def given_up(self, torrent: Torrent, priorities: Sequence[int]) -> list[int]:
         """Return the files that these priorities want no longer, and that are there: the torrent has written them."""
-        if torrent.layout is None:
+        if torrent.layout is None or torrent.record.untouched:
             return []
         indexes = [i for i in torrent.file_indexes() if torrent.is_wanted(i) and priority_of(priorities, i) == UNWANTED]
         places = [os.path.join(torrent.record.folder, path) for path in torrent.file_paths(indexes)]
         return await asyncio.to_thread(
             lambda: [index for index, place in zip(indexes, places, strict=True) if os.path.lexists(place)]
         )
+
+    async def check_own(self, torrent: Torrent) -> None:
+        """Raises RequestError where another's file is at a place to which the torrent has written nothing."""
+        left = self._records.left_by(torrent.record.infohash)
+        if path := await asyncio.to_thread(_stranger_of, torrent, left):
+            raise RequestError(f"{path} is there, and is no file of this torrent: move it away first")
 
     async def take_over(self, infohash: str, folder: str, entries: Iterable[Entry]) -> tuple[bool, bool]:
         """Return whether any of these files is there, and whether all that are were left there by the torrent.
@@ -173,7 +181,7 @@ class Paths:
     async def _look_first(self) -> None:
         records = self._records
         async with records.changing:
-            torrents, self._unlooked = self._unlooked, {}
+            torrents, self._unlooked = dict(islice(self._unlooked.items(), LOOKS_AT_ONCE)), {}
             found: list[tuple[Torrent, dict[str, object]]] = []
             for torrent in torrents.values():
                 record = torrent.record
@@ -291,6 +299,12 @@ def never_written(torrent: Torrent) -> set[int]:
         for index in others
         if not any(piece in pieces or (piece not in shared and has[piece]) for piece in pieces_of(layout, index))
     }
+
+
+def _stranger_of(torrent: Torrent, left: disk.Left) -> str:
+    """Return the first path of a file that the torrent has neither written nor left; empty if there is none."""
+    places = [os.path.join(torrent.record.folder, path) for path in torrent.file_paths(sorted(never_written(torrent)))]
+    return next((place for place in places if not disk.are_left([Entry(place, 0)], left)), "")
 
 
 def _folders(torrent: Torrent) -> list[str]:

@@ -62,7 +62,6 @@ class Scheduler:
         self._soon: asyncio.TimerHandle | None = None
         self._ended = False
         self._has_shares = False  # whether a torrent may take part of a group's limit
-        self.is_full = False  # whether a download that is added has to wait for its turn, as far as is known
         self.look_first: Callable[[Torrent], None] = lambda torrent: None  # at its places, before it writes there
 
     def end(self) -> None:
@@ -104,13 +103,8 @@ class Scheduler:
             return
         now_s = time.monotonic()
         views = (self._view(each, now_s) for each in self._torrents.values())
-        running, has_room = 0, True
         for infohash, activity in plan(views, limits, self.room.budget()).items():
-            torrent = self._torrents[infohash]
-            torrent.plan(activity)
-            running += activity is Activity.RUNNING and not torrent.is_finished
-            has_room = has_room and activity is not Activity.NO_ROOM
-        self.is_full = not has_room or (limits.downloads is not None and running >= limits.downloads)
+            self._torrents[infohash].plan(activity)
         self._planned = made_of
 
     def _tend(self, now_s: float, limits: QueueLimits) -> None:
@@ -162,7 +156,7 @@ class Scheduler:
             self.look_first(torrent)
         self._join_swarms(torrent, orders.may_meet)
         is_done = orders.runs is not torrent.is_paused and torrent.is_measured and now_s >= torrent.life.held_until_s
-        if is_done and not torrent.summary.is_uploading_only:
+        if is_done and not (torrent.summary.is_uploading_only or orders.looks_first):
             torrent.settle(is_reachable)
 
     def _is_reachable(self, lane: Lane) -> bool:

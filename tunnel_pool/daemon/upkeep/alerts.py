@@ -21,6 +21,7 @@ from tunnel_pool.torrent.announces.words import refusal_of, warning_of
 FILE_TOO_SHORT = 23  # in libtorrent's category (error_code.hpp)
 CHECK_AGAIN_S = 60.0
 TRY_AGAIN_S = 60.0
+SAME_ANNOUNCE_S = 10.0  # a torrent that has two hashes is announced by both within so long
 WARNED_BEFORE_S = 2.0  # a tracker's warning is told of so much before its peers, at most
 STALE_S = 5.0  # how long reads that were asked for before may still fail
 
@@ -152,6 +153,9 @@ class AlertReader:
 
     def _tracker_error_alert(self, torrent: Torrent, alert: lt.tracker_error_alert) -> None:
         said, is_refusal = refusal_of(alert)
+        before = torrent.trackers.get(alert.tracker_url())
+        if before is not None and not before.said and time.time() < before.at_s + SAME_ANNOUNCE_S:
+            return  # of a hybrid's two hashes, the tracker takes one
         torrent.announced(alert.tracker_url(), Announced(time.time(), 0, said, is_refusal))
 
     def _storage_moved_alert(self, torrent: Torrent, alert: lt.storage_moved_alert) -> None:

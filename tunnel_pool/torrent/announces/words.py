@@ -35,5 +35,6 @@ def warning_of(alert: lt.tracker_warning_alert) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    some = text[: 4 * MAX_CHARACTERS]
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in some).split())
     return line[:MAX_CHARACTERS]

@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tra
 from tunnel_pool.torrent.entries import parts_of
 from tunnel_pool.torrent.leftovers import take_leftovers
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
+from tunnel_pool.torrent.sessions.added import Added, TorrentStatus, flags_of
 from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
 from tunnel_pool.torrent.sessions.resume_files import ResumeFiles, places_in
 from tunnel_pool.torrent.sessions.session_settings import anonymous_settings
-from tunnel_pool.torrent.takeover import look_at, stranger
+from tunnel_pool.torrent.takeover import bring, look_at, stranger
 
 POLL_S = 0.2
 RESUME_INTERVAL_S = 5.0
@@ -39,45 +39,7 @@ IN_THE_WAY = "{} is there already, and is no file of this torrent: move it away,
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TorrentStatus:
-    infohash: str
-    name: str
-    done_bytes: int
-    wanted_bytes: int  # 0 until the metadata is known
-    downloaded_bytes: int  # in this run
-    uploaded_bytes: int  # in this run
-    download_bytes_per_s: int
-    peers: int
-    finished: bool
-    hidden_hashes: tuple[bytes, ...] = ()  # the hashes that its hidden swarms are named by, as far as they are known
-
-
-@dataclass(slots=True)
-class _Torrent:
-    handle: lt.torrent_handle
-    peers: frozenset[Address]  # peers that are asked until they are there
-    status: TorrentStatus
-    seed: bool
-    error: str | None = None
-    saving: bool = False
-    home: Path | None = None  # where its files go once they are known; until then they have a folder of their own
-    moved: "asyncio.Future[None] | None" = None  # to be there
-    checked: asyncio.Event = field(default_factory=asyncio.Event)  # set once libtorrent knows what is there
-
-    @property
-    def peer_count(self) -> int:
-        return self.status.peers
-
-    @property
-    def is_finished(self) -> bool:
-        return self.status.finished
-
-    def give_up_peers(self, lost: frozenset[Address]) -> None:
-        self.peers -= lost
-
-
-class TorrentSession(LibtorrentSession[_Torrent]):
+class TorrentSession(LibtorrentSession[Added]):
     """Runs torrents over one SOCKS5 server. `start`, then `add`; `stop` saves where they stand."""
 
     def __init__(
@@ -95,7 +57,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         self.on_changed: Callable[[], object] = lambda: None  # called when a torrent's status has changed
         super().__init__(anonymous_settings(socks_port, dht, private, secret), lockdown=lockdown)
         self._rules = tracker_rules(lockdown is not None, private)
-        self._by_infohash: dict[str, _Torrent] = {}  # by the infohash with which each was added
+        self._by_infohash: dict[str, Added] = {}  # by the infohash with which each was added
         self._changed = asyncio.Event()
         self._beginnings: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
@@ -125,25 +87,23 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         parameters.save_path = str(aside if is_aside else save_dir)
         if left_out := strip(parameters, self._rules):
             logger.warning("%s", left_out_trackers(left_out, self._rules))
-        parameters.flags = _flags(parameters, seed, takes_over)
+        parameters.flags = flags_of(parameters, seed, takes_over)
         try:
             handle = self._session.add_torrent(parameters)
         except RuntimeError as error:
             raise UserError(f"cannot add torrent {infohash}: {error}") from None
         status = TorrentStatus(infohash, parameters.name or infohash, 0, 0, 0, 0, 0, 0, False)
-        torrent = _Torrent(handle, frozenset(peers), status, seed)
+        torrent = Added(handle, frozenset(peers), status, seed)
         self._by_infohash[infohash] = self._torrents[handle] = torrent
+        torrent.is_unjudged = takes_over
+        torrent.home = save_dir if is_aside else None
         if takes_over:
             handle.resume()
         begin = self._take_over(torrent, parameters) if takes_over else self._begin(torrent, parameters, is_resumed)
         _spawn(begin, self._beginnings)
-        if is_aside:
-            torrent.home = save_dir
-            if parameters.ti is not None:
-                _spawn(self._go_home(torrent), self._beginnings)
         return infohash
 
-    async def _go_home(self, torrent: _Torrent) -> None:
+    async def _go_home(self, torrent: Added) -> None:
         """Move the files of a torrent that a magnet link named to its folder, unless others' files are there."""
         home, handle = torrent.home, torrent.handle
         assert home is not None
@@ -151,10 +111,16 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         aside = Path(status.save_path)
         parameters = lt.add_torrent_params()
         parameters.ti, parameters.save_path = status.torrent_file, str(home)
+        assert parameters.ti is not None
+        layout = parameters.ti.layout()
+        parameters.renamed_files = {
+            index: status.renamed_files.file_path(layout, index) for index in range(layout.num_files())
+        }
         torrent.moved = asyncio.get_running_loop().create_future()
         try:
             takes_over = await asyncio.to_thread(_take_over, parameters, home)
             if takes_over:
+                torrent.is_unjudged = True
                 handle.pause()
             flags = lt.move_flags_t
             handle.move_storage(str(home), flags.reset_save_path if takes_over else flags.fail_if_exist)
@@ -165,17 +131,24 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             self._tell_changed()
             return
         if takes_over:
+            await asyncio.to_thread(bring, aside, home)
             torrent.checked.clear()
             handle.force_recheck()
             handle.set_flags(lt.torrent_flags.stop_when_ready)
             handle.resume()
             await self._take_over(torrent, parameters)
+            if torrent.error is not None:
+                return
         await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
         torrent.home = None
+        for _ in range(LOOKS):
+            if not torrent.saving:
+                break
+            await asyncio.sleep(LOOK_S)
         self._request_save(torrent, 0)  # a kill that comes before would have these files checked
         self._on_statuses([handle.status()])
 
-    async def _take_over(self, torrent: _Torrent, parameters: lt.add_torrent_params) -> None:
+    async def _take_over(self, torrent: Added, parameters: lt.add_torrent_params) -> None:
         """Begin once what is there was checked, if it is the torrent's own."""
         await torrent.checked.wait()  # libtorrent has stopped it then
         has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
@@ -186,9 +159,10 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             torrent.error = IN_THE_WAY.format(path)
             self._tell_changed()
         else:
+            torrent.is_unjudged = False
             await self._begin(torrent, parameters, is_resumed=False)
 
-    async def _begin(self, torrent: _Torrent, parameters: lt.add_torrent_params, is_resumed: bool) -> None:
+    async def _begin(self, torrent: Added, parameters: lt.add_torrent_params, is_resumed: bool) -> None:
         """Resume a torrent, once libtorrent has checked its resume data: it then connects to known peers at once.
 
         What a killed run has written since it saved this data is taken before.
@@ -205,6 +179,8 @@ class TorrentSession(LibtorrentSession[_Torrent]):
         if torrent.error is None:
             self.connect_peers()
             torrent.handle.resume()
+        if torrent.home is not None and torrent.moved is None and torrent.handle.status().has_metadata:
+            await self._go_home(torrent)
 
     def add_peer(self, infohash: str, peer: Address) -> None:
         """Connect to a peer, again and again until it is lost (`reconnect`)."""
@@ -262,15 +238,15 @@ class TorrentSession(LibtorrentSession[_Torrent]):
 
     # Resume data
 
-    def _request_save(self, torrent: _Torrent, flags: int) -> None:
-        if not torrent.saving and torrent.handle.is_valid():
+    def _request_save(self, torrent: Added, flags: int) -> None:
+        if not (torrent.saving or torrent.is_unjudged) and torrent.handle.is_valid():
             torrent.saving = True
             torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict | flags)
 
-    def _write(self, torrent: _Torrent, data: bytes) -> None:
+    def _write(self, torrent: Added, data: bytes) -> None:
         _spawn(self._write_off_loop(torrent, data), self._writes)
 
-    async def _write_off_loop(self, torrent: _Torrent, data: bytes) -> None:
+    async def _write_off_loop(self, torrent: Added, data: bytes) -> None:
         """Write one state of a torrent at a time, so that an older one can't come last."""
         try:
             await asyncio.to_thread(self._resume_files.write, torrent.status.infohash, data)
@@ -320,13 +296,17 @@ class TorrentSession(LibtorrentSession[_Torrent]):
     def _on_place(self, alert: Any) -> None:
         """Go on with a torrent whose files have become known, or have been moved."""
         match type(alert).__name__:
-            case "metadata_received_alert" if self._torrents[alert.handle].home is not None:
+            case "metadata_received_alert" if self._may_go_home(self._torrents[alert.handle]):
                 _spawn(self._go_home(self._torrents[alert.handle]), self._beginnings)
             case "storage_moved_alert" | "storage_moved_failed_alert":
                 self._on_moved(self._torrents[alert.handle], alert)
 
     @staticmethod
-    def _on_moved(torrent: _Torrent, alert: Any) -> None:
+    def _may_go_home(torrent: Added) -> bool:
+        return torrent.home is not None and torrent.moved is None
+
+    @staticmethod
+    def _on_moved(torrent: Added, alert: Any) -> None:
         if torrent.moved is None or torrent.moved.done():
             return
         if isinstance(alert, lt.storage_moved_alert):
@@ -335,7 +315,7 @@ class TorrentSession(LibtorrentSession[_Torrent]):
             why = f"cannot move it to {torrent.home}: {alert.error.message()}"
             torrent.moved.set_exception(UserError(f"{why}: make room there, or choose another folder by --save"))
 
-    def _on_file_error(self, torrent: _Torrent, alert: Any) -> None:
+    def _on_file_error(self, torrent: Added, alert: Any) -> None:
         """Handle a torrent that libtorrent has stopped for an error of a file."""
         if torrent.error is not None:
             return  # said once
@@ -374,18 +354,6 @@ def _take_over(parameters: lt.add_torrent_params, folder: Path) -> bool:
     if in_the_way:
         raise UserError(IN_THE_WAY.format(in_the_way))
     return is_any_there
-
-
-def _flags(parameters: lt.add_torrent_params, seed: bool, takes_over: bool) -> int:
-    flags = lt.torrent_flags
-    # After a full disk, resume data has upload_mode set, in which libtorrent downloads nothing.
-    wanted = (parameters.flags & ~(flags.auto_managed | flags.upload_mode)) | flags.paused
-    if takes_over:
-        wanted |= flags.stop_when_ready
-    if seed:
-        # Without upload_mode libtorrent would overwrite files that the user has changed, with data from peers.
-        wanted |= flags.seed_mode | flags.upload_mode
-    return wanted
 
 
 def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
