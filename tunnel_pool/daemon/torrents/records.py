@@ -179,9 +179,14 @@ class Records:
                 raise answer
 
     async def resume_data(self, torrent: Torrent) -> bytes:
-        """Return the resume data as libtorrent has it now. Raises StoreError."""
+        """Return the resume data as libtorrent has it now. Raises StoreError.
+
+        It names pieces that libtorrent has found right and not written yet. These are written meanwhile: a kill would
+        leave zeros in their place, which the next start would believe.
+        """
         try:
-            torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict)
+            flags = lt.torrent_handle.save_info_dict | lt.torrent_handle.flush_disk_cache
+            torrent.handle.save_resume_data(flags)
         except RuntimeError:
             raise StoreError("the torrent is gone") from None
         future = torrent.waiting.resume_data()
