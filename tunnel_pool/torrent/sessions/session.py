@@ -145,7 +145,7 @@ class TorrentSession(LibtorrentSession[Added]):
             if not torrent.saving:
                 break
             await asyncio.sleep(LOOK_S)
-        self._request_save(torrent, 0)  # a kill that comes before would have these files checked
+        self._request_save(torrent)  # a kill that comes before would have these files checked
         self._on_statuses([handle.status()])
 
     async def _take_over(self, torrent: Added, parameters: lt.add_torrent_params) -> None:
@@ -227,7 +227,7 @@ class TorrentSession(LibtorrentSession[Added]):
             self._poller.cancel()
         self._session.pause()
         for torrent in self._torrents.values():
-            self._request_save(torrent, lt.torrent_handle.flush_disk_cache)
+            self._request_save(torrent)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while any(torrent.saving for torrent in self._torrents.values()) and time.monotonic() < deadline_s:
             self._handle_alerts()
@@ -238,10 +238,12 @@ class TorrentSession(LibtorrentSession[Added]):
 
     # Resume data
 
-    def _request_save(self, torrent: Added, flags: int) -> None:
+    def _request_save(self, torrent: Added, flags: int = 0) -> None:
+        """Have what libtorrent has found right written, and told of: a kill would leave zeros in its place."""
         if not (torrent.saving or torrent.is_unjudged) and torrent.handle.is_valid():
             torrent.saving = True
-            torrent.handle.save_resume_data(lt.torrent_handle.save_info_dict | flags)
+            always = lt.torrent_handle.save_info_dict | lt.torrent_handle.flush_disk_cache
+            torrent.handle.save_resume_data(always | flags)
 
     def _write(self, torrent: Added, data: bytes) -> None:
         _spawn(self._write_off_loop(torrent, data), self._writes)
@@ -285,7 +287,7 @@ class TorrentSession(LibtorrentSession[Added]):
                 case "torrent_checked_alert":
                     self._torrents[alert.handle].checked.set()
                 case "torrent_finished_alert":
-                    self._request_save(self._torrents[alert.handle], 0)
+                    self._request_save(self._torrents[alert.handle])
                 case "listen_succeeded_alert":
                     self._listening(alert)
                 case "file_error_alert":
