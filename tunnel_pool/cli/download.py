@@ -46,14 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="Folder to download to (default: the current one).",
     )
-    parser.add_argument(
-        "--peer",
-        type=values.peer_address,
-        action="append",
-        default=[],
-        metavar="IP:PORT",
-        help="A BitTorrent peer to ask, through the tunnels. May be repeated.",
-    )
+    options.add_peer_option(parser, "through the tunnels")
     options.add_dht_option(parser)
     options.add_lockdown_option(parser)
     options.add_isolate_option(parser, labels=False)

@@ -10,7 +10,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.torrent.entries import pieces_of, real_files
+from tunnel_pool.torrent.entries import parts_of, places_in
 from tunnel_pool.torrent.metainfo import MAX_TORRENT_FILE_BYTES, read_metainfo
 from tunnel_pool.torrent.takeover import size_of
 
@@ -141,13 +141,9 @@ def missing_files(parameters: lt.add_torrent_params) -> int | None:
     """Return how many files that should be whole are not there, by their sizes; None where nobody can see that."""
     if not os.path.isdir(parameters.save_path):
         return None
-    layout, has, missing = info_of(parameters).layout(), list(parameters.have_pieces), 0
-    paths = paths_of(parameters)
-    for index in real_files(layout):
-        pieces = pieces_of(layout, index)
-        if pieces and all(at < len(has) and has[at] for at in pieces):
-            missing += size_of(os.path.join(parameters.save_path, paths[index])) != layout.file_size(index)
-    return missing
+    places = places_in(parameters, parameters.save_path)
+    parts = parts_of(info_of(parameters).layout(), places, list(parameters.have_pieces))
+    return sum(part.is_whole and size_of(part.entry.path) != part.entry.size for part in parts)
 
 
 def usual_names(parameters: lt.add_torrent_params, end: str) -> list[tuple[str, str]]:

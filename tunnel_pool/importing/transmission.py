@@ -40,7 +40,7 @@ USUAL = (
 )
 NAME = "Transmission"
 PRIORITIES = {-1: LOW, 0: NORMAL, 1: HIGH}
-OLD_KEYS = {b"sequential_download": b"sequentialDownload", b"sequentialDownload": b"sequentialDownload"}
+OLD_KEYS = {b"sequential_download": b"sequentialDownload"}  # those that had no hyphens
 RESERVED = re.compile(r'[<>:"|?*\x00-\x1f]')
 PARTIAL = ".part"  # what the names of files end with that are not whole (rename-partial-files)
 

@@ -1,6 +1,7 @@
 """The files of a torrent, and what is there of each. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import libtorrent as lt
@@ -40,6 +41,11 @@ def entries_in(parameters: lt.add_torrent_params) -> list[tuple[int, Entry]]:
         return []
     layout, renamed = parameters.ti.layout(), dict(parameters.renamed_files)
     return [(i, Entry(kept_name(renamed, layout, i), layout.file_size(i))) for i in real_files(layout)]
+
+
+def places_in(parameters: lt.add_torrent_params, folder: str) -> list[tuple[int, Entry]]:
+    """Return a torrent's files by their indexes, each by its whole path."""
+    return [(index, Entry(str(PurePosixPath(folder, path)), size)) for index, (path, size) in entries_in(parameters)]
 
 
 def parts_of(layout: lt.file_storage, entries: Iterable[tuple[int, Entry]], has: Sequence[bool]) -> list[Part]:

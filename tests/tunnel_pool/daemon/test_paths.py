@@ -72,6 +72,17 @@ async def begun(here, torrent, folder, **more):
     return added
 
 
+async def left_in_part(here, tmp_path):
+    """Return a torrent that was removed after it had written half of its file, in the folder `own`."""
+    files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
+    added = await begun(here, torrent, tmp_path / "own")
+    place.parent.mkdir(parents=True)
+    place.write_bytes(files["a"][:10_000])
+    await here.changes.apply([added], Remove())
+    return torrent
+
+
 @pytest.fixture
 def state(tmp_path_factory):
     return tmp_path_factory.mktemp("state")
@@ -595,13 +606,8 @@ async def test_a_stopped_torrent_that_waits_for_its_check_is_not_saved_again_and
 
 async def test_a_torrent_knows_the_files_that_it_has_left_before_it_was_elsewhere(tmp_path, state):
     """It may have been added and removed in several folders since."""
-    files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
-    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await begun(here, torrent, tmp_path / "own")
-        place.parent.mkdir(parents=True)
-        place.write_bytes(files["a"][:10_000])
-        await here.changes.apply([added], Remove())
+        torrent = await left_in_part(here, tmp_path)
         for folder, edit in (("other", Remove()), ("another", Remove(delete_files=True))):
             await here.changes.apply([await add(here, torrent, tmp_path / folder)], edit)
         assert not (await add(here, torrent, tmp_path / "own")).record.taking_over
@@ -629,13 +635,8 @@ async def test_a_file_that_is_wanted_again_is_the_torrents_where_it_was_there_be
 
 async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_path, state):
     """They are its own also where no piece is whole, as nobody else can have made them."""
-    files, place = contents(["a"], 20_000), tmp_path / "own" / "t" / "a"
-    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
     async with daemon_here(state) as here:
-        added = await begun(here, torrent, tmp_path / "own")
-        place.parent.mkdir(parents=True)
-        place.write_bytes(files["a"][:10_000])
-        await here.changes.apply([added], Remove())
+        torrent = await left_in_part(here, tmp_path)
         added = await add(here, torrent, tmp_path / "other")
         await here.changes.apply([added], Move(str(tmp_path / "own"), with_files=False))
         await until(lambda: not added.is_verifying)

@@ -413,21 +413,33 @@ async def test_two_changes_of_labels_at_a_time_both_hold(tmp_path):
 # Strangers
 
 
-async def test_a_tracker_that_answers_no_text_is_shown_with_its_torrent(tmp_path):
+@contextlib.asynccontextmanager
+async def asking_trackers(folder, paths):
+    """Yield a torrent whose trackers are at these paths of one host, that host, and both ways to ask of it.
+
+    What a tracker answers is said by the end of its path (ANSWERS).
+    """
+
     async def announce(request):
-        return web.Response(body=b"d14:failure reason4:\xff\xfe\x80!e")
+        status, body = ANSWERS[request.path.rpartition("/")[2]]
+        return web.Response(status=status, body=body)
 
     app = web.Application()
-    app.router.add_get("/announce", announce)
+    app.router.add_get("/{folder}/{kind}", announce)
     async with (
         serving_app(app, HostPort(unused_host(), 0), "cannot listen on") as tracker,
-        daemon_here(tmp_path) as here,
+        daemon_here(folder) as here,
         raw(here.address) as ask,
         Rpc(here.address) as rpc,
     ):
-        link = f"magnet:?xt=urn:btih:{NOBODY}&tr=http://{tracker}/announce"
+        link = "&tr=".join([f"magnet:?xt=urn:btih:{NOBODY}", *(f"http://{tracker}/{path}" for path in paths)])
         assert (await ask("POST", "torrents/add", {"urls": link, "tags": "hops:0"}))[0] == 200
         (torrent,) = here.library.torrents.values()
+        yield torrent, tracker, ask, rpc
+
+
+async def test_a_tracker_that_answers_no_text_is_shown_with_its_torrent(tmp_path):
+    async with asking_trackers(tmp_path, ["announce/unreadable"]) as (torrent, tracker, ask, rpc):
 
         def is_unreadable():
             try:
@@ -441,7 +453,7 @@ async def test_a_tracker_that_answers_no_text_is_shown_with_its_torrent(tmp_path
             assert status == 200, text
         assert "it answers what is no text" in text
         (shown,) = (await rpc.call("torrent_get", {"fields": ["tracker_stats"]}))["torrents"]
-        assert shown["tracker_stats"][0]["announce"] == f"http://{tracker}/announce"
+        assert shown["tracker_stats"][0]["announce"] == f"http://{tracker}/announce/unreadable"
 
 
 ANSWERS = {
@@ -467,21 +479,7 @@ ANSWERS = {
     ],
 )
 async def test_both_interfaces_say_what_trackers_said_and_why_they_said_nothing(paths, said, error, tmp_path):
-    async def announce(request):
-        status, body = ANSWERS[request.path.rpartition("/")[2]]
-        return web.Response(status=status, body=body)
-
-    app = web.Application()
-    app.router.add_get("/{folder}/{kind}", announce)
-    async with (
-        serving_app(app, HostPort(unused_host(), 0), "cannot listen on") as tracker,
-        daemon_here(tmp_path) as here,
-        raw(here.address) as ask,
-        Rpc(here.address) as rpc,
-    ):
-        link = "&tr=".join([f"magnet:?xt=urn:btih:{NOBODY}", *(f"http://{tracker}/{path}" for path in paths)])
-        assert (await ask("POST", "torrents/add", {"urls": link, "tags": "hops:0"}))[0] == 200
-        (torrent,) = here.library.torrents.values()
+    async with asking_trackers(tmp_path, paths) as (torrent, tracker, ask, rpc):
         await until(
             lambda: len(torrent.trackers) == len(paths) and all(each.said for each in torrent.trackers.values())
         )

@@ -79,6 +79,18 @@ def add_hops_option(parser: argparse.ArgumentParser, exits: bool = True) -> None
         add_circuits_option(parser)
 
 
+def add_peer_option(parser: argparse.ArgumentParser, way: str) -> None:
+    """Add --peer; `way` says how the peer is asked."""
+    parser.add_argument(
+        "--peer",
+        type=values.peer_address,
+        action="append",
+        default=[],
+        metavar="IP:PORT",
+        help=f"A BitTorrent peer to ask, {way}. May be repeated.",
+    )
+
+
 def add_dht_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dht",

@@ -48,14 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--to", type=values.folder, metavar="DIR", help="Folder on the daemon's machine to download to."
         )
         parser.add_argument("--paused", action="store_true", help="Do not start the torrents yet.")
-        parser.add_argument(
-            "--peer",
-            type=values.peer_address,
-            action="append",
-            default=[],
-            metavar="IP:PORT",
-            help="A BitTorrent peer to ask, by the way that the torrents go. May be repeated.",
-        )
+        options.add_peer_option(parser, "by the way that the torrents go")
     elif command != "status":
         add_ids(parser)
     if command == "remove":

@@ -69,7 +69,8 @@ class Removals:
         unwritten = never_written(torrent)
         files = torrent_files(torrent, set(torrent.file_indexes()) - unwritten)
         others = torrent_files(torrent, unwritten, with_parts=False)
-        files += [file for file in others if disk.are_left([Entry(file.path, 0)], left)]
+        strangers = set(disk.strangers((file.path for file in others), left))
+        files += [file for file in others if file.path not in strangers]
         if torrent.is_moving:  # nothing was there when that began
             return files
         return [file for file in files if not disk.is_in_the_way(file, record.folder, record.moving_to)]

@@ -8,6 +8,8 @@ import html.entities
 import re
 from collections.abc import Iterator
 
+from tunnel_pool.torrent.links import text_of
+
 # What is a single character in HTML, and in XML needs a document type.
 _NAMED = html.entities.name2codepoint
 _OF_XML = {"amp", "lt", "gt", "quot", "apos"}
@@ -23,7 +25,7 @@ _DECLARATION = re.compile(r"<\?xml[^>]{0,500}\?>")
 _DOCUMENT_TYPE = re.compile(r"<!DOCTYPE[^\[\]<>]{0,1000}>", re.IGNORECASE)  # without entities of its own
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 _LITERAL = re.compile(r"<!\[CDATA\[|<!--")
-_AMPERSAND = re.compile(r"&(?:(#[0-9]{1,7}|#x[0-9a-fA-F]{1,6})(;)|([a-zA-Z][a-zA-Z0-9]{0,30})(;))?")
+_AMPERSAND = re.compile(r"&(?:(#[0-9]{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{0,30});)?")
 
 
 def mended(document: bytes, charset: str = "") -> str:
@@ -51,10 +53,8 @@ def _literals(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _decoded(document: bytes, charset: str) -> str:
-    if document[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return document.decode("utf-16", errors="replace")
-    if document.startswith(codecs.BOM_UTF8):
-        return document.decode("utf-8-sig", errors="replace")
+    if document.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)):
+        return text_of(document)
     declared = _DECLARED.search(document[:1024])
     names = [charset, declared[1].decode() if declared is not None else "", "utf-8", "cp1252"]
     for name in filter(None, map(_encoding, names)):
@@ -75,9 +75,7 @@ def _encoding(name: str) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    number, _, name, _ = match.groups()
-    if number is not None or name in _OF_XML:
+    name = match[1] or ""
+    if name.startswith("#") or name in _OF_XML:
         return match[0]
-    if name is not None and name in _NAMED:
-        return f"&#{_NAMED[name]};"
-    return f"&amp;{match[0][1:]}"
+    return f"&#{_NAMED[name]};" if name in _NAMED else f"&amp;{match[0][1:]}"

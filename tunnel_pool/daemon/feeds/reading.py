@@ -1,7 +1,7 @@
 """Reads feeds: RSS 2.0 with what trackers add to it (ezRSS, Torznab), and Atom. Pure.
 
-A feed is a stranger's. XML with a document type is refused, as its entities and attributes could grow to any size;
-texts are cut.
+A feed is a stranger's. XML whose document type defines entities is refused, as these could grow to any size; texts are
+cut.
 """
 
 import datetime

@@ -25,10 +25,13 @@ def entries_of(torrent: TorrentView) -> Iterator[Mapping[str, Any]]:
 
 def refusal_of(torrent: TorrentView) -> str:
     """Return what the trackers of a torrent say that all refuse it; empty where one is of use, or may be."""
-    heard = [torrent.trackers.get(url) for url in urls_of(torrent)]
-    if not heard or not all(each is not None and each.is_refusal for each in heard):
-        return ""
-    return next(each.said for each in heard if each is not None)
+    said = ""
+    for url in urls_of(torrent):
+        heard = torrent.trackers.get(url)
+        if heard is None or not heard.is_refusal:
+            return ""
+        said = said or heard.said
+    return said
 
 
 def warning_of(torrent: TorrentView) -> str:

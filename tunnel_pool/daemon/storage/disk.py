@@ -100,6 +100,11 @@ def are_left(places: Iterable[Entry], left: Left) -> bool:
     )
 
 
+def strangers(paths: Iterable[str], left: Left) -> Iterator[str]:
+    """Yield those of these paths at which there is something that the torrent has not left."""
+    return (path for path in paths if not are_left([Entry(path, 0)], left))
+
+
 def _key_of(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 

@@ -285,10 +285,11 @@ def never_written(torrent: Torrent) -> set[int]:
     layout, record = torrent.layout, torrent.record
     if layout is None:
         return set()
+    indexes = set(torrent.file_indexes())
     if record.untouched:
-        return set(torrent.file_indexes())
-    written = {index for index in torrent.file_indexes() if torrent.is_wanted(index)} | set(record.written)
-    others = set(torrent.file_indexes()) - written
+        return indexes
+    written = {index for index in indexes if torrent.is_wanted(index)} | set(record.written)
+    others = indexes - written
     if not others or torrent.is_between_sessions:
         return others
     shared = {piece for index in written for piece in pieces_of(layout, index)}
@@ -301,10 +302,15 @@ def never_written(torrent: Torrent) -> set[int]:
     }
 
 
+def written_unwanted(torrent: Torrent) -> set[int]:
+    """Return those files that are wanted no longer, and to which something was written."""
+    return {index for index in torrent.file_indexes() if not torrent.is_wanted(index)} - never_written(torrent)
+
+
 def _stranger_of(torrent: Torrent, left: disk.Left) -> str:
     """Return the first path of a file that the torrent has neither written nor left; empty if there is none."""
-    places = [os.path.join(torrent.record.folder, path) for path in torrent.file_paths(sorted(never_written(torrent)))]
-    return next((place for place in places if not disk.are_left([Entry(place, 0)], left)), "")
+    paths = torrent.file_paths(sorted(never_written(torrent)))
+    return next(disk.strangers((os.path.join(torrent.record.folder, path) for path in paths), left), "")
 
 
 def _folders(torrent: Torrent) -> list[str]:

@@ -13,7 +13,7 @@ from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.paths import never_written
+from tunnel_pool.daemon.torrents.paths import written_unwanted
 from tunnel_pool.daemon.torrents.seen import Announced
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.announces.words import refusal_of, warning_of
@@ -113,8 +113,7 @@ class AlertReader:
         async with records.changing:
             if torrent.selections or not records.is_here(torrent) or torrent.record.taking_over:
                 return
-            unwritten = await asyncio.to_thread(never_written, torrent)
-            written = {index for index in torrent.file_indexes() if not torrent.is_wanted(index)} - unwritten
+            written = await asyncio.to_thread(written_unwanted, torrent)
             if not written <= set(torrent.record.written):
                 await records.put(torrent, written=sorted(written.union(torrent.record.written)))
 

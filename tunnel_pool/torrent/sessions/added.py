@@ -48,6 +48,11 @@ class Added:
     def is_finished(self) -> bool:
         return self.status.finished
 
+    @property
+    def may_go_home(self) -> bool:
+        """Return whether its files are still to go to their folder, and nobody has begun with that."""
+        return self.home is not None and self.moved is None
+
     def give_up_peers(self, lost: frozenset[Address]) -> None:
         self.peers -= lost
 

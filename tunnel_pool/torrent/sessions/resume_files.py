@@ -9,7 +9,7 @@ import libtorrent as lt
 
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
-from tunnel_pool.torrent.entries import Entry, entries_in
+from tunnel_pool.torrent.entries import places_in
 from tunnel_pool.torrent.metainfo import infohash_of
 
 logger = logging.getLogger(__name__)
@@ -53,11 +53,6 @@ class ResumeFiles:
         return saved, True
 
 
-def places_in(parameters: lt.add_torrent_params, folder: Path) -> list[tuple[int, Entry]]:
-    """Return a torrent's files by their indexes, each by its whole path."""
-    return [(index, Entry(str(folder / path), size)) for index, (path, size) in entries_in(parameters)]
-
-
 def delete_unfinished(folder: Path) -> None:
     """Delete the files that a killed run was writing. Call it before there are sessions."""
     for unfinished in folder.glob(".*.resume.*"):
@@ -81,6 +76,6 @@ def _is_complete(saved: lt.add_torrent_params) -> bool:
 def _files_are_whole(saved: lt.add_torrent_params, save_dir: Path) -> bool:
     """Return whether every file has its full length; only a check of all pieces could verify the contents."""
     try:
-        return all(Path(path).stat().st_size == size for _, (path, size) in places_in(saved, save_dir))
+        return all(Path(path).stat().st_size == size for _, (path, size) in places_in(saved, str(save_dir)))
     except OSError:
         return False

@@ -17,12 +17,12 @@ from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.socks5.messages import Secret
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.anonymous_torrents import left_out_trackers, strip, tracker_rules
-from tunnel_pool.torrent.entries import parts_of
+from tunnel_pool.torrent.entries import parts_of, places_in
 from tunnel_pool.torrent.leftovers import take_leftovers
 from tunnel_pool.torrent.metainfo import hidden_hashes_of, infohash_of
 from tunnel_pool.torrent.sessions.added import Added, TorrentStatus, flags_of
 from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
-from tunnel_pool.torrent.sessions.resume_files import ResumeFiles, places_in
+from tunnel_pool.torrent.sessions.resume_files import ResumeFiles
 from tunnel_pool.torrent.sessions.session_settings import anonymous_settings
 from tunnel_pool.torrent.takeover import bring, look_at, stranger
 
@@ -153,7 +153,7 @@ class TorrentSession(LibtorrentSession[Added]):
         await torrent.checked.wait()  # libtorrent has stopped it then
         has = torrent.handle.status(lt.torrent_handle.query_pieces).pieces
         assert parameters.ti is not None
-        entries = places_in(parameters, Path(parameters.save_path))
+        entries = places_in(parameters, parameters.save_path)
         path = await asyncio.to_thread(stranger, parts_of(parameters.ti.layout(), entries, has))
         if path:
             torrent.error = IN_THE_WAY.format(path)
@@ -179,7 +179,7 @@ class TorrentSession(LibtorrentSession[Added]):
         if torrent.error is None:
             self.connect_peers()
             torrent.handle.resume()
-        if torrent.home is not None and torrent.moved is None and torrent.handle.status().has_metadata:
+        if torrent.may_go_home and torrent.handle.status().has_metadata:
             await self._go_home(torrent)
 
     def add_peer(self, infohash: str, peer: Address) -> None:
@@ -298,14 +298,10 @@ class TorrentSession(LibtorrentSession[Added]):
     def _on_place(self, alert: Any) -> None:
         """Go on with a torrent whose files have become known, or have been moved."""
         match type(alert).__name__:
-            case "metadata_received_alert" if self._may_go_home(self._torrents[alert.handle]):
+            case "metadata_received_alert" if self._torrents[alert.handle].may_go_home:
                 _spawn(self._go_home(self._torrents[alert.handle]), self._beginnings)
             case "storage_moved_alert" | "storage_moved_failed_alert":
                 self._on_moved(self._torrents[alert.handle], alert)
-
-    @staticmethod
-    def _may_go_home(torrent: Added) -> bool:
-        return torrent.home is not None and torrent.moved is None
 
     @staticmethod
     def _on_moved(torrent: Added, alert: Any) -> None:
@@ -352,7 +348,7 @@ class TorrentSession(LibtorrentSession[Added]):
 
 def _take_over(parameters: lt.add_torrent_params, folder: Path) -> bool:
     """Return whether files are there that may be the torrent's. Raises UserError where one is not for certain."""
-    is_any_there, in_the_way = look_at(entry for _, entry in places_in(parameters, folder))
+    is_any_there, in_the_way = look_at(entry for _, entry in places_in(parameters, str(folder)))
     if in_the_way:
         raise UserError(IN_THE_WAY.format(in_the_way))
     return is_any_there
