@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from ipv8.peerdiscovery.network import Network
 
-from tests.whole.test_hidden import host_of, network_arguments, seeding
+from tests.whole.test_hidden import REBUILT_WITHIN_S, host_of, network_arguments, seeding
 from tests.worlds.commands import ROOT, command
 from tests.worlds.network import COMMUNITY_ID
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
@@ -50,7 +50,10 @@ async def tribler(swarm, tmp_path, *more, what=None, seeding=False, bootstrap=No
 
 async def said(running, timeout_s=60):
     """Return the next line of the command's stdout, decoded from JSON."""
-    line = await asyncio.wait_for(running.process.stdout.readline(), timeout_s)
+    try:
+        line = await asyncio.wait_for(running.process.stdout.readline(), timeout_s)
+    except TimeoutError:
+        raise AssertionError(f"nothing was said within {timeout_s} s: {running.lines}") from None
     assert line, running.lines
     return json.loads(line)
 
@@ -102,7 +105,7 @@ async def test_a_hidden_download_from_our_seed(tmp_path):
         seeding(swarm, 1, tmp_path) as (_, link),
         tribler(swarm, tmp_path, what=link) as running,
     ):
-        finished = await said(running)
+        finished = await said(running, REBUILT_WITHIN_S)
         assert same_bytes(swarm.file, tmp_path / swarm.file.name)
         assert "RP_DOWNLOADER" in {circuit["type"] for circuit in finished["circuits"]}
 

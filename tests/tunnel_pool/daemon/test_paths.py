@@ -1,8 +1,10 @@
 """Tests which torrent owns which path: a torrent never writes to an existing file that is not its own."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
+import sqlite3
 import time
 from pathlib import Path
 
@@ -17,10 +19,13 @@ from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
 from tunnel_pool.daemon.changes.edits import AddRequest, Move, Remove, Rename, Run, Select, Stop, Verify
 from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.record import INCOMING
+from tunnel_pool.daemon.rules.life import State
 from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths, first_clash, spellings_of
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.store import STORE_FILE, Store
 from tunnel_pool.daemon.upkeep import incomplete
 from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
@@ -467,6 +472,20 @@ async def test_a_torrent_that_was_removed_does_not_take_strangers_files_for_its_
         await until(lambda: "/t/b is there already, and holds nothing of this torrent" in added.error)
 
 
+@pytest.mark.slow
+async def test_a_torrent_that_took_files_over_goes_on_once_that_can_be_kept(tmp_path, state, caplog):
+    own = tmp_path / "own"
+    torrent = torrent_of("t", contents(["a"], 64 << 20), folder=own)  # so that checking takes a moment
+    async with daemon_here(state) as here:
+        added = await add(here, torrent, own, stopped=True)
+        with contextlib.closing(sqlite3.connect(state / STORE_FILE)) as other:
+            await here.changes.apply([added], Run())
+            other.execute("BEGIN EXCLUSIVE")  # which has the daemon's own changes fail, as a full disk does
+            await until(lambda: "A torrent whose files were there already waits" in caplog.text)
+            assert added.record.taking_over
+        await until(lambda: added.state is State.SEEDING and not added.record.taking_over)
+
+
 def test_a_new_file_with_the_inode_of_one_that_was_left_is_not_taken_for_it(tmp_path):
     place = Entry(str(tmp_path / "a"), 0)
     (tmp_path / "a").write_bytes(b"left")
@@ -475,6 +494,41 @@ def test_a_new_file_with_the_inode_of_one_that_was_left_is_not_taken_for_it(tmp_
     before = dict.fromkeys(left, time.time() - 2 * disk.CLOSED_WITHIN_S)
     os.utime(tmp_path / "a", (1e9, 1e9))  # as archives do
     assert not disk.are_left([place], before)
+
+
+def test_a_file_that_comes_as_a_torrent_is_removed_is_left_by_it_until_libtorrent_has_closed_it(tmp_path):
+    place = Entry(str(tmp_path / "a"), 0)
+    left = disk.left_at([place], {}, may_come=True)  # and the process is killed after that
+    (tmp_path / "a").write_bytes(b"the first blocks of a piece")
+    assert disk.are_left([place], left)
+    assert not disk.are_left([place], dict.fromkeys(left, time.time() - 2 * disk.CLOSED_WITHIN_S))
+    (tmp_path / "a").unlink()
+    left = disk.left_at([place], left)
+    (tmp_path / "a").write_bytes(b"a stranger's")
+    assert not disk.are_left([place], left)
+
+
+async def test_what_a_kill_left_in_the_folder_of_a_magnet_link_is_the_torrents_own(tmp_path, state):
+    files, own = contents(["a"], 20_000), tmp_path / "own"
+    torrent = torrent_of("t", files, folder=tmp_path / "seeds")
+    async with daemon_here(state) as here:
+        await add(here, torrent, own, stopped=True)
+    store = Store(state)
+    await store.open()
+    ((_, record, resume),) = await store.torrents()
+    aside = own / f".{record.infohash}{INCOMING}"
+    record.folder, record.folder_when_done, record.untouched = str(aside), str(own), False
+    await store.put(record, resume)
+    await store.close()
+    (aside / "t").mkdir(parents=True)
+    (aside / "t" / "a").write_bytes(files["a"][:10_000])
+    async with daemon_here(state) as here:
+        (added,) = here.library.torrents.values()
+        await until(lambda: added.record.folder == str(own))
+        await here.changes.apply([added], Run())
+        await until(lambda: added.state is State.DOWNLOADING and not added.record.untouched)
+        assert (added.error, added.record.taking_over) == ("", False)
+    assert files_below(own) == {own / "t" / "a": files["a"][:10_000]}
 
 
 async def test_what_the_torrent_left_before_goes_with_it_though_it_is_wanted_no_more(tmp_path, state):

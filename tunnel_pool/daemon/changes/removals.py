@@ -32,7 +32,7 @@ class Removals:
             # A thread looks at every file of every torrent. `changing` keeps the torrents as they are meanwhile.
             deletions = await asyncio.to_thread(self._files_only_of, torrents) if delete_files else []
             left = {} if delete_files else await asyncio.to_thread(self._places_of, torrents)
-            await self._leave(left)  # for a kill that comes before libtorrent has closed them
+            await self._leave(left, may_come=True)  # for a kill that comes before libtorrent has closed them
             await library.records.remove([torrent.record.infohash for torrent in torrents], deletions)
             removals = [library.close(torrent) for torrent in torrents]
             await library.records.put_order(library.records.order())
@@ -87,17 +87,19 @@ class Removals:
         with contextlib.suppress(StoreError):  # what was there before is known
             await self._leave(left)
 
-    async def _leave(self, places: Mapping[str, list[Entry]]) -> None:
-        """Keep which files stay of torrents that are removed, by infohash. Raises StoreError."""
+    async def _leave(self, places: Mapping[str, list[Entry]], *, may_come: bool = False) -> None:
+        """Keep which files stay, or `may_come` yet, of torrents that are removed, by infohash. Raises StoreError."""
         records = self._library.records
         if not places:
             return
         before = {infohash: records.left_by(infohash) for infohash in places}
-        await records.leave(await asyncio.to_thread(_look, places, before))
+        await records.leave(await asyncio.to_thread(_look, places, before, may_come))
 
 
-def _look(places: Mapping[str, list[Entry]], before: Mapping[str, disk.Left]) -> dict[str, disk.Left]:
-    return {infohash: disk.left_at(entries, before[infohash]) for infohash, entries in places.items()}
+def _look(places: Mapping[str, list[Entry]], before: Mapping[str, disk.Left], may_come: bool) -> dict[str, disk.Left]:
+    return {
+        infohash: disk.left_at(entries, before[infohash], may_come=may_come) for infohash, entries in places.items()
+    }
 
 
 def torrent_files(torrent: Torrent, indexes: Iterable[int], *, with_parts: bool = True) -> list[Deletion]:

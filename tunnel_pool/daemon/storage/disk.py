@@ -77,13 +77,23 @@ def is_case_sensitive(folder: str) -> bool:
 
 
 Left = dict[str, float]
-"""The files that a torrent has left: by device and inode, when it was seen there last (since the epoch)."""
+"""The files that a torrent has left: by device and inode, or by the path of one that may still come, when the torrent
+was seen there last (since the epoch)."""
 
 
-def left_at(places: Iterable[Entry], before: Left) -> Left:
-    """Return which files a torrent leaves: those that are at these places now, and others that it had left before."""
+def left_at(places: Iterable[Entry], before: Left, *, may_come: bool = False) -> Left:
+    """Return which files a torrent leaves: those that are at these places now, and others that it had left before.
+
+    With `may_come`, libtorrent has not closed the torrent yet, and may create the files that are not there.
+    """
     now_s = time.time()
-    found = {_key_of(each): now_s for each in _found_at(places)}
+    found = {_key_of(each): now_s for _, each in _found_at(places)}
+    if may_come:
+        there = {path for path, _ in _found_at(places)}
+        found |= {path: now_s for path, _ in places if path not in there}
+    else:
+        closed = {path for path, _ in places}
+        before = {key: at_s for key, at_s in before.items() if key not in closed}
     kept = {**{key: at_s for key, at_s in before.items() if key not in found}, **found}
     return dict(list(kept.items())[-MOST_LEFT:])
 
@@ -95,8 +105,9 @@ def are_left(places: Iterable[Entry], left: Left) -> bool:
     """
     never_s = float("-inf")
     return all(
-        max(found.st_mtime, found.st_ctime) <= left.get(_key_of(found), never_s) + CLOSED_WITHIN_S
-        for found in _found_at(places)
+        max(found.st_mtime, found.st_ctime)
+        <= max(left.get(_key_of(found), never_s), left.get(path, never_s)) + CLOSED_WITHIN_S
+        for path, found in _found_at(places)
     )
 
 
@@ -109,11 +120,11 @@ def _key_of(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def _found_at(places: Iterable[Entry]) -> Iterator[os.stat_result]:
+def _found_at(places: Iterable[Entry]) -> Iterator[tuple[str, os.stat_result]]:
     for path, _ in places:
         with contextlib.suppress(OSError):
             if (found := os.stat(path)).st_size:
-                yield found
+                yield path, found
 
 
 def without(deletions: Iterable[Deletion], kept: Iterable[Deletion]) -> list[Deletion]:

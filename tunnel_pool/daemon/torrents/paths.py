@@ -19,12 +19,14 @@ from tunnel_pool.daemon.rules.path_registry import PathRegistry
 from tunnel_pool.daemon.rules.paths import final_paths, first_clash, is_inside, renames, spellings_of
 from tunnel_pool.daemon.rules.selection import priority_of
 from tunnel_pool.daemon.storage import disk
+from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.background import Background
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.entries import Entry, Part, parts_of, pieces_of
 from tunnel_pool.torrent.takeover import look_at, stranger
 
+JUDGED_AGAIN_S = 5.0
 LOOKS_AT_ONCE = 64  # torrents whose turn has come; the others ask again in the next tick
 TO_DO = "move it away and verify the torrent, or set another location"
 
@@ -208,7 +210,15 @@ class Paths:
     # When what was there has been checked
 
     async def judge(self, torrent: Torrent) -> None:
-        """Let a torrent go on that takes files over, or say why it stands still."""
+        """Let a torrent go on that takes files over, or say why it stands still; a full disk only delays that."""
+        while True:
+            try:
+                return await self._judge(torrent)
+            except StoreError as error:
+                logger.warning("A torrent whose files were there already waits: %s", error)
+            await asyncio.sleep(JUDGED_AGAIN_S)
+
+    async def _judge(self, torrent: Torrent) -> None:
         records = self._records
         async with records.changing:
             is_checked = not (torrent.is_checking or torrent.is_verifying)
