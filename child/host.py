@@ -79,6 +79,7 @@ class ChildHost:
                 "speed_test": self._on_speed_test,
                 "http_request": self._on_http_request,
                 "find_dht_node": self._on_find_dht_node,
+                "find_exit_port": self._on_find_exit_port,
                 **SharedPortCalls(self._created).handlers,
             },
             on_lost,
@@ -306,6 +307,9 @@ class ChildHost:
     async def _on_find_dht_node(self, message: pb.FindDhtNode) -> pb.DhtNode:
         found = await self._created().find_dht_node(message.name, message.port, message.hops)
         return pb.DhtNode(address=address_message(found) if found else None)
+
+    async def _on_find_exit_port(self, message: pb.FindExitPort) -> pb.ExitPort:
+        return pb.ExitPort(port=await self._created().find_exit_port(message.circuit_id) or 0)
 
     def _opened_data_path(self) -> DataPath:
         if self._data_path is None:

@@ -798,6 +798,41 @@ class DhtNode(google.protobuf.message.Message):
 Global___DhtNode: typing_extensions.TypeAlias = DhtNode
 
 @typing.final
+class FindExitPort(google.protobuf.message.Message):
+    """By which port a circuit's exit sends, as the exit says."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CIRCUIT_ID_FIELD_NUMBER: builtins.int
+    circuit_id: builtins.int
+    def __init__(
+        self,
+        *,
+        circuit_id: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["circuit_id", b"circuit_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___FindExitPort: typing_extensions.TypeAlias = FindExitPort
+
+@typing.final
+class ExitPort(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: builtins.int
+    port: builtins.int
+    """0: it does not say"""
+    def __init__(
+        self,
+        *,
+        port: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["port", b"port"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExitPort: typing_extensions.TypeAlias = ExitPort
+
+@typing.final
 class Associate(google.protobuf.message.Message):
     """Serve a UDP association of the SOCKS5 server. Its socket came before, over
     the sockets descriptor (rpc/descriptors.py), with the same id.
@@ -2221,6 +2256,7 @@ class Request(google.protobuf.message.Message):
     PIN_FIELD_NUMBER: builtins.int
     RATE_EXITS_FIELD_NUMBER: builtins.int
     REFUSE_GUEST_FIELD_NUMBER: builtins.int
+    FIND_EXIT_PORT_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Create: ...
     @property
@@ -2279,6 +2315,8 @@ class Request(google.protobuf.message.Message):
     def rate_exits(self) -> Global___RateExits: ...
     @property
     def refuse_guest(self) -> Global___RefuseGuest: ...
+    @property
+    def find_exit_port(self) -> Global___FindExitPort: ...
     def __init__(
         self,
         *,
@@ -2311,12 +2349,13 @@ class Request(google.protobuf.message.Message):
         pin: Global___Pin | None = ...,
         rate_exits: Global___RateExits | None = ...,
         refuse_guest: Global___RefuseGuest | None = ...,
+        find_exit_port: Global___FindExitPort | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "find_exit_port", b"find_exit_port", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "call", b"call", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "find_exit_port", b"find_exit_port", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits", "refuse_guest"]
+    _WhichOneofReturnType_call: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits", "refuse_guest", "find_exit_port"]
     _WhichOneofArgType_call: typing_extensions.TypeAlias = typing.Literal["call", b"call"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2355,6 +2394,7 @@ class Reply(google.protobuf.message.Message):
     PIN_FIELD_NUMBER: builtins.int
     RATE_EXITS_FIELD_NUMBER: builtins.int
     REFUSE_GUEST_FIELD_NUMBER: builtins.int
+    FIND_EXIT_PORT_FIELD_NUMBER: builtins.int
     @property
     def create(self) -> Global___Created: ...
     @property
@@ -2413,6 +2453,8 @@ class Reply(google.protobuf.message.Message):
     def rate_exits(self) -> Global___ExitsRated: ...
     @property
     def refuse_guest(self) -> Global___GuestRefused: ...
+    @property
+    def find_exit_port(self) -> Global___ExitPort: ...
     def __init__(
         self,
         *,
@@ -2445,12 +2487,13 @@ class Reply(google.protobuf.message.Message):
         pin: Global___Pinned | None = ...,
         rate_exits: Global___ExitsRated | None = ...,
         refuse_guest: Global___GuestRefused | None = ...,
+        find_exit_port: Global___ExitPort | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "find_exit_port", b"find_exit_port", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["announce", b"announce", "associate", b"associate", "circuit", b"circuit", "create", b"create", "dissociate", b"dissociate", "drain", b"drain", "estimate_swarm", b"estimate_swarm", "find_dht_node", b"find_dht_node", "find_exit_port", b"find_exit_port", "hand_packet", b"hand_packet", "heartbeat", b"heartbeat", "http_request", b"http_request", "introduce", b"introduce", "link_rendezvous", b"link_rendezvous", "look_up_swarm", b"look_up_swarm", "meet_peers", b"meet_peers", "monitor", b"monitor", "open_stream", b"open_stream", "own_buckets", b"own_buckets", "pin", b"pin", "rate_exits", b"rate_exits", "reach_peer", b"reach_peer", "refuse_guest", b"refuse_guest", "remove_circuit", b"remove_circuit", "remove_route", b"remove_route", "result", b"result", "set_admission", b"set_admission", "set_exit_rules", b"set_exit_rules", "set_usual", b"set_usual", "speed_test", b"speed_test", "steer", b"steer"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits", "refuse_guest"]
+    _WhichOneofReturnType_result: typing_extensions.TypeAlias = typing.Literal["create", "monitor", "circuit", "remove_circuit", "heartbeat", "associate", "dissociate", "steer", "remove_route", "introduce", "estimate_swarm", "speed_test", "http_request", "find_dht_node", "drain", "own_buckets", "meet_peers", "hand_packet", "look_up_swarm", "reach_peer", "link_rendezvous", "set_exit_rules", "set_admission", "set_usual", "open_stream", "announce", "pin", "rate_exits", "refuse_guest", "find_exit_port"]
     _WhichOneofArgType_result: typing_extensions.TypeAlias = typing.Literal["result", b"result"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

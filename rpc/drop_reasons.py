@@ -58,6 +58,8 @@ class DropReason(StrEnum):
     EXIT_NO_LISTENER = "exit_no_listener"
     EXIT_NOT_OFFERED = "exit_not_offered"
     EXIT_PORT_DENIED = "exit_port_denied"
+    EXIT_PORT_NOT_OFFERED = "exit_port_not_offered"
+    EXIT_PORT_UNASKED = "exit_port_unasked"
     EXIT_STRANGER = "exit_stranger"
     EXIT_STRANGERS_TOO_FAST = "exit_strangers_too_fast"
     EXIT_TOO_MANY_DESTINATIONS = "exit_too_many_destinations"

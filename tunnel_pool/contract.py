@@ -181,6 +181,12 @@ class Tunnels(Protocol):
         what came before went to clients.
         """
 
+    async def find_exit_port(self, circuit_id: int) -> int | None:
+        """Return the port of the IPv4 socket that a circuit's exit sends from, as the exit says.
+
+        None where it does not say so, or the circuit is gone.
+        """
+
     async def find_dht_node(self, name: str, port: int, hops: int) -> Address | None:
         """Return the address from which the DHT node of this name answers an exit, None when it does not."""
 

@@ -17,8 +17,20 @@ from ipv8.messaging.anonymization.tunnel import (
 from ipv8.messaging.serialization import default_serializer
 
 from tests.worlds.marks import KINDS_AND_ENGINES
-from tests.worlds.network import EXIT_FLAGS, Echo, address_of, dht_like, network, tunnels, until
+from tests.worlds.network import (
+    EXIT_FLAGS,
+    Echo,
+    address_of,
+    dht_like,
+    make_config,
+    network,
+    opened,
+    tunnels,
+    until,
+)
 from tunnel_pool.overlay.ground.config import NOWHERE
+from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS
+from tunnel_pool.socks5.address import encode_address
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
@@ -42,6 +54,22 @@ async def test_candidates_have_flags_and_are_never_ourselves(kind):
         assert set(client.candidates[exit_peer]) == EXIT_FLAGS
         assert {peer.mid for peer in client.get_candidates(PEER_FLAG_RELAY)} == {n.my_peer.mid for n in nodes}
         assert client.my_peer.mid not in {peer.mid for peer in client.candidates}
+
+
+async def test_an_exit_says_by_which_port_it_is_seen_if_it_offers_streams(kind):
+    flags = EXIT_FLAGS | {PEER_FLAG_EXIT_STREAMS}
+    async with opened(make_config(flags, allow_private=True), make_config(EXIT_FLAGS, allow_private=True)) as nodes:
+        for node, is_known in zip(nodes, (True, False), strict=True):
+            with Echo() as echo:
+                async with tunnels(kind, [address_of(node)]) as client:
+                    circuit = await ready_circuit(client)
+                    port = await client.find_exit_port(circuit.circuit_id)
+                    assert await client.find_exit_port(circuit.circuit_id) == port
+                    client.send_datagram(circuit.circuit_id, encode_address(*echo.address), dht_like(b"where"))
+                    await until(lambda echo=echo: echo.received, what="a datagram")
+                    ((_, source),) = echo.received
+                    assert (port == source[1]) is is_known
+                    assert await client.find_exit_port(circuit.circuit_id + 1) is None
 
 
 async def test_build_tunnels_keeps_as_many_as_wanted(kind):

@@ -9,6 +9,7 @@ endpoint, or with that of ipv8-rust-tunnels. WHAT is one of these:
     transmission   Debian's transmission-daemon downloads
     killed         the exit over which three clients download is killed
     account        a private torrent changes hops, and its daemon is restarted and killed
+    churn          all children are killed, again and again, and the daemon is restarted
 
 The seeder runs in a network namespace of its own, as in leak_world.py; frames that leave it for others than nodes are
 counted. Prints one JSON object. With FOUND_MIB in the environment, the file has so many MiB.
@@ -43,6 +44,7 @@ TRACKERS = [f"{NET}.4.{number}" for number in range(2, 6)]
 PEERS = [f"{NET}.6.{number}" for number in range(1, 5)]
 SIZE_BYTES = int(os.environ.get("FOUND_MIB", "32")) << 20
 SLOWLY = 1 << 20  # bytes a second
+LEAST_S, KILLS, BETWEEN_KILLS_S = 12, 6, 4.0
 WAITS = 1  # a tracker's announce_state in Transmission's RPC, while no announce is on its way
 
 
@@ -177,6 +179,7 @@ async def found_by_libtorrent(world):
         "reverse_bytes_per_s": await reverse(world),
         "seen": [host for host, _ in peer.seen],
         "by": sorted(peer.by),
+        "announces": [(told.event, told.host, told.port) for told in world.ours()],
     }
 
 
@@ -228,7 +231,7 @@ async def found_again(world):
             if node.host in used:
                 os.kill(pid, signal.SIGKILL)
         seconds = await asyncio.gather(
-            *(peer.until(lambda _, peer=peer: {host for host, _ in peer.seen} - used) for peer in peers)
+            *(peer.until(lambda _, peer=peer: {host for host, _ in peer.seen} - used, 100) for peer in peers)
         )
         await ask("session_close", {})
         code, _, lines = await daemon.ended()
@@ -321,7 +324,29 @@ async def accounts(world):
     return {"code": code, "lines": lines, "steps": steps, "keys": sorted({told.key for told in world.ours()})}
 
 
+async def churned(world):
+    """Return when the tracker was told of what, and from where, while all circuits end again and again."""
+    world.tracker.least_s = LEAST_S
+    for kills in (KILLS, 0):
+        before = len(world.ours())
+        async with world.daemon() as daemon:
+            ask = await (seeding(world, daemon) if kills else asking(daemon, world.client))
+            for _ in range(kills):
+                children = daemon.pool_children()
+                for child in children:
+                    child.kill()
+                await until(lambda children=children: len(set(daemon.pool_children()) - set(children)) == len(children))
+                await asyncio.sleep(BETWEEN_KILLS_S)
+            await announced(world, ask, before)
+            await ask("session_close", {})
+            code, _, lines = await daemon.ended()
+    told = zip(world.tracker.at_s, world.tracker.told, strict=True)
+    announces = [(round(at_s, 1), told.event, told.host, told.port) for at_s, told in told]
+    return {"code": code, "lines": lines, "announces": announces}
+
+
 SCENARIOS = {
+    "churn": churned,
     "libtorrent": found_by_libtorrent,
     "transmission": found_by_transmission,
     "killed": found_again,

@@ -7,6 +7,7 @@ begin a connection. A UDP client's connection id is taken from the address alone
 import asyncio
 import secrets
 import struct
+import time
 import urllib.parse
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -38,6 +39,8 @@ class Told(NamedTuple):
 class Tracker:
     def __init__(self):
         self.told = []
+        self.at_s = []  # when each of these came (monotonic)
+        self.least_s = None  # `min interval` of answers over HTTP
         self.port = 0
         self.wrong_connection_ids = 0
         self._peers = {}  # by infohash and key: address, and whether it lacks something
@@ -46,6 +49,7 @@ class Tracker:
     def take(self, told):
         """Record an announce, and return the addresses of the peers that it gets."""
         self.told.append(told)
+        self.at_s.append(time.monotonic())
         peers = self._peers.setdefault(told.infohash, {})
         if told.event == "stopped":
             peers.pop(told.key, None)
@@ -82,7 +86,10 @@ class Tracker:
         key = int(text.get("key", "0"), 16)
         hashes = text["info_hash"].encode("latin-1"), text["peer_id"].encode("latin-1")
         told = Told("http", request.remote, int(text["port"]), *hashes, key, *numbers, text.get("event", ""))
-        return web.Response(body=lt.bencode({b"interval": INTERVAL_S, b"peers": packed(self.take(told))}))
+        answer = {b"interval": INTERVAL_S, b"peers": packed(self.take(told))}
+        if self.least_s is not None:
+            answer[b"min interval"] = self.least_s
+        return web.Response(body=lt.bencode(answer))
 
 
 def packed(peers):

@@ -32,6 +32,7 @@ from tunnel_pool.overlay.paths.guards import Guards
 from tunnel_pool.overlay.paths.hop_choice import node_of
 from tunnel_pool.overlay.paths.way_out import DETOUR_AFTER_S
 from tunnel_pool.overlay.requests.dht_names import DhtNames
+from tunnel_pool.overlay.requests.exit_ports import ExitPorts
 from tunnel_pool.overlay.requests.http import HttpRequests
 from tunnel_pool.overlay.serving.http_exit import HttpExit
 from tunnel_pool.overlay.serving.serving import ServingSettings, ServingTunnels
@@ -84,6 +85,7 @@ class LocalTunnelCommunity(Datagrams, ChosenHops, ServingTunnels, HiddenServices
         self.lacks_circuits = lambda: any(self.tunnels_ready(*lane) < 1 for lane in self.wanted_circuits())
         self.on_met = self._met
         self.http, self.http_exit = HttpRequests(self), HttpExit(self)
+        self.exit_ports = ExitPorts(self)
         self.stream_names = StreamNames(self)
         self.dht_names = DhtNames(self)
         self.on_answer = self.dht_names.answered
@@ -252,6 +254,10 @@ class LocalTunnelCommunity(Datagrams, ChosenHops, ServingTunnels, HiddenServices
         """Return the answer to a request that an exit makes (tunnel_pool.contract). Raises HttpError."""
         answer: bytes = await self.http.perform(destination, request, Lane(hops, group), circuit_id)
         return answer
+
+    async def find_exit_port(self, circuit_id: int) -> int | None:
+        """Return the port by which a circuit's exit sends (tunnel_pool.contract)."""
+        return await self.exit_ports.find(circuit_id)
 
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
         """Return where the DHT node of this name is (tunnel_pool.contract)."""

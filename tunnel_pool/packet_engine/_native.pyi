@@ -139,6 +139,9 @@ class Engine:
     def exit_announced(self, circuit_id: int) -> None:
         """Let strangers reach this exit's circuit: it has told a tracker where it is found, past the engine."""
 
+    def tell_exit_port(self, circuit_id: int) -> None:
+        """Open this exit's sockets, and tell the port of the IPv4 one by an event `exit_port`; 0 if there is none."""
+
     def strangers(self) -> tuple[int, int]:
         """Return the datagrams of strangers that came in at exits, and their bytes."""
 

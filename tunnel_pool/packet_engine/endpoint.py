@@ -81,6 +81,7 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
         self.on_streams: Callable[[], None] = lambda: None  # called when a circuit has got, or lost, streams
         self.on_stream_lost: Callable[[str], object] = lambda why: None
         self.on_failed: Callable[[str], object] = lambda why: logger.error("The packet engine failed: %s", why)
+        self._exit_ports: dict[int, Future[int | None]] = {}  # those that were asked for, by circuit
         self._counters = counters
         self._own_messages = own_messages
         self._allow_private = allow_private
@@ -196,6 +197,14 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
             for known in list(table.data) if circuit_id is None else [circuit_id]:
                 table.update_statistics(known)
 
+    async def exit_port(self, circuit_id: int) -> int | None:
+        """Return the port of an exit's IPv4 socket, which is opened for it; None if it is gone, or can't be opened."""
+        asked = self._exit_ports.get(circuit_id)
+        if asked is None:
+            asked = self._exit_ports[circuit_id] = self._loop.create_future()
+            self.engine.tell_exit_port(circuit_id)
+        return await asyncio.shield(asked)
+
     def dropped(self) -> Counter[str]:
         """Return how much the engine dropped, by reason."""
         return Counter(self.engine.counters())
@@ -239,6 +248,8 @@ class NativeEndpoint(GuardedDelivery, CryptoEndpoint):
                 case ("streams", circuit_id):
                     self.circuits.update_statistics(circuit_id)
                     self.on_streams()
+                case ("exit_port", circuit_id, port):
+                    self._exit_ports.pop(circuit_id).set_result(port or None)
                 case ("stream_lost", why):
                     self.on_stream_lost(why)
                 case ("failed", why):

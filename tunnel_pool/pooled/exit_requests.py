@@ -66,6 +66,17 @@ class PooledExitRequests:
             raise HttpError(str(error)) from None
         return bytes(reply.response)
 
+    async def find_exit_port(self, circuit_id: int) -> int | None:
+        """Ask a circuit's exit for its port, in the child that has the circuit (tunnel_pool.contract)."""
+        if circuit_id not in self.circuits:
+            return None
+        message = pb.FindExitPort(circuit_id=circuit_id)
+        try:
+            reply = await self.pool.call(slot_of(circuit_id), "find_exit_port", message, CALL_TIMEOUT_S)
+        except (CallError, KeyError):
+            return None
+        return reply.port or None
+
     async def find_dht_node(self, name: str, port: int, hops: int) -> tuple[str, int] | None:
         """Find a DHT node by its name, in a child (tunnel_pool.contract)."""
         slots = self.pool.running()

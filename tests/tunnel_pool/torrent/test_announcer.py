@@ -1,5 +1,6 @@
 """Tests which circuit a session's questions take, and how the datagrams that arrive over the circuit are handled."""
 
+import asyncio
 import time
 
 import pytest
@@ -8,6 +9,7 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit, Ho
 from ipv8.peer import Peer
 
 from tests.tunnel_pool.torrent.test_announces import CONNECT_START, announce, answer_to, node
+from tests.worlds.network import until
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.requests.dht_pings import ping
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
@@ -17,18 +19,20 @@ from tunnel_pool.torrent.announces.announcer import (
     ANSWER_S,
     ASK_S,
     DHT_AGAIN_S,
+    HELD_S,
     Announcer,
     Came,
     NoCircuitError,
 )
 from tunnel_pool.torrent.announces.choice import Life
-from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S
+from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S, STARTED, STOPPED, event_of, infohash_of, with_event
 
 LIFE = Life(max_s=1000, max_bytes=1 << 30)
 TRACKER, PEER = encode_address("tracker.example", 80), encode_address("9.9.9.9", 6881)
 CONNECT = CONNECT_START + b"tran"
 NODES = [node(number) for number in range(1, 5)]
 SYN, DATA = b"\x41\0" + bytes(18), b"\x01\0" + bytes(18)
+HTTP_TRACKER = ("tracker.example", 6969)
 HTTP = b"GET /announce?info_hash=ab&port=1&uploaded=0&downloaded=0&key=1 HTTP/1.1\r\n\r\n"
 
 
@@ -39,6 +43,7 @@ class Tunnels:
         self.circuits, self.sent, self.announced, self.created = {}, [], [], []
         self.exits_for_http = []
         self.announces_at_once = True
+        self.exit_ports = {}  # what exits say, by circuit
 
     def add(self, circuit_id, age_s=0.0, by_http=False):
         peer = Peer(default_eccrypto.generate_key("curve25519").pub(), ("1.1.1.1", 1))
@@ -58,6 +63,9 @@ class Tunnels:
         if self.announces_at_once:
             then()
 
+    async def find_exit_port(self, circuit_id):
+        return self.exit_ports.get(circuit_id)
+
     def send_datagram(self, circuit_id, address, payload):
         self.sent.append((circuit_id, address, payload))
 
@@ -73,8 +81,10 @@ class Session:
     def __init__(self):
         self.announces = []
         self.connected = set()
+        self.is_told = None
 
-    def announce_anew(self, *, to_trackers):
+    def announce_anew(self, *, to_trackers, is_told=None):
+        self.is_told = is_told or self.is_told
         self.announces.append(to_trackers)
 
     def account_of(self, infohash):
@@ -123,7 +133,7 @@ def found(world, seen):
     return world
 
 
-def test_nothing_is_asked_over_a_circuit_whose_answers_would_go_to_libtorrent(world):
+async def test_nothing_is_asked_over_a_circuit_whose_answers_would_go_to_libtorrent(world):
     world.tunnels.announces_at_once = False
     world.tunnels.add(1)
     with pytest.raises(NoCircuitError):
@@ -139,19 +149,81 @@ def test_nothing_is_asked_over_a_circuit_whose_answers_would_go_to_libtorrent(wo
     assert world.announcer.ask(TRACKER, CONNECT).circuit_id == 1
 
 
-def test_a_tracker_that_did_not_answer_is_asked_again(world):
+async def test_a_tracker_that_did_not_answer_is_asked_again(world):
     world.tunnels.add(1)
+    found(world, {1: 4000})
     asked = world.announcer.ask(TRACKER, announce())
     world.look()
     world.look(later_s=AGAIN_S[0])
-    assert (1, *asked.datagram) in world.tunnels.sent
+    ((circuit_id, question),) = asked.sent
+    assert (circuit_id, *question) in world.tunnels.sent
 
 
-def test_the_youngest_circuit_is_announced_once_it_is_known_where_it_is_seen(world):
+async def test_trackers_are_asked_once_it_is_known_where_torrents_are_found(world):
+    world.tunnels.add(1)
+    assert world.announcer.ask(TRACKER, CONNECT).sent == []
+    for _ in range(3):
+        world.look()
+        assert TRACKER not in [address for _, address, _ in world.tunnels.sent]
+    world.meet_nodes()
+    world.look(seen={1: 4000})
+    assert (1, TRACKER, CONNECT) in world.tunnels.sent
+
+
+async def test_a_port_that_nobody_says_is_not_waited_for_for_ever(world):
+    world.tunnels.add(1)
+    assert world.announcer.ask(TRACKER, CONNECT).sent == []
+    world.look()
+    world.look(later_s=HELD_S)
+    assert (1, TRACKER, CONNECT) in world.tunnels.sent
+
+
+async def test_what_an_exit_says_of_its_port_is_told_until_nodes_see_another(world):
+    world.tunnels.exit_ports[1] = 7000
+    world.tunnels.add(1)
+    world.look()
+    await until(lambda: world.announcer.port == 7000)
+    assert world.announcer.ask(TRACKER, CONNECT).sent == [(1, (TRACKER, CONNECT))]
+    world.meet_nodes()
+    world.look(seen={1: 4000})
+    assert world.announcer.port == 4000
+
+
+async def test_what_a_tracker_was_told_before_is_taken_back_first(world):
+    world.tunnels.add(1)
+    found(world, {1: 4000})
+    told = await world.announcer.http_request(HTTP_TRACKER, HTTP)
+    assert told == (None, (HTTP, None)), "no exit makes requests"
+    (first,) = connected(world, 1, announce(b"given 1."))
+    assert first == (1, (TRACKER, announce(b"given 1.", port=4000)))
+    world.tunnels.add(2)
+    world.tunnels.circuits[1].creation_time -= 900
+    world.look()
+    world.look(seen={2: 5000}, later_s=ANNOUNCE_S)
+    assert not world.session.is_told([bytes(range(20))], ("udp", "tracker.example", 80))
+    ((circuit_id, (_, asked)),) = connected(world, 2, announce(b"given 2."))
+    assert (circuit_id, asked[:-4]) == (1, CONNECT_START), "the id that was given for the first circuit is old"
+    world.tunnels.sent.clear()
+    world.announcer.came(1, encode_address("4.4.4.4", 80), bytes(4) + asked[-4:] + b"given 3.")
+    told = [(over, event_of(sent), sent[:8], sent[96:98]) for over, _, sent in world.tunnels.sent]
+    assert told == [(1, STOPPED, b"given 3.", b"\x0f\xa0"), (2, STARTED, b"given 2.", b"\x13\x88")]
+    assert world.session.is_told([infohash_of(world.tunnels.sent[1][2])], ("udp", "tracker.example", 80))
+    stopped = world.announcer.ask(TRACKER, with_event(announce(b"given 2."), STOPPED))
+    assert (stopped.circuit_id, [each.circuit_id for each in stopped.sent]) == (2, [2])
+
+
+def connected(world, circuit_id, announced):
+    """Have a tracker give a connection id over a circuit, and return what an announce by it becomes."""
+    world.announcer.ask(TRACKER, CONNECT)
+    answer = world.announcer.came(circuit_id, encode_address("4.4.4.4", 80), bytes(4) + b"tran" + announced[:8])
+    return world.announcer.ask(TRACKER, answer[0][8:] + announced[8:]).sent
+
+
+async def test_the_youngest_circuit_is_announced_once_it_is_known_where_it_is_seen(world):
     world.tunnels.add(1, age_s=60)
     world.tunnels.add(2, age_s=30)
     world.look()
-    assert (world.announcer.circuit_id, world.announcer.outside, world.session.announces) == (2, None, [])
+    assert (world.announcer.circuit_id, world.announcer.port, world.session.announces) == (2, None, [])
     world.meet_nodes()
     world.look(seen={2: 4000})
     assert world.announcer.outside == ("5.6.7.8", 4000)
@@ -162,25 +234,25 @@ def test_the_youngest_circuit_is_announced_once_it_is_known_where_it_is_seen(wor
     assert world.session.announces == [True] + [False] * len(DHT_AGAIN_S)
 
 
-def test_all_questions_take_it_and_announces_have_its_port(world):
+async def test_all_questions_take_it_and_announces_have_its_port(world):
     world.tunnels.add(2)
     found(world, {2: 4000})
     asked = world.announcer.ask(TRACKER, CONNECT)
-    assert (asked.circuit_id, asked.datagram) == (2, (TRACKER, CONNECT))
+    assert asked == (2, [(2, (TRACKER, CONNECT))])
     known = world.announcer.came(2, encode_address("4.4.4.4", 80), bytes(4) + b"tran" + b"real id!")[0][8:]
     asked = world.announcer.ask(TRACKER, announce(known))
-    assert asked == (2, (TRACKER, announce(b"real id!", port=4000)))
+    assert asked == (2, [(2, (TRACKER, announce(b"real id!", port=4000)))])
     assert world.announcer.ask(PEER, announce()) is None  # a uTP packet that looks like a question
     assert world.announcer.ask(PEER, DATA) is None
 
 
 @pytest.mark.parametrize("question", [CONNECT, announce(), ping(b"t", bytes(20))])
-def test_without_a_circuit_no_question_goes_another_way(world, question):
+async def test_without_a_circuit_no_question_goes_another_way(world, question):
     with pytest.raises(NoCircuitError):
         world.announcer.ask(TRACKER, question)
 
 
-def test_a_worn_circuit_is_replaced_once_it_is_known_where_the_next_one_is_seen(world):
+async def test_a_worn_circuit_is_replaced_once_it_is_known_where_the_next_one_is_seen(world):
     world.tunnels.add(1)
     found(world, {1: 4000})
     world.tunnels.circuits[1].creation_time -= 900
@@ -198,7 +270,7 @@ def test_a_worn_circuit_is_replaced_once_it_is_known_where_the_next_one_is_seen(
     assert world.announcer.came(2, PEER, query) == (query,)
 
 
-def test_when_the_circuit_is_lost_another_is_taken_at_once(world):
+async def test_when_the_circuit_is_lost_another_is_taken_at_once(world):
     world.tunnels.add(1)
     found(world, {1: 4000})
     world.tunnels.add(2)
@@ -209,7 +281,7 @@ def test_when_the_circuit_is_lost_another_is_taken_at_once(world):
     assert world.session.announces.count(True) == 2
 
 
-def test_where_no_node_answers_another_circuit_is_tried_and_none_is_built(world):
+async def test_where_no_node_answers_another_circuit_is_tried_and_none_is_built(world):
     world.tunnels.add(1)
     world.tunnels.add(2, age_s=10)
     world.look()
@@ -223,7 +295,7 @@ def test_where_no_node_answers_another_circuit_is_tried_and_none_is_built(world)
     assert not world.tunnels.created
 
 
-def test_where_no_circuit_is_answered_over_nothing_changes_for_ever(world):
+async def test_where_no_circuit_is_answered_over_nothing_changes_for_ever(world):
     world.tunnels.add(1)
     world.tunnels.add(2)
     world.look()
@@ -236,47 +308,60 @@ def test_where_no_circuit_is_answered_over_nothing_changes_for_ever(world):
     assert not world.tunnels.created
 
 
-def test_while_a_lane_has_no_circuit_yet_none_is_built_for_this(world):
+async def test_while_a_lane_has_no_circuit_yet_none_is_built_for_this(world):
     for _ in range(30):
         world.look()
     assert not world.tunnels.created
 
 
-def test_an_old_circuit_is_better_than_none(world):
+async def test_an_old_circuit_is_better_than_none(world):
     world.tunnels.add(1, age_s=700)
     world.look()
     assert world.announcer.circuit_id == 1
     assert not world.tunnels.created
 
 
-def test_where_no_exit_makes_requests_circuits_are_built_less_and_less_often(world):
+async def test_where_no_exit_makes_requests_circuits_are_built_less_and_less_often(world):
     world.tunnels.add(1)
     world.tunnels.add(2, by_http=True)
     world.look()
-    world.announcer.http_request(HTTP)
-    world.announcer.request_failed(2)
+    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, HTTP))
+    await asyncio.sleep(0)
+    world.announcer.request_ended(HTTP_TRACKER, 2, is_answered=False)
     for _ in range(3600):
         world.look()
     assert 3 < len(world.tunnels.created) < 12
+    waits.cancel()
 
 
-def test_http_trackers_are_asked_by_an_exit_that_asks_them(world):
+async def test_http_trackers_are_asked_by_an_exit_that_asks_them(world):
     world.tunnels.add(1)
     world.tunnels.add(2, age_s=30, by_http=True)
     world.tunnels.add(3, age_s=60, by_http=True)
     found(world, {1: 4000, 2: 5000, 3: 6000})
-    assert world.announcer.http_request(HTTP) == (HTTP, None)
+    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, HTTP))
+    await asyncio.sleep(0)
     for _ in range(3):
         world.look(seen={2: 5000, 3: 6000}, later_s=ANNOUNCE_S)
-    assert world.announcer.http_request(HTTP) == (HTTP.replace(b"port=1", b"port=5000"), 2)
-    world.announcer.request_failed(2)
+    assert await waits == (None, (HTTP.replace(b"port=1", b"port=5000"), 2))
+    world.announcer.request_ended(HTTP_TRACKER, 2, is_answered=False)
     for _ in range(3):
         world.look(seen={3: 6000}, later_s=ANNOUNCE_S)
-    assert world.announcer.http_request(HTTP) == (HTTP.replace(b"port=1", b"port=6000"), 3)
-    assert world.announcer.http_request(b"GET /scrape HTTP/1.1\r\n\r\n")[1] is None
+    taken_back, asked = await world.announcer.http_request(HTTP_TRACKER, HTTP)
+    assert taken_back == (HTTP.replace(b"?", b"?event=stopped&").replace(b"port=1", b"port=5000"), 2)
+    assert asked == (HTTP.replace(b"?", b"?event=started&").replace(b"port=1", b"port=6000"), 3)
+    world.announcer.request_ended(HTTP_TRACKER, 3, is_answered=False)
+    assert (await world.announcer.http_request(HTTP_TRACKER, HTTP)).asked == (
+        HTTP.replace(b"port=1", b"port=6000"),
+        3,
+    ), "it is the tracker that is silent"
+    scrape = b"GET /scrape HTTP/1.1\r\n\r\n"
+    assert await world.announcer.http_request(HTTP_TRACKER, scrape) == (None, (scrape, None))
+    last = HTTP.replace(b"?", b"?event=stopped&")
+    assert (await world.announcer.http_request(HTTP_TRACKER, last)).asked == (last.replace(b"port=1", b"port=6000"), 3)
 
 
-def test_who_begins_a_connection_is_a_stranger_unless_it_is_connected(world):
+async def test_who_begins_a_connection_is_a_stranger_unless_it_is_connected(world):
     world.tunnels.add(1)
     world.look()
     assert world.announcer.came(1, PEER, SYN) is Came.STRANGER

@@ -52,11 +52,12 @@ class Watchdog:
         peers = lt.read_resume_data(await library.records.resume_data(torrent)).peers
         if not library.records.is_here(torrent):
             return
-        library.sessions.ensure_open(torrent.lane).reconsider_peers(torrent)
+        session = library.sessions.ensure_open(torrent.lane)
+        session.reconsider_peers(torrent)
         for peer in dict.fromkeys([*peers, *torrent.record.peers]):
             if not is_end_to_end(peer):
                 torrent.handle.connect_peer(peer, int(lt.peer_info.tracker))  # their failures are forgiven
-        torrent.handle.force_reannounce()
+        session.ask_trackers(torrent.handle)
         torrent.handle.force_dht_announce()
 
     async def _open_anew(self, torrent: Torrent) -> None:

@@ -19,6 +19,7 @@ _PIECE_BYTES = 4 << 10
 # h11 reads an answer only after a request; whatever was asked, this is one with a body in its answer.
 _ASKED = h11.Request(method="GET", target="/", headers=[("Host", "tracker")])
 REDIRECTIONS = (301, 302, 303, 307, 308)
+LINE_END = b"\r\n"  # aquatic_http has one after its answer, counted in Content-Length
 
 
 class Answer(NamedTuple):
@@ -91,14 +92,14 @@ class AnswerReader:
         return bytes(self._raw[: len(self._raw) - len(self._connection.trailing_data[0])])
 
     def answer(self) -> Answer:
-        """Return what the whole answer says; a body that can't be unpacked is empty."""
+        """Return what the whole answer says, without line ends after it; a body that can't be unpacked is empty."""
         assert self._head is not None
         headers = {bytes(name): bytes(value) for name, value in self._head.headers}
         body = bytes(self._body)
         is_packed = headers.get(b"content-encoding", b"").lower() in (b"gzip", b"x-gzip")
         if is_packed and self._head.status_code not in REDIRECTIONS:
             body = _gunzipped(body)
-        return Answer(self._head.status_code, headers, body)
+        return Answer(self._head.status_code, headers, body.rstrip(LINE_END))
 
     def may_pass(self) -> bool:
         """Return whether an exit gives the whole answer back: a tracker's, or a redirection."""

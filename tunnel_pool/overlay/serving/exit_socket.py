@@ -147,6 +147,14 @@ class PolicedExitSocket(TunnelExitSocket):
                 self._strangers.asks_introduction_points()
         return refusal is None
 
+    async def port(self) -> int | None:
+        """Return the port of the IPv4 socket, which is opened for it; None if none can be."""
+        self.enable()
+        if self.transport_ipv4 is None:
+            return None
+        port: int = self.transport_ipv4.sock.getsockname()[1]
+        return port
+
     def announced(self) -> None:
         """Let strangers in: the circuit has told a tracker where it is found, by a request over HTTP."""
         self._strangers.announced()
@@ -199,7 +207,7 @@ class NativeExitSocket(PolicedExitSocket):
 
     def __init__(self, circuit_id: int, hop: Hop, overlay: ExitPolicy, native: Any) -> None:
         super().__init__(circuit_id, hop, overlay)
-        self._engine = native.engine
+        self._engine, self._ask_port = native.engine, native.exit_port
         self._stats = native.exit_sockets.stats
 
     @property
@@ -214,6 +222,10 @@ class NativeExitSocket(PolicedExitSocket):
 
     def enable(self) -> None:
         self.enabled = True
+
+    async def port(self) -> int | None:
+        port: int | None = await self._ask_port(self.circuit_id)
+        return port
 
     def announced(self) -> None:
         self._engine.exit_announced(self.circuit_id)

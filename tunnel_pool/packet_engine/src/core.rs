@@ -85,6 +85,13 @@ pub enum Event {
         /// The torrent that a caller asks for; None on an end-to-end circuit, which is of one torrent.
         infohash: Option<[u8; 20]>,
     },
+    /// The answer to `Command::TellExitPort`.
+    ExitPort {
+        /// The circuit, which ends here.
+        circuit_id: u32,
+        /// The port of its IPv4 socket; 0 if it has none.
+        port: u16,
+    },
     /// Whether a circuit of ours carries streams has changed.
     Streams {
         /// The circuit of ours.
@@ -739,6 +746,14 @@ impl Core {
         exit.stats.sent(payload.len());
         exit.stats.active(self.now_ms);
         Ok(to)
+    }
+
+    /// Have the sockets of a circuit that ends here opened before the next datagram leaves.
+    pub fn enable_exit(&mut self, circuit_id: u32) {
+        if let Some(exit) = self.routes.exits.get_mut(&circuit_id).filter(|exit| !exit.enabled) {
+            exit.enabled = true;
+            self.to_enable.push(circuit_id);
+        }
     }
 
     /// The circuit has told a tracker where it is found, by a request that Python made.

@@ -335,6 +335,10 @@ impl Engine {
         self.command(Command::ExitAnnounced(circuit_id));
     }
 
+    fn tell_exit_port(&self, circuit_id: u32) {
+        self.command(Command::TellExitPort(circuit_id));
+    }
+
     fn announce(&self, circuit_id: u32) {
         self.command(Command::Announce(circuit_id));
     }
@@ -367,6 +371,9 @@ impl Engine {
                     events.append(("guest", circuit_id, known_as, infohash))?;
                 }
                 Notice::Event(Event::Streams { circuit_id }) => events.append(("streams", circuit_id))?,
+                Notice::Event(Event::ExitPort { circuit_id, port }) => {
+                    events.append(("exit_port", circuit_id, port))?;
+                }
                 Notice::StreamLost(why) => events.append(("stream_lost", why))?,
                 Notice::Failed(why) => events.append(("failed", why))?,
             }

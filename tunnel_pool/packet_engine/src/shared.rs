@@ -104,6 +104,8 @@ pub enum Command {
     Announce(u32),
     /// Let strangers reach this circuit that ends here: it was announced to a tracker by a request that Python made.
     ExitAnnounced(u32),
+    /// Open the sockets of this circuit that ends here; `Event::ExitPort` is the answer.
+    TellExitPort(u32),
     /// What an association's client sends to a destination (RFC 1928 encoding) goes over this circuit from now on.
     Pin {
         /// The id of the association.

@@ -383,6 +383,13 @@ impl Worker {
             Command::SetUsual(id) => core.routes.clients.set_usual(id),
             Command::Announce(id) => core.routes.announce(id),
             Command::ExitAnnounced(id) => core.exit_announced(id),
+            Command::TellExitPort(id) => {
+                core.enable_exit(id);
+                self.open_exits();
+                let at = self.exits.get(&id).and_then(|sockets| sockets.v4.as_ref()).and_then(local_address);
+                let port = at.map_or(0, |at| at.port());
+                self.core.events.push(Event::ExitPort { circuit_id: id, port });
+            }
             Command::Pin { association, destination, circuit_id } => {
                 core.routes.pin(association, &destination, circuit_id);
             }

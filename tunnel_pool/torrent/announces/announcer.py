@@ -9,11 +9,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT, Circuit
 
@@ -22,10 +21,11 @@ from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.ground.pacing import Newest, doubled_s
 from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import AddressType, decode_address
-from tunnel_pool.torrent.announces import http_trackers, udp_trackers
+from tunnel_pool.torrent.announces import http_trackers
 from tunnel_pool.torrent.announces.account import Account
+from tunnel_pool.torrent.announces.announced import AnnouncedSession, Watched
 from tunnel_pool.torrent.announces.choice import Life, Seen, choose, is_worn
-from tunnel_pool.torrent.announces.outside import Nodes, Outside
+from tunnel_pool.torrent.announces.outside import Nodes
 from tunnel_pool.torrent.announces.questions import (
     Question,
     begins_connection,
@@ -33,7 +33,11 @@ from tunnel_pool.torrent.announces.questions import (
     may_be_trackers,
     question_of,
 )
-from tunnel_pool.torrent.announces.udp_trackers import Connections, Datagram
+from tunnel_pool.torrent.announces.silent_trackers import SilentTrackers
+from tunnel_pool.torrent.announces.tellings import Found, Tellings
+from tunnel_pool.torrent.announces.tracker_questions import HttpQuestion, HttpQuestions, HttpTurn, Sent, UdpQuestions
+from tunnel_pool.torrent.announces.udp_trackers import Datagram
+from tunnel_pool.torrent.anonymous_torrents import TrackerPlace
 
 LOOK_S = 0.25
 SETTLED_S, IDLE_LOOK_S = 30.0, 2.0  # once a circuit has been the one for so long, it is looked at less often
@@ -41,6 +45,7 @@ ASK_S = 1.0  # between questions to DHT nodes while it is not known where a circ
 ASK_AGAIN_S = 60.0  # and once it is known
 ANSWER_S = 6.0  # how long nodes have to answer before another circuit is tried
 CREATE_S, MAX_CREATE_S = 10.0, 1800.0  # between circuits that are built for this, the first ones and later ones
+HELD_S = 12.0  # how long announces wait for the port that they name
 ANNOUNCE_S = 5.0  # between announces for the sake of a new address
 # When the DHT is told again: at first libtorrent knows few nodes, and it waits 15 s for one that does not answer.
 DHT_AGAIN_S = (5.0, 15.0, 30.0, 60.0)
@@ -48,25 +53,6 @@ ANNOUNCES_AT_ONCE = 5  # torrents; a look-up in the DHT is a hundred datagrams
 MAX_DHT_ASKED = 512
 
 logger = logging.getLogger(__name__)
-
-
-class AnnouncedSession(Protocol):
-    """Names what is asked of a libtorrent session."""
-
-    def announce_anew(self, *, to_trackers: bool) -> None:
-        """Have the DHT told of all torrents, and their trackers, by calls of `announce_some`."""
-
-    def announce_some(self, most: int) -> bool:
-        """Tell of so many of the torrents that are still to be announced; return whether others are left."""
-
-    def account_of(self, infohash: bytes) -> Account | None:
-        """Return the account of the torrent that is announced by this hash; None leaves everything as it is."""
-
-    def is_udp_tracker(self, host: str, port: int) -> bool:
-        """Return whether a torrent has a UDP tracker at this address."""
-
-    def is_connected(self, peer: Address) -> bool:
-        """Return whether a peer with this address is connected."""
 
 
 class NoCircuitError(Exception):
@@ -81,23 +67,10 @@ class Came(Enum):
 
 
 class Asked(NamedTuple):
-    """Says over which circuit a question goes, and what is sent in its place; None where it waits for an answer."""
+    """Says over which circuit the answer to a question comes, and what is sent in its place."""
 
     circuit_id: int
-    datagram: Datagram | None
-
-
-@dataclass(slots=True)
-class _Watched:
-    """Holds what is known of a circuit that questions take, or took."""
-
-    since_s: float
-    outside: Outside = field(default_factory=lambda: Outside(secrets.token_bytes))
-    is_announced: bool = False  # until it is, answers would go to libtorrent as they come
-    announced_s: float = float("-inf")  # when this was asked for last; a child that stood still may not have answered
-    asked_s: float = float("-inf")  # when DHT nodes were asked where it is seen
-    has_failed: bool = False  # no node answered over it
-    refuses_requests: bool = False  # its exit did not answer one
+    sent: list[Sent]
 
 
 class Announcer:
@@ -118,24 +91,30 @@ class Announcer:
         self._clock = clock
         self._nodes = Nodes()
         self._dht_asked = Newest[bytes, None](MAX_DHT_ASKED)
-        self._connections = Connections(secrets.token_bytes)
+        self._tellings = Tellings()
+        self._udp = UdpQuestions(self, self._tellings, secrets.token_bytes)
+        self._http = HttpQuestions(self, self._tellings)
+        self._silent = SilentTrackers()
+        self._settling: list[asyncio.Future[None]] = []  # who waits until it is known where torrents are found
+        self._asking: set[asyncio.Task[None]] = set()
         self._current: int | None = None
         self._next: int | None = None
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, Watched] = {}
         self._wants_requests = False  # whether a torrent has an HTTP tracker
         self._created = 0  # circuits that were built for this of late
         self._next_creation_s = float("-inf")
         self._announced_s = float("-inf")
         self._again_s: list[float] = []
-        self._told: Address | None = None  # where trackers were told to find us
+        self._told: Found | None = None  # where trackers were told to find us
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     def end(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
+        for task in (self._keeping, *self._asking):
+            if task is not None:
+                task.cancel()
 
     @property
     def circuit_id(self) -> int | None:
@@ -150,10 +129,27 @@ class Announcer:
         return watched is not None and watched.is_announced
 
     @property
+    def port(self) -> int | None:
+        """Return by which port of the exit others find the session's torrents, None while that is not known."""
+        watched = self._watched.get(self._current or 0)
+        return watched.port() if watched is not None else None
+
+    @property
     def outside(self) -> Address | None:
         """Return where others find the session's torrents, None while that is not known."""
-        watched = self._watched.get(self._current or 0)
-        return watched.outside.agreed() if watched is not None else None
+        watched, circuit = self._watched.get(self._current or 0), self._tunnels.circuits.get(self._current or 0)
+        if watched is None or circuit is None or (port := watched.port()) is None:
+            return None
+        return watched.outside.agreed() or (str(circuit.hops[-1].address[0]), port)
+
+    def is_ready(self, circuit_id: int) -> bool:
+        """Return whether a circuit can be sent over."""
+        circuit = self._tunnels.circuits.get(circuit_id)
+        return circuit is not None and circuit.state == CIRCUIT_STATE_READY
+
+    def account_of(self, infohash: bytes) -> Account | None:
+        """Return the account of a torrent of the session (AnnouncedSession)."""
+        return self._session.account_of(infohash)
 
     # What libtorrent asks
 
@@ -169,14 +165,13 @@ class Announcer:
         circuit_id = self._circuit_now()
         if question is Question.DHT:
             self._dht_asked[destination] = None
-            return Asked(circuit_id, Datagram(destination, payload))
-        if question is Question.ANNOUNCE:
-            payload = self._rewritten(destination, payload)
-        return Asked(circuit_id, self._connections.ask(circuit_id, Datagram(destination, payload)))
+            return Asked(circuit_id, [Sent(circuit_id, Datagram(destination, payload))])
+        may_connect = self._is_settled(circuit_id)
+        return Asked(*self._udp.ask(circuit_id, Datagram(destination, payload), may_connect=may_connect))
 
     def _is_tracker(self, destination: bytes) -> bool:
         """Return whether a destination is a UDP tracker, and not a peer whose uTP packet looks like a question."""
-        if destination[0] == AddressType.DOMAIN or self._connections.is_tracker(destination):
+        if destination[0] == AddressType.DOMAIN or self._udp.connections.is_tracker(destination):
             return True
         return self._session.is_udp_tracker(*decode_address(destination)[1:])
 
@@ -188,28 +183,21 @@ class Announcer:
             raise NoCircuitError
         return circuit_id
 
-    def _rewritten(self, destination: bytes, announce: bytes) -> bytes:
-        account = self._session.account_of(udp_trackers.infohash_of(announce))
-        # An exit's IPv6 socket has another port, which nobody has told us.
-        port = self.outside[1] if self.outside is not None and destination[0] != AddressType.IPV6 else None
-        return udp_trackers.rewritten(announce, port, account)
-
-    def http_request(self, request: bytes) -> tuple[bytes, int | None]:
-        """Return what is asked in the place of an HTTP request, and over which circuit; None: over any."""
-        infohash = http_trackers.infohash_of(request)
-        if infohash is None:
-            return request, None
+    async def http_request(self, tracker: Address, request: bytes) -> HttpTurn:
+        """Return what is asked in the place of an HTTP request, once it is known where torrents are found."""
+        if http_trackers.infohash_of(request) is None:
+            return HttpTurn(None, HttpQuestion(request, None))
         self._wants_requests = True
-        circuit_id = self.circuit_id
-        is_able = circuit_id is not None and self._is_able(self._tunnels.circuits[circuit_id], self._http_exits())
-        port = self.outside[1] if is_able and self.outside is not None else None
-        told = http_trackers.rewritten(request, port, self._session.account_of(infohash))
-        return told, circuit_id if is_able else None
+        if (last := self._http.last(tracker, request)) is not None:
+            return HttpTurn(None, last)
+        if self._requesting() is None:
+            await self._until_settled()
+        return self._http.told(tracker, request, self._requesting(waits=False))
 
-    def request_failed(self, circuit_id: int) -> None:
-        """Hear that an HTTP request over this circuit had no answer: the next ones take another."""
+    def request_ended(self, tracker: Address, circuit_id: int | None, *, is_answered: bool) -> None:
+        """Hear how an HTTP request over this circuit ended: where its exit is silent, the next ones take another."""
         if circuit_id in self._watched:
-            self._watched[circuit_id].refuses_requests = True
+            self._silent.ended(tracker, circuit_id, is_answered=is_answered)
 
     # What comes in
 
@@ -231,14 +219,16 @@ class Announcer:
             return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
         if not may_be_trackers(payload):
             return Came.TAKEN  # libtorrent would answer a stray uTP packet over whatever circuit
-        answer = self._connections.answered(circuit_id, payload)
+        answer = self._udp.connections.answered(circuit_id, payload)
         for question in answer.sent:
-            self._tunnels.send_datagram(circuit_id, *question)
+            for over, datagram in self._udp.told(circuit_id, question):
+                self._tunnels.send_datagram(over, *datagram)
         return answer.for_client or Came.TAKEN
 
     def circuit_removed(self, circuit_id: int) -> None:
         self._watched.pop(circuit_id, None)
-        self._connections.forget_circuit(circuit_id)
+        self._udp.connections.forget_circuit(circuit_id)
+        self._silent.forget_circuit(circuit_id)
         if circuit_id == self._next:
             self._next = None
         if circuit_id == self._current:
@@ -251,7 +241,7 @@ class Announcer:
         """Take a circuit where there is none, find out where it is seen, replace it in time, and have others told."""
         now_s = self._clock()
         self._choose_circuits(now_s)
-        for asked_over, question in self._connections.again(now_s):
+        for asked_over, question in self._udp.connections.again(now_s, self._is_settled):
             self._tunnels.send_datagram(asked_over, *question)
         for circuit_id in (self._current, self._next):
             if circuit_id is not None:
@@ -259,6 +249,33 @@ class Announcer:
         if self._next is not None and self._is_found(self._next, now_s):
             self._current, self._next = self._next, None
         self._tell(now_s)
+        for waiting in self._settling if self._requesting() is not None else ():
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _is_settled(self, circuit_id: int) -> bool:
+        """Return whether it is known where a circuit is seen, or has taken too long to find out."""
+        watched = self._watched.get(circuit_id)
+        return watched is not None and (watched.port() is not None or self._clock() - watched.since_s >= HELD_S)
+
+    def _requesting(self, *, waits: bool = True) -> int | None:
+        """Return the present circuit, if HTTP trackers are asked over it; None while it `waits` for its port."""
+        circuit = self._tunnels.circuits.get(self.circuit_id or 0)
+        if circuit is None or not self._is_able(circuit, self._http_exits()):
+            return None
+        return None if waits and not self._is_settled(circuit.circuit_id) else circuit.circuit_id
+
+    async def _until_settled(self) -> None:
+        """Wait until HTTP trackers can be told where torrents are found, or for HELD_S."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._settling.append(waiting)
+        try:
+            async with asyncio.timeout(HELD_S):
+                await waiting
+        except TimeoutError:
+            pass  # what is known has to do
+        finally:
+            self._settling.remove(waiting)
 
     def _choose_circuits(self, now_s: float) -> None:
         http_exits = self._http_exits()
@@ -278,18 +295,22 @@ class Announcer:
 
     def _tell(self, now_s: float) -> None:
         """Have torrents announced anew when they are found elsewhere, and to the DHT again after that."""
-        if self.outside is not None and self.outside != self._told and now_s - self._announced_s >= ANNOUNCE_S:
-            self._told, self._announced_s = self.outside, now_s
+        found = Found(self._current or 0, self.port)
+        if found.port is not None and found != self._told and now_s - self._announced_s >= ANNOUNCE_S:
+            self._told, self._announced_s = found, now_s
             if now_s >= self._next_creation_s:
                 self._created = 0
             hops, noun = self._lane.hops, "hop" if self._lane.hops == 1 else "hops"
             logger.info("Others find the torrents with %d %s from now on.", hops, noun)
-            logger.debug("They are found at %s:%d.", *self.outside)
-            self._session.announce_anew(to_trackers=True)
+            logger.debug("They are found at the exit of circuit %08x, by port %d.", *found)
+            self._session.announce_anew(to_trackers=True, is_told=self._is_told)
             self._again_s = [now_s + wait_s for wait_s in DHT_AGAIN_S]
         elif self._again_s and now_s >= self._again_s[0]:
             del self._again_s[0]
             self._session.announce_anew(to_trackers=False)
+
+    def _is_told(self, infohashes: Iterable[bytes], tracker: TrackerPlace) -> bool:
+        return self._tellings.are_right(infohashes, tracker, Found(self._current or 0, self.port))
 
     def _seen(self, circuit: Circuit, http_exits: Collection[bytes]) -> Seen:
         carried_bytes = circuit.bytes_up + circuit.bytes_down
@@ -303,9 +324,11 @@ class Announcer:
 
     def _is_able(self, circuit: Circuit, http_exits: Collection[bytes]) -> bool:
         """Return whether a circuit ends at one of these exits, which has answered all requests so far."""
-        watched = self._watched.get(circuit.circuit_id)
-        refuses = watched is not None and watched.refuses_requests
-        return not refuses and bool(circuit.hops) and circuit.hops[-1].public_key_bin in http_exits
+        return (
+            not self._silent.refuses(circuit.circuit_id)
+            and bool(circuit.hops)
+            and circuit.hops[-1].public_key_bin in http_exits
+        )
 
     def _has_failed(self, circuit_id: int) -> bool:
         watched = self._watched.get(circuit_id)
@@ -334,11 +357,16 @@ class Announcer:
 
     def _find_out(self, circuit_id: int, now_s: float) -> None:
         if circuit_id not in self._watched:
-            self._watched[circuit_id] = _Watched(now_s)
+            self._watched[circuit_id] = Watched(now_s)
         watched = self._watched[circuit_id]
         if not watched.is_announced and now_s - watched.announced_s >= ASK_S:
             watched.announced_s = now_s
             self._tunnels.announce_over(circuit_id, partial(self._announced, circuit_id))
+        if watched.is_announced and not watched.is_exit_asked:
+            watched.is_exit_asked = True
+            task = asyncio.get_running_loop().create_task(self._ask_exit(circuit_id, watched))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
         wait_s = ASK_S if watched.outside.agreed() is None else ASK_AGAIN_S
         if now_s - watched.asked_s >= wait_s:
             questions = watched.outside.ask(self._nodes)
@@ -347,13 +375,17 @@ class Announcer:
             for address, question in questions:
                 self._tunnels.send_datagram(circuit_id, address, question)
 
+    async def _ask_exit(self, circuit_id: int, watched: Watched) -> None:
+        watched.exit_port = await self._tunnels.find_exit_port(circuit_id)
+        self.look()
+
     def _announced(self, circuit_id: int) -> None:
         if (watched := self._watched.get(circuit_id)) is not None:
             watched.is_announced = True
 
     def _is_found(self, circuit_id: int, now_s: float) -> bool:
         watched = self._watched[circuit_id]
-        return watched.outside.agreed() is not None or now_s - watched.since_s >= ANSWER_S
+        return watched.port() is not None or now_s - watched.since_s >= ANSWER_S
 
     def _is_unanswered(self, now_s: float) -> bool:
         """Return whether nodes that were asked over the circuit had the time to answer, and none did."""

@@ -5,7 +5,9 @@ from urllib.parse import unquote_to_bytes
 
 from tunnel_pool.torrent.announces.account import Account
 
+STARTED, STOPPED = b"started", b"stopped"
 _LINE_END = b"\r\n"
+_EVENT = re.compile(rb"(?<=[?&])event=([^&\s#]*)&?")
 _PARAMETER = re.compile(rb"(?<=[?&])(info_hash|port|uploaded|downloaded|key)=([^&\s#]*)")
 
 
@@ -15,6 +17,18 @@ def infohash_of(request: bytes) -> bytes | None:
     if not {b"info_hash", b"port"} <= values.keys():
         return None
     return unquote_to_bytes(values[b"info_hash"])
+
+
+def event_of(request: bytes) -> bytes:
+    """Return what an announce tells of, empty for a usual one."""
+    found = _EVENT.search(request.partition(_LINE_END)[0])
+    return found[1] if found else b""
+
+
+def with_event(request: bytes, event: bytes) -> bytes:
+    """Return an announce that tells of this event, and of no other."""
+    line, end, headers = request.partition(_LINE_END)
+    return _EVENT.sub(b"", line).replace(b"?", b"?event=%s&" % event, 1) + end + headers
 
 
 def rewritten(request: bytes, port: int | None, account: Account | None) -> bytes:

@@ -24,13 +24,15 @@ from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.questions import CONNECT_BYTES, CONNECT_START, LEAST_ANNOUNCE_BYTES
 
 CONNECTION_BYTES = 8
-_TRANSACTION_BYTES = 4
+TRANSACTION_BYTES = 4
 _CONNECTED = bytes(4)  # the action
 _TRANSACTION_AT = slice(12, 16)
 _INFOHASH_AT = slice(16, 36)
 _KEY = struct.Struct("!I")
 _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
-_TOTALS_AT, _KEY_AT, _PORT_AT = 56, 88, 96
+_EVENT = struct.Struct("!I")
+_TOTALS_AT, _EVENT_AT, _KEY_AT, _PORT_AT = 56, 80, 88, 96
+NO_EVENT, STARTED, STOPPED = 0, 2, 3
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
 MAX_HELD = 1024  # questions, or torrents, that wait for one connection id
 AGAIN_S = (1.0, 3.0, 7.0)  # when a tracker is asked again that did not answer; libtorrent asks after 15 s
@@ -38,6 +40,24 @@ AGAIN_S = (1.0, 3.0, 7.0)  # when a tracker is asked again that did not answer; 
 
 def infohash_of(announce: bytes) -> bytes:
     return announce[_INFOHASH_AT]
+
+
+def transaction_of(question: bytes) -> bytes:
+    return question[_TRANSACTION_AT]
+
+
+def event_of(announce: bytes) -> int:
+    event: int = _EVENT.unpack_from(announce, _EVENT_AT)[0]
+    return event
+
+
+def with_event(announce: bytes, event: int, transaction: bytes | None = None) -> bytes:
+    """Return an announce that tells of this event, as another transaction where one is given."""
+    told = bytearray(announce)
+    _EVENT.pack_into(told, _EVENT_AT, event)
+    if transaction is not None:
+        told[_TRANSACTION_AT] = transaction
+    return bytes(told)
 
 
 def rewritten(announce: bytes, port: int | None, account: Account | None) -> bytes:
@@ -76,6 +96,7 @@ class _Asking:
     questions: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_HELD))
     since_s: float | None = None  # since when it is known to wait
     tries: int = 0  # how often the tracker was asked again
+    is_held: bool = False  # whether it has not been asked yet
 
 
 class Connections:
@@ -99,8 +120,11 @@ class Connections:
         """Return whether libtorrent has asked this destination for a connection id."""
         return destination in self._trackers
 
-    def ask(self, circuit_id: int, question: Datagram) -> Datagram | None:
-        """Return what is sent over a circuit in the place of a question, None where it waits for an answer."""
+    def ask(self, circuit_id: int, question: Datagram, *, may_connect: bool = True) -> Datagram | None:
+        """Return what is sent over a circuit in the place of a question, None where it waits for an answer.
+
+        Without `may_connect`, the tracker is not asked for a connection id yet, but by `again`.
+        """
         destination, payload = question
         is_connect = len(payload) == CONNECT_BYTES and payload.startswith(CONNECT_START)
         if is_connect:
@@ -111,7 +135,7 @@ class Connections:
         asking = self._asking.get((circuit_id, transaction))
         is_new = asking is None or asking.tries == len(AGAIN_S)  # the tracker did not answer for long
         if asking is None:
-            transaction = payload[_TRANSACTION_AT] if is_connect else self._random_bytes(_TRANSACTION_BYTES)
+            transaction = payload[_TRANSACTION_AT] if is_connect else self._random_bytes(TRANSACTION_BYTES)
             asking = self._asking[circuit_id, transaction] = _Asking(destination)
             self._transactions[circuit_id, destination] = transaction
         if is_connect:
@@ -120,8 +144,8 @@ class Connections:
             asking.questions.append(payload)
         if not is_new:
             return None
-        asking.since_s, asking.tries = None, 0
-        return Datagram(destination, CONNECT_START + transaction)
+        asking.since_s, asking.tries, asking.is_held = None, 0, not may_connect
+        return Datagram(destination, CONNECT_START + transaction) if may_connect else None
 
     def answered(self, circuit_id: int, payload: bytes) -> Answer:
         """Take what a tracker may have answered over a circuit."""
@@ -142,11 +166,18 @@ class Connections:
             tuple(Datagram(asked.destination, given + question[CONNECTION_BYTES:]) for question in asked.questions),
         )
 
-    def again(self, now_s: float) -> list[tuple[int, Datagram]]:
-        """Return what is asked again, and over which circuits."""
+    def again(
+        self, now_s: float, may_connect: Callable[[int], bool] = lambda circuit_id: True
+    ) -> list[tuple[int, Datagram]]:
+        """Return what is asked again, or for the first time, over circuits by which trackers may be asked."""
         again = []
         for (circuit_id, transaction), asking in self._asking.items():
-            if asking.since_s is None:
+            if asking.is_held and not may_connect(circuit_id):
+                continue
+            if asking.is_held:
+                asking.is_held = False
+                again.append((circuit_id, Datagram(asking.destination, CONNECT_START + transaction)))
+            elif asking.since_s is None:
                 asking.since_s = now_s
             elif asking.tries < len(AGAIN_S) and now_s - asking.since_s >= AGAIN_S[asking.tries]:
                 asking.tries += 1

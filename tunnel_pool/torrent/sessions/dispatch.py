@@ -33,9 +33,11 @@ from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.torrent.announces.announcer import Announcer, Came, NoCircuitError
 from tunnel_pool.torrent.announces.tracker_answers import AnswerRefusedError, rewritten
+from tunnel_pool.torrent.announces.tracker_questions import HttpQuestion, HttpTurn
 from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
 
 STRANGERS_PER_S, STRANGERS_AT_ONCE = 20, 40  # connections of strangers that are let in
+TAKEN_BACK_S = 5.0  # how long a tracker has to answer that another place is taken back
 ANSWERS_AT_ONCE, ANSWERS_PAUSE_S = 64, 0.02  # a tracker's to as many torrents: 212 KB of socket buffer hold 270
 
 logger = logging.getLogger(__name__)
@@ -111,8 +113,8 @@ class Dispatcher:
             return
         if asked is not None:
             self._clients.asked(asked.circuit_id, address, association.id)
-            if asked.datagram is not None:
-                self._tunnels.send_datagram(asked.circuit_id, *asked.datagram)
+            for circuit_id, datagram in asked.sent:
+                self._tunnels.send_datagram(circuit_id, *datagram)
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
@@ -160,19 +162,31 @@ class Dispatcher:
         return None
 
     async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
-        asked, circuit_id = (request, None) if self.announcer is None else self.announcer.http_request(request)
+        tracker, announcer = address[1:], self.announcer
+        turn = HttpTurn(None, HttpQuestion(request, None))
+        if announcer is not None:
+            turn = await announcer.http_request(tracker, request)
+        if turn.taken_back is not None:
+            with contextlib.suppress(HttpError, TimeoutError):
+                await asyncio.wait_for(self._perform(tracker, turn.taken_back), TAKEN_BACK_S)
         try:
-            response = await self._tunnels.perform_http_request(address[1:], asked, *self.lane, circuit_id)
+            response = await self._perform(tracker, turn.asked)
+            if announcer is not None:
+                announcer.request_ended(tracker, turn.asked.circuit_id, is_answered=True)
             return rewritten(response, _url_of(address, request))
         except HttpError as error:
             self.drops[DropReason.HTTP_REQUEST_FAILED] += 1
-            if self.announcer is not None and circuit_id is not None:
-                self.announcer.request_failed(circuit_id)
+            if announcer is not None:
+                announcer.request_ended(tracker, turn.asked.circuit_id, is_answered=False)
             logger.info("A tracker was not asked: %s", error)
         except AnswerRefusedError as error:
             self.drops[DropReason.HTTP_ANSWER_REFUSED] += 1
             logger.info("A tracker's answer was refused: %s", error)
         return b""
+
+    async def _perform(self, tracker: Address, question: HttpQuestion) -> bytes:
+        """Raises HttpError."""
+        return await self._tunnels.perform_http_request(tracker, question.request, *self.lane, question.circuit_id)
 
     def datagram_returned(self, circuit_id: int, address: bytes, data: bytes) -> None:
         """Hand a datagram that came over a circuit, from this encoded address, to the client that asked for it."""

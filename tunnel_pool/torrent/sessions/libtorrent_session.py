@@ -18,7 +18,7 @@ from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.announces.last_announces import Announce, LastAnnounces
-from tunnel_pool.torrent.announces.reannounces import Reannounces
+from tunnel_pool.torrent.announces.reannounces import IsTold, Reannounces
 from tunnel_pool.torrent.announces.trackers import trackers_of
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, tracker_place
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
@@ -204,9 +204,13 @@ class LibtorrentSession(Generic[T]):
                 for peer in torrent.peers:
                     torrent.handle.connect_peer(peer)
 
-    def announce_anew(self, *, to_trackers: bool) -> None:
-        """Have the DHT told of all torrents, and their trackers, however short ago, by calls of `announce_some`."""
-        self._reannounces.add(self._torrents, to_trackers=to_trackers)
+    def ask_trackers(self, handle: lt.torrent_handle) -> None:
+        """Ask a torrent's trackers for peers, those that have answered last and may be asked."""
+        self._reannounces.ask(handle)
+
+    def announce_anew(self, *, to_trackers: bool, is_told: IsTold | None = None) -> None:
+        """Have the DHT told of all torrents, and trackers that are not told yet, by calls of `announce_some`."""
+        self._reannounces.add(self._torrents, to_trackers=to_trackers, is_told=is_told)
 
     def announce_some(self, most: int) -> bool:
         """Tell of so many of the torrents that are still to be announced; return whether others are left."""
